@@ -154,7 +154,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     signature = program_signature(source.facts, source.geometry, groups, heads, shapes)
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
-    golden = _golden(options, source, program)
+    golden = _golden(options, source, program, signature)
     constants = source.constants()
     report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
@@ -283,7 +283,7 @@ def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[
     return config_constants(build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype]))
 
 
-def _golden(options: CompileOptions, source: Source, program: Program) -> Golden | None:
+def _golden(options: CompileOptions, source: Source, program: Program, signature: Signature) -> Golden | None:
     if not options.save_golden:
         return None
     if source.checkpoint is None:
@@ -297,6 +297,7 @@ def _golden(options: CompileOptions, source: Source, program: Program) -> Golden
         layout_of(program, "weight"),
         options.golden_prompt_file,
         options.golden_tokens,
+        frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
     )
 
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-K_AND_V = ("k", "v")
-STREAMS_OF_A_GROUP = (K_AND_V,)
-"""Names of what layers keep rows of: what a group may have, in order."""
+K_AND_V, LATENT = ("k", "v"), ("latent",)
+STREAMS_OF_A_GROUP = (K_AND_V, LATENT)
+"""Names of what layers keep rows of: what a group may have, in order. A latent row is a key of all heads, and its first
+numbers are their value (`absorb-latent`)."""
 STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
 CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
     tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
@@ -149,6 +150,11 @@ class LayerGroup:
         return tuple(map(self.state, (RESIDENT, RESIDENT_PLACES, *rows)))
 
     @property
+    def latent(self) -> bool:
+        """Whether all heads make their K and V of one row per position, which is what is kept."""
+        return self.streams[0].name in LATENT
+
+    @property
     def key(self) -> Stream:
         return self.streams[0]
 
@@ -156,6 +162,13 @@ class LayerGroup:
     def width(self) -> int:
         """Numbers of a position's rows in all streams, per KV head."""
         return sum(stream.width for stream in self.streams)
+
+    def heads_in_words(self, between: str) -> str:
+        """How many heads there are, and of how many numbers; `between` stands between different widths of streams."""
+        if self.latent:
+            return f"{self.heads} heads over one latent row of {self.width}"
+        widths = dict.fromkeys(str(stream.width) for stream in self.streams)
+        return f"{self.heads}/{self.kv_heads} heads of {between.join(widths)}"
 
     def shares_scratch_with(self, other: LayerGroup) -> bool:
         """Whether both can use one prompt scratch, one after the other."""

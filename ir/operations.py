@@ -126,6 +126,22 @@ class SelfAttention(Op):
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
+class LatentAttention(Op):
+    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [Dl]
+    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. `absorbed` are
+    the queries as they meet such rows: the product of one with a row is that of the query with the head's key."""
+
+    op = "latent_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    key: Annotated[str, Operand("B H S D:f", "read")]
+    value: Annotated[str, Operand("B H S Dv:f", "read")]
+    absorbed: Annotated[str, Operand("B H S Dl:f", "read")]
+    latent: Annotated[str, Operand("B 1 S Dl:f", "read")]
+    layer: Annotated[int, Attribute()]
+    scale: Scale
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
 class Row(Op):
     """The cache row of each absolute position: p where p < sink, else sink + (p - sink) mod recent."""
 
@@ -601,8 +617,8 @@ class ChunkAttention(Op):
 
 
 OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention, Observe),
-    *(ObservationScores, Pool, Select, KeptPositions, GatherRows),
+    *(SelfAttention, LatentAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention),
+    *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(ExpertProduct, TopK),
     *(DecodeAttention, QueryAttention, ChunkAttention),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.weight_format import WeightFormat
+from sscc.passes.absorb_latent import AbsorbLatent
 from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.form_stages import FormStages
@@ -23,7 +24,10 @@ from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
 
-_CAPTURED: tuple[Pass, ...] = (LowerTorch(), SplitLayers(), RepeatLayers(), ThreadCache(), BuildEntries())
+_CAPTURED: tuple[Pass, ...] = (
+    *(LowerTorch(), SplitLayers(), RepeatLayers()),
+    *(AbsorbLatent(), ThreadCache(), BuildEntries()),
+)
 _LAYERS: tuple[Pass, ...] = (OutlineKernels(granularity="layer"), MergeEqualKernels())
 
 PIPELINES: dict[int, tuple[Pass, ...]] = {

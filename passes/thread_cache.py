@@ -83,7 +83,7 @@ Preserves: every other operation, locations, the order of arguments (new ones ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -110,6 +110,7 @@ from sscc.ir.cache_plan import (
     K_AND_V,
     LANDMARK_SCRATCHES,
     LANDMARKS,
+    LATENT,
     RESIDENT,
     RESIDENT_PLACES,
     Stream,
@@ -122,13 +123,15 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
-from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
+from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, producer
 from sscc.passes.base import Pass
 
 LAYER = "sscc.layer"
 TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
+EXPANDED = ("k_expanded", "v_expanded")
+"""States of a prompt whose heads make K and V of a latent row: what they have made."""
 
 
 @dataclass(frozen=True)
@@ -149,22 +152,62 @@ class ThreadCache(Pass):
             function.operation.erase()
 
 
-def _attention_of(function: Any) -> ir.Operation:
-    attentions = [op.operation for op in function.entry_block.operations if op.operation.name == "kv.self_attention"]
+def attention_of(function: Any) -> ir.Operation:
+    """What attends in a layer's function, as captured. Raises UnsupportedError where that is other than one."""
+    attentions = [op.operation for op in function.entry_block.operations if op.operation.name in _ATTENDING]
     if len(attentions) != 1:
         raise UnsupportedError(f"{function.location}: {function.name.value} has {len(attentions)} attention operators")
     return attentions[0]
+
+
+_ATTENDING = ("kv.self_attention", "kv.latent_attention")
+
+
+@dataclass(frozen=True)
+class _Attended:
+    """What an attention operator of a layer reads.
+
+    Attributes:
+        query: as it meets what is cached.
+        rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers.
+        expanded: where prefill attends to something else than it caches, the query, K and V that it attends to.
+    """
+
+    query: ir.Value
+    rows: tuple[ir.Value, ...]
+    expanded: tuple[ir.Value, ...]
+
+    @classmethod
+    def by(cls, attention: ir.Operation, values: Callable[[ir.Value], ir.Value] = lambda value: value) -> _Attended:
+        """Args: values: what stands for the operands."""
+        operands = [values(operand) for operand in attention.operands]
+        if attention.name == "kv.latent_attention":
+            return cls(operands[3], (operands[4],), tuple(operands[:3]))
+        is_window = _begins(attention.operands[2], attention.operands[1])
+        return cls(operands[0], tuple(operands[1:2] if is_window else operands[1:]), ())
+
+
+def _begins(value: ir.Value, key: ir.Value) -> bool:
+    """Whether the rows of `value` are the first numbers of those of `key`."""
+    op = producer(value)
+    if op is None or op.name != "tensor.extract_slice" or list(op.operands) != [key]:
+        return False
+    offsets, sizes, strides = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))
+    whole = list(key.type.shape)
+    return offsets == [0] * 4 and strides == [1] * 4 and sizes[:3] == whole[:3] and list(value.type.shape) == sizes
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     """The groups of layers, from the functions of both entries."""
     kinds: dict[int, tuple[Any, ...]] = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
+    expanded: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
     for function in layers:
-        attention = _attention_of(function)
+        attention = attention_of(function)
         window = kv.window_of(attention)
         window = window if window < geometry.max_context else 0
-        query, *rows = _heads_and_dims(attention)
+        attended = _Attended.by(attention)
+        query, *rows = _heads_and_dims([attended.query, *attended.rows])
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
                 f"{attention.location}: the queries have {query[0]} heads of dim {query[1]}, those of another layer "
@@ -172,6 +215,11 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
                 "told which observation window is whose"
             )
         kind = (window, query, *rows)
+        sizes = _heads_and_dims(attended.expanded)
+        if sizes and expanded.setdefault(kind, sizes) != sizes:
+            raise UnsupportedError(
+                f"{attention.location}: latent rows are as wide as another layer's, but K and V of the heads are not"
+            )
         layer = function.attributes[LAYER].value
         if kinds.setdefault(layer, kind) != kind:
             raise UnsupportedError(f"{attention.location}: layer {layer} attends in another way in prefill and decode")
@@ -191,9 +239,9 @@ def _unlike(name: str, taken: Container[str]) -> str:
     return next(other for other in itertools.chain([name], numbered) if other not in taken)
 
 
-def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:
+def _heads_and_dims(values: Iterable[ir.Value]) -> list[tuple[int, int]]:
     """(heads, head dim) of Q, K and V."""
-    return [(v.type.shape[1], v.type.shape[3]) for v in attention.operands]
+    return [(v.type.shape[1], v.type.shape[3]) for v in values]
 
 
 class _Threader:
@@ -202,14 +250,14 @@ class _Threader:
     def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
         self.module, self.function, self.facts, self.group = module, function, facts, group
         self.geometry = group.geometry
-        self.attention = _attention_of(function)
+        self.attention = attention_of(function)
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
-        query, key, value, _ = (v.type for v in [*self.attention.operands, self.attention.results[0]])
-        self.element = key.element_type
-        self.heads, self.kv_heads = query.shape[1], key.shape[1]
-        widths = (key.shape[3], value.shape[3])
-        self.streams = [Stream(*item) for item in zip(K_AND_V, widths, strict=True)]
+        self.attended = _Attended.by(self.attention)
+        (self.heads, _), *rows = _heads_and_dims([self.attended.query, *self.attended.rows])
+        self.element, self.kv_heads = self.attended.query.type.element_type, rows[0][0]
+        names = K_AND_V if len(rows) == 2 else LATENT
+        self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
         self.scale = self.attention.attributes["scale"]
 
     def rewrite(self) -> None:
@@ -226,7 +274,8 @@ class _Threader:
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
-            self._rebuild([*self._scratch(), *self._landmark_scratch()], self._chunk_inputs(), self._prefill_attention)
+            states = [*self._scratch(), *self._expanded(), *self._landmark_scratch()]
+            self._rebuild(states, self._chunk_inputs(), self._prefill_attention)
             self._compress()
 
     def _check_landmarks(self) -> None:
@@ -352,6 +401,12 @@ class _Threader:
         """Of a prompt's rows, and of its last queries where they are kept."""
         return [*self._rows([s.scratch for s in self.streams], 1), *self._observed()]
 
+    def _expanded(self) -> list[Argument]:
+        """Of K and V of a prompt where these are not what is cached, but what prefill attends to."""
+        tokens = self.facts.scratch_rows(self.geometry)
+        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded[1:]), strict=False)
+        return [self._state(name, [1, heads, tokens, width]) for name, (heads, width) in sides]
+
     def _observed(self) -> list[Argument]:
         """Of the last queries of a prompt, and where they select of what attention found for them."""
         if not self.geometry.observes:
@@ -371,7 +426,7 @@ class _Threader:
         self,
         states: list[Argument],
         inputs: list[Argument],
-        attend: Callable[[list[ir.Value], list[ir.Value]], tuple[ir.Value, list[ir.Value]]],
+        attend: Callable[[_Attended, list[ir.Value]], tuple[ir.Value, list[ir.Value]]],
     ) -> None:
         old = self.function
         attributes = {key: old.attributes[key] for key in (LAYER, "sscc.entry")}
@@ -387,7 +442,7 @@ class _Threader:
             for op in body:
                 if op == self.attention:
                     with op.location:
-                        out, outputs = attend([values[v] for v in op.operands], added)
+                        out, outputs = attend(_Attended.by(op, values.__getitem__), added)
                     values[op.results[0]] = out
                 elif not is_rematerialised(op):
                     clone_with(op, values)
@@ -395,8 +450,7 @@ class _Threader:
                 func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
         self._note_group(new)
 
-    def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        query, key, value = qkv
+    def _decode_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         added, own = self._own(added)
         *states, position, prompt_len, active = added
         wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
@@ -405,19 +459,26 @@ class _Threader:
             most = arith.AddIOp(own[TOPK], index_constant(self.geometry.sink_recent)).result
             prompt_len = at_most(prompt_len, most)
         row = kv.Row(position, position.type).row
-        rows = zip(caches, (key, value), strict=True)
+        rows = zip(caches, attended.rows, strict=True)
         now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(query, valid, now, *([indexed] if indexed else []))
+        out = self._attended(attended.query, valid, self._sides(now), *([indexed] if indexed else []))
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
         return out, now
 
-    def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+    def _sides(self, rows: list[ir.Value]) -> list[ir.Value]:
+        """K and V of cached rows: as they are, or the rows and their first numbers."""
+        if len(rows) > 1:
+            return rows
+        width = self.attention.results[0].type.shape[3]
+        return [*rows, extract_slice(rows[0], [0, 0, 0, 0], [*list(rows[0].type.shape)[:3], width])]
+
+    def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
-        (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
+        query, (key, value), g, batch = attended.query, attended.rows, self.geometry, self.facts.batch
         k_cache, v_cache, k_store, v_store, *others, position, _, active = added
         count = len(landmark_states(LANDMARKS, g))
         landmarks, residents = others[:count], others[count:]
@@ -440,10 +501,10 @@ class _Threader:
             residents = list(kv.Fetch(
                 query, k_new, scores, *stored[:2], position, active, *residents, self.scale, *types
             ).results)  # fmt: skip
-            _, index, *attended = residents
+            _, index, *chosen = residents
         else:
-            attended, index = stored[:2], self._choose(query, k_new, scores, position, active)
-        out = self._attended(query, valid, [k_new, v_new], [*attended, index])
+            chosen, index = stored[:2], self._choose(query, k_new, scores, position, active)
+        out = self._attended(query, valid, [k_new, v_new], [*chosen, index])
         return out, [k_new, v_new, *stored, *residents]
 
     def _choose(
@@ -473,20 +534,21 @@ class _Threader:
         slots, heads, _, width = cache.type.shape
         return extract_slice(cache, [0, 0, own[FIRST], 0], [slots, heads, self.geometry.cache_rows, width])
 
-    def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        query, key, value = qkv
+    def _prefill_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         *states, start, length = added
-        scratches, others = states[: len(self.streams)], states[len(self.streams) :]
-        count = len(self._observed())
-        observed, landmarks = others[:count], self._landmarks_added(key, others[count:], start)
-        if self.geometry.encodes_prompts:
-            key, value = self._encoded(key), self._encoded(value)
-        k_new, v_new = now = self._appended([key, value], scratches, start)
+        counts = len(self.streams), len(self._observed()), len(self._expanded())
+        scratches, observed, expanded, landmarks = _split(states, counts)
+        landmarks = self._landmarks_added(attended.rows[0], landmarks, start)
+        rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
+        now = self._appended(rows, scratches, start)
+        whole = self._appended(attended.expanded[1:], expanded, start)
+        query = attended.expanded[0] if whole else attended.query
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
-        last = zip(observed, (query, done.log_sum_exp), strict=False)
+        type_ = self.attention.results[0].type
+        done = kv.CausalAttention(query, *(whole or now), start, length, self.scale, type_, sums)
+        last = zip(observed, (attended.query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [*now, *observed, *landmarks]
+        return done.out, [*now, *observed, *whole, *landmarks]
 
     def _appended(self, rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
         """States of a prompt with the rows of a chunk in them."""
@@ -579,6 +641,12 @@ class _Threader:
         """`cache` with the rows of `scratch` at `index` in it, from `offsets` on."""
         place = extract_slice(cache, offsets, [1, *index.type.shape, cache.type.shape[3]])
         return insert_slice(kv.Gather(scratch, index, place, place.type).gathered, cache, offsets)
+
+
+def _split(values: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:
+    """So many values each, and then the rest."""
+    ends = [0, *itertools.accumulate(counts), len(values)]
+    return [list(values[first:end]) for first, end in itertools.pairwise(ends)]
 
 
 def _text(value: str) -> ir.StringAttr:

@@ -64,8 +64,7 @@ def described(i: Inspection) -> Iterator[str]:
 def _program(i: Inspection) -> Iterator[str]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
-    widths = " and values of ".join(dict.fromkeys(str(stream.width) for stream in main.streams))
-    heads = f"{main.heads}/{main.kv_heads} heads of {widths}"
+    heads = main.heads_in_words(" and values of ")
     yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     most = "up to " if g.layer_topk else ""

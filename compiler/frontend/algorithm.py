@@ -186,7 +186,9 @@ def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
     return torch.where(tiny, 0.0, codes * scale)
 
 
-def compress(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+def compress(
+    queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry, latent: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
     Args:
@@ -195,15 +197,22 @@ def compress(queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geo
         values: [Hkv, n, Dv].
         scale: factor on the dot products.
         g: cache geometry.
+        latent: whether all heads make their K and V of one latent row per position, which is what is cached. All keep
+            the same positions then, those of the largest mean over heads (ours), and their K and V of these positions
+            stand for the rows.
 
     Returns:
-        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64, or [1, topk] of latent
+        rows).
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
-    scores = pool_scores(observation_scores(observed, keys, scale, g), g)
-    selected = select(scores, n, g)
-    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
+    scores = observation_scores(observed, keys, scale, g)
+    if latent:
+        scores = scores.mean(dim=0, keepdim=True)
+    selected = select(pool_scores(scores, g), n, g)
+    of_heads = selected.expand(keys.shape[0], -1)
+    return stored(assemble(keys, of_heads, g), g), stored(assemble(values, of_heads, g), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention

@@ -8,7 +8,7 @@ every layer compressed), then one token at a time over the assembled caches. One
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Union
 
 import torch
@@ -42,24 +42,27 @@ class EagerSnapStream:
     Attributes:
         k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
         v_cache: per layer, [Hkv, R, Dv].
-        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
+        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding; [1, topk] of a layer with latent rows.
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say how many selected rows there are.
         geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
     """
 
-    def __init__(self, model: Model, geometry: Geometry) -> None:
+    def __init__(self, model: Model, geometry: Geometry, latent: Container[int] = ()) -> None:
         """Wraps a model.
 
         Args:
             model: a transformers model loaded with ``attn_implementation="sscc"``, or an ExportedProgram (or any
                 module) called as ``(ids, positions)`` that calls `sscc::attention` once per layer.
             geometry: cache geometry.
+            latent: the layers of whose heads K and V are made of one row per position, which is what is cached; the
+                model gives them as each head has them (`algorithm.compress`).
 
         Raises:
             UnsupportedError: a transformers model with another attention implementation.
         """
         self.geometry = geometry
+        self.latent = latent
         self._forward = _forward_of(model)
         self.k_cache: list[Tensor] = []
         self.v_cache: list[Tensor] = []
@@ -122,7 +125,7 @@ class EagerSnapStream:
 
     def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
         g = self._next_geometry(layer, window)
-        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g)
+        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, layer in self.latent)
         self.k_cache.append(k_rows)
         self.v_cache.append(v_rows)
         self.selected.append(selected)
@@ -228,7 +231,7 @@ class EagerQuerySelection(EagerSnapStream):
 
 
 def make_golden(
-    model: Model, geometry: Geometry, prompt: Sequence[int], new_tokens_count: int
+    model: Model, geometry: Geometry, prompt: Sequence[int], new_tokens_count: int, latent: Container[int] = ()
 ) -> tuple[list[int], list[int], dict[str, Tensor]]:
     """Greedy generation with every tensor that a compiled program can be compared with.
 
@@ -237,6 +240,7 @@ def make_golden(
         geometry: cache geometry.
         prompt: token ids.
         new_tokens_count: how many tokens to generate; all of them are also fed back.
+        latent: as for `EagerSnapStream`.
 
     Returns:
         prompt: the prompt as a list.
@@ -244,7 +248,8 @@ def make_golden(
         tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. as prefill
             leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
             ``len(prompt) + s``. Of layers whose queries choose ``k_cache.0`` are sinks and ring, and ``k_store.0``,
-            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``.
+            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``. Latent rows are none that the
+            model shows: of such layers there are no caches.
 
     Raises:
         UsageError: prompt and new tokens together exceed max_context.
@@ -254,7 +259,7 @@ def make_golden(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
     by_query = geometry.by_query
-    run = EagerSnapStream(model, geometry)
+    run = EagerSnapStream(model, geometry, latent)
     if by_query:
         run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
     logits = run.prefill(prompt)
@@ -265,7 +270,8 @@ def make_golden(
         if g.by_query:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
             caches = {kind: algorithm.assemble(store, selected[:, :0], g) for kind, store in stores.items()}
-        tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
+        if layer not in latent:
+            tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
         if g.by_query:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
         elif g.topk:

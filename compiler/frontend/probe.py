@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from pathlib import Path
 
 import torch
@@ -208,6 +209,7 @@ def golden_for(
     layout: Layout,
     prompt_file: Path | None,
     tokens: int | None,
+    latent: Container[int] = (),
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
@@ -216,6 +218,7 @@ def golden_for(
             differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
+        latent: the layers that cache latent rows (`EagerSnapStream`).
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
@@ -235,7 +238,7 @@ def golden_for(
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count)
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

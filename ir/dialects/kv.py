@@ -200,6 +200,7 @@ def _operation(record: type[Op]) -> Any:
 
 
 SelfAttention = _operation(operations.SelfAttention)
+LatentAttention = _operation(operations.LatentAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)

@@ -155,7 +155,7 @@ class Signature:
 def _in_words(group: LayerGroup, layers: int) -> str:
     g = group.geometry
     which = "all layers" if len(group.layers) == layers else f"{len(group.layers)} of {layers} layers"
-    heads = f"{group.heads}/{group.kv_heads} heads of {'/'.join(str(w) for w in _widths(group))}"
+    heads = group.heads_in_words("/")
     if g.window:
         return f"{which}: {heads}, the last {g.window} rows (sliding window)"
     if g.layer_topk:
@@ -164,9 +164,3 @@ def _in_words(group: LayerGroup, layers: int) -> str:
             f"top-K by layer {' '.join(map(str, g.layer_topk))}"
         )
     return f"{which}: {heads}, {g.budget} rows: sink {g.sink}, recent {g.recent}, top-K {g.topk}"
-
-
-def _widths(group: LayerGroup) -> tuple[int, ...]:
-    """The width of all streams, where they have one."""
-    widths = tuple(stream.width for stream in group.streams)
-    return widths[:1] if len(set(widths)) == 1 else widths

@@ -1,5 +1,5 @@
-"""Multi-head latent attention, compiled with the K and V that each head makes of the latent row, against transformers:
-all levels and both interpreters."""
+"""Multi-head latent attention, which caches one latent row for all heads, against transformers: all levels and both
+interpreters."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def test_while_all_rows_stay_it_is_transformers_own(family: str, compiled: Compi
     assert len(set(tokens)) > 4, "a model that repeats itself shows little: take another seed"
 
 
-def test_values_have_a_width_of_their_own(compiled: Compiler) -> None:
+def test_what_is_cached_is_a_latent_row(compiled: Compiler) -> None:
     program, config = compiled("latent-among-experts"), LATENT["latent-among-experts"]
     (group,) = program.artifact.signature.plan
-    assert (group.heads, group.kv_heads) == (config.num_attention_heads, config.num_attention_heads)
-    widths = {stream.name: stream.width for stream in group.streams}
-    assert widths == {"k": config.qk_nope_head_dim + config.qk_rope_head_dim, "v": config.v_head_dim}
+    assert (group.heads, group.kv_heads) == (config.num_attention_heads, 1)
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    assert {stream.name: stream.width for stream in group.streams} == {"latent": width}
+    assert program.artifact.signature.held_bytes == group.geometry.budget * len(group.layers) * width * 4
 
 
 def test_every_level_agrees(compiled: Compiler) -> None:
@@ -49,10 +50,9 @@ def test_every_level_agrees(compiled: Compiler) -> None:
 
 @pytest.mark.parametrize("family", LATENT)
 def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
-    """Each head selects for itself, as heads of other attention do."""
+    """All heads keep the same positions: transformers' own cache has one row for all of them, too."""
     program = compiled(family)
     session, oracle = program.session(), program.oracle()
-    oracle.kv_heads = LATENT[family].num_attention_heads
     prompt, tokens = random_tokens(130), random_tokens(6, seed=1)
     assert (session.prefill(0, prompt) - oracle.prefill(prompt)).abs().max() < EXACT
     assert oracle.count_near_ties(selected(session), 1e-4) <= 1

@@ -1,0 +1,439 @@
+"""absorb-latent: K and V that all heads make of one row per position are not cached; that row is.
+
+What: multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) makes K and V of every head from a latent row per
+position, by products with weights, and puts the same rotated numbers behind each head's keys. With `latent` [r] the
+latent row and `shared` [p] those numbers::
+
+    k[h] = [W_K[h] latent | shared]      v[h] = W_V[h] latent
+
+so that for a query q[h] = [a | b] and weights P of attention::
+
+    q[h] . k[h, t] = [a W_K[h] | b] . [latent[t] | shared[t]]
+    sum over t of P[t] v[h, t] = W_V[h] (sum over t of P[t] latent[t])
+
+A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
+the first r numbers of its keys. A prefill layer attends to K and V of every head as it was captured, which takes less
+arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached.
+
+Why: a row is r + p numbers in all, and not one of K and one of V for every head.
+
+How it is found: by what K and V are computed from. Behind views (slices, reshapes, transpositions) and rounding, V must
+be columns of a product with a weight of the layer; K a concatenation of such columns of the same rows' product, and of
+values that are the same for all heads. No name of a model, a module or a weight matters.
+
+Before, in a decode layer, of two heads whose keys are one number of two latent ones, and a shared one::
+
+    func.func private @decode.layer.0(%q: tensor<3x2x1x2xf32> {sscc.input = "hidden"},
+        %x: tensor<3x2xf32> {sscc.input = "latent"}, %s: tensor<3x1x1xf32> {sscc.input = "shared"},
+        %w: tensor<8x2xf32> {sscc.weight = "up"})
+        -> (tensor<3x2x1x3xf32> {sscc.output = "hidden"}) attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+      %zero = arith.constant 0.0 : f32
+      %e0 = tensor.empty() : tensor<2x8xf32>
+      %wt = linalg.transpose ins(%w : tensor<8x2xf32>) outs(%e0 : tensor<2x8xf32>) permutation = [1, 0]
+      %e1 = tensor.empty() : tensor<3x8xf32>
+      %z1 = linalg.fill ins(%zero : f32) outs(%e1 : tensor<3x8xf32>) -> tensor<3x8xf32>
+      %p = linalg.matmul ins(%x, %wt : tensor<3x2xf32>, tensor<2x8xf32>) outs(%z1 : tensor<3x8xf32>) -> tensor<3x8xf32>
+      %heads = tensor.expand_shape %p [[0], [1, 2, 3]] output_shape [3, 2, 1, 4]
+        : tensor<3x8xf32> into tensor<3x2x1x4xf32>
+      %kn = tensor.extract_slice %heads[0, 0, 0, 0] [3, 2, 1, 1] [1, 1, 1, 1]
+        : tensor<3x2x1x4xf32> to tensor<3x2x1x1xf32>
+      %v = tensor.extract_slice %heads[0, 0, 0, 1] [3, 2, 1, 3] [1, 1, 1, 1]
+        : tensor<3x2x1x4xf32> to tensor<3x2x1x3xf32>
+      %e2 = tensor.empty() : tensor<3x2x1x1xf32>
+      %ks = linalg.generic {indexing_maps = [affine_map<(d0, d1, d2, d3) -> (d0, d2, d3)>,
+          affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>],
+          iterator_types = ["parallel", "parallel", "parallel", "parallel"]}
+          ins(%s : tensor<3x1x1xf32>) outs(%e2 : tensor<3x2x1x1xf32>) {
+      ^bb0(%in: f32, %out: f32):
+        linalg.yield %in : f32
+      } -> tensor<3x2x1x1xf32>
+      %k = tensor.concat dim(3) %kn, %ks : (tensor<3x2x1x1xf32>, tensor<3x2x1x1xf32>) -> tensor<3x2x1x2xf32>
+      %o = "kv.self_attention"(%q, %k, %v) {layer = 0 : i64, scale = 0.5 : f64}
+        : (tensor<3x2x1x2xf32>, tensor<3x2x1x2xf32>, tensor<3x2x1x3xf32>) -> tensor<3x2x1x3xf32>
+      return %o : tensor<3x2x1x3xf32>
+    }
+
+After::
+
+    func.func private @decode.layer.0(%hidden: .. "hidden"}, %latent: .. "latent"}, %shared: .. "shared"}, %up: ..
+      ..
+      %row = tensor.concat dim(3) %l, %s : (tensor<3x1x1x2xf32>, tensor<3x1x1x1xf32>) -> tensor<3x1x1x3xf32>
+      %a = tensor.extract_slice %hidden[0, 0, 0, 0] [3, 2, 1, 1] ..
+      %b = tensor.extract_slice %hidden[0, 0, 0, 1] [3, 2, 1, 1] ..
+      %heads = tensor.expand_shape %up .. output_shape [2, 4, 2] ..
+      %w_k = tensor.extract_slice %heads[0, 0, 0] [2, 1, 2] ..
+      ..
+      %absorbed = linalg.contract .. ins(%a, %w_k : tensor<3x2x1x1xf32>, tensor<2x1x2xf32>) ..
+      %query = tensor.concat dim(3) %absorbed, %b : .. -> tensor<3x2x1x3xf32>
+      %values = tensor.extract_slice %row[0, 0, 0, 0] [3, 1, 1, 2] ..
+      %o = "kv.self_attention"(%query, %row, %values) ..
+      %w_v = tensor.extract_slice %heads[0, 1, 0] [2, 3, 2] ..
+      ..
+      %out = linalg.contract .. ins(%o, %w_v : tensor<3x2x1x2xf32>, tensor<2x3x2xf32>) ..
+      return %out : tensor<3x2x1x3xf32>
+
+When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
+smaller, a layer of which only one entry is so, or one that attends within a window, whose ring is short. These layers
+stay as they are, and cache K and V of every head.
+
+Where it applies, rows can be neither encoded nor indexed yet, which is refused.
+
+Preserves: every other operation; locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, linalg, tensor
+
+from sscc.ir.builders import elementwise, extract_slice, reshape, tensor_type
+from sscc.ir.dialects import kv
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import get_facts
+from sscc.ir.rewriting import fill_value, functions, producer
+from sscc.ir.sizes import dense_strides
+from sscc.ir.views import is_view, permutation_of, reshaped_strides
+from sscc.passes.base import Pass, count
+from sscc.passes.thread_cache import LAYER, attention_of
+from sscc.passes.tiling import is_cast
+
+
+@dataclass(frozen=True)
+class AbsorbLatent(Pass):
+    name: ClassVar[str] = "absorb-latent"
+    level: ClassVar[str] = "graph"
+
+    def run(self, module: ir.Module) -> None:
+        _, geometry = get_facts(module)
+        found: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
+        for function in functions(module):
+            if LAYER in function.attributes:
+                attention = attention_of(function)
+                window = kv.window_of(attention)
+                latent = None if 0 < window < geometry.max_context else _latent_of(attention)
+                layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
+                found.setdefault(layer, []).append((entry, attention, latent))
+        for entries in found.values():
+            if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
+                continue
+            for entry, attention, latent in entries:
+                if latent is not None:
+                    _check(geometry, attention)
+                    (_absorb if entry == "decode" else _note)(attention, latent)
+                    count("attentions over latent rows")
+
+
+def _check(geometry: Geometry, attention: ir.Operation) -> None:
+    """Raises UnsupportedError for rows that cannot be latent ones yet."""
+    option = None
+    if geometry.by_query:
+        option = "--kv-policy query", "--kv-policy snapstream"
+    elif geometry.indexed:
+        option = "--kv-rows indexed", "--kv-rows compact"
+    elif geometry.encoded:
+        option = f"--kv-dtype {geometry.dtype}", "--kv-dtype model"
+    if option is not None:
+        raise UnsupportedError(
+            f"{attention.location}: all heads make their K and V of one latent row (multi-head latent attention), "
+            f"which is what is cached, and {option[0]} does not support such rows yet: use {option[1]}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- what is found
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the elements of a value are in another one: offset and strides, in elements of `root`, by `shape`."""
+
+    root: ir.Value
+    offset: int
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _layout(value: ir.Value) -> _Layout | None:
+    """A value as a part of what its views look at; None where strides cannot say it."""
+    op = producer(value)
+    shape = tuple(value.type.shape)
+    if op is None or not is_view(op) or op.name == "tensor.insert_slice":
+        return _Layout(value, 0, dense_strides(shape), shape)
+    source = _layout(op.operands[0])
+    if source is None:
+        return None
+    offset, strides = source.offset, source.strides
+    permutation = permutation_of(op)
+    if permutation is not None:
+        return _Layout(source.root, offset, tuple(strides[axis] for axis in permutation), shape)
+    if op.name != "tensor.extract_slice":
+        new_strides = reshaped_strides(source.shape, strides, shape)
+        return None if new_strides is None else _Layout(source.root, offset, new_strides, shape)
+    names = ("static_offsets", "static_sizes", "static_strides")
+    offsets, sizes, steps = (list(op.attributes[name]) for name in names)
+    if len(op.operands) > 1 or tuple(sizes) != shape:  # dynamic, or of a lower rank
+        return None
+    offset += sum(first * stride for first, stride in zip(offsets, strides, strict=True))
+    return _Layout(source.root, offset, tuple(a * b for a, b in zip(strides, steps, strict=True)), shape)
+
+
+@dataclass(frozen=True)
+class _Projected:
+    """A value [B, H, S, w] that is W[h] x[b, t]: columns of a product of rows with a weight.
+
+    Attributes:
+        rows: [B * S, r].
+        weight: [O, r].
+        first, step: head h has rows first + h * step .. of the weight, `width` of them.
+    """
+
+    rows: ir.Value
+    weight: ir.Value
+    first: int
+    step: int
+    heads: int
+    width: int
+
+    @classmethod
+    def of(cls, value: ir.Value) -> _Projected | None:
+        slots, heads, tokens, width = value.type.shape
+        layout = _layout(value)
+        product = None if layout is None else producer(layout.root)
+        if product is not None and is_cast(product):
+            product = producer(product.operands[0])
+        if layout is None or product is None or product.name != "linalg.matmul":
+            return None
+        rows, matrix, out = product.operands
+        weight = _layout(matrix)
+        if weight is None or not isinstance(weight.root.owner, ir.Block) or not _is_zero(out):
+            return None
+        depth, columns = matrix.type.shape
+        whole = weight.offset == 0 and list(weight.root.type.shape) == [columns, depth] and weight.strides == (1, depth)
+        step = layout.strides[1]
+        expected = (tokens * columns, step, columns, 1)
+        axes = zip(layout.shape, layout.strides, expected, strict=True)
+        alike = all(size == 1 or stride == other for size, stride, other in axes)
+        if not whole or not alike or list(rows.type.shape) != [slots * tokens, depth] or step < width:
+            return None
+        found = cls(rows, weight.root, layout.offset, step, heads, width)
+        inside = found.first % step + width <= step and found.base + heads * step <= columns
+        return found if inside else None
+
+    @property
+    def base(self) -> int:
+        """The first row of the weight that belongs to these heads, in parts of `step` rows each."""
+        return self.first // self.step * self.step
+
+    def matrix(self) -> ir.Value:
+        """The weight of every head, [H, w, r]: a view."""
+        columns, depth = self.weight.type.shape
+        weight, count = self.weight, self.heads * self.step
+        if count != columns:
+            weight = extract_slice(weight, [self.base, 0], [count, depth])
+        type_ = tensor_type([self.heads, self.step, depth], weight.type.element_type)
+        parts = tensor.ExpandShapeOp(type_, weight, [[0, 1], [2]], [], list(type_.shape)).result
+        if self.width == self.step:
+            return parts
+        return extract_slice(parts, [0, self.first - self.base, 0], [self.heads, self.width, depth])
+
+
+def _is_zero(value: ir.Value) -> bool:
+    op = producer(value)
+    filled = None if op is None else fill_value(op)
+    constant = None if filled is None else producer(filled)
+    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0.0
+
+
+def _shared(value: ir.Value) -> ir.Value | None:
+    """What a value [B, H, S, p] has for every head, [B, S, p] or with unit dimensions; None where heads differ."""
+    op = producer(value)
+    if op is None or op.name != "linalg.generic" or len(op.operands) != 2:
+        return None
+    block = op.regions[0].blocks[0]
+    first: Any = block.operations[0].operation
+    source = op.operands[0]
+    if first.name != "linalg.yield" or first.operands[0] != block.arguments[0]:
+        return None
+    read, written = (ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"])
+    sizes = list(value.type.shape)
+    dims = [ir.AffineDimExpr(e).position if isinstance(e, ir.AffineDimExpr) else None for e in read.results]
+    # A constant reads the one element of a unit dimension.
+    constants = (size for dim, size in zip(dims, source.type.shape, strict=True) if dim is None)
+    known = [dim for dim in dims if dim is not None]
+    left_out = set(range(4)) - set(known)
+    fits = (
+        written == ir.AffineMap.get_identity(4),
+        all(size == 1 for size in constants),
+        known == sorted(set(known)),
+        1 in left_out,
+        all(sizes[dim] == 1 for dim in left_out - {1}),
+    )
+    return source if all(fits) else None
+
+
+@dataclass(frozen=True)
+class _Latent:
+    """What K and V of an attention are made of.
+
+    Attributes:
+        key: the one part of K that is a product.
+        shared: the other parts, each the same for all heads.
+        parts: of each part of K, in order, its width and whether it is that product.
+        value: V.
+    """
+
+    key: _Projected
+    shared: tuple[ir.Value, ...]
+    parts: tuple[tuple[int, bool], ...]
+    value: _Projected
+
+    @property
+    def depth(self) -> int:
+        """r."""
+        return int(self.key.rows.type.shape[1])
+
+    @property
+    def width(self) -> int:
+        """r + p: numbers of a row."""
+        return self.depth + sum(width for width, is_product in self.parts if not is_product)
+
+    @property
+    def sizes(self) -> tuple[object, ...]:
+        """What must be the same in both entries."""
+        where = ((item.first, item.step, item.heads, item.width) for item in (self.key, self.value))
+        return self.depth, self.parts, *where
+
+
+def _latent_of(attention: ir.Operation) -> _Latent | None:
+    query, key, value = attention.operands
+    if key.type.shape[1] != query.type.shape[1]:
+        return None
+    joined = producer(key)
+    pieces = list(joined.operands) if joined is not None and joined.name == "tensor.concat" else [key]
+    if joined is not None and joined.name == "tensor.concat" and ir.IntegerAttr(joined.attributes["dim"]).value != 3:
+        return None
+    made, projected = _Projected.of(value), [_Projected.of(piece) for piece in pieces]
+    shared = [_shared(piece) for piece, product in zip(pieces, projected, strict=True) if product is None]
+    products = [item for item in projected if item is not None]
+    if made is None or len(products) != 1 or products[0].rows != made.rows or any(item is None for item in shared):
+        return None
+    parts = [(int(p.type.shape[3]), item is not None) for p, item in zip(pieces, projected, strict=True)]
+    common = tuple(item for item in shared if item is not None)
+    latent = _Latent(products[0], common, tuple(parts), made)
+    heads, depth = key.type.shape[1], key.type.shape[3] + value.type.shape[3]
+    return latent if latent.width < heads * depth else None
+
+
+# ----------------------------------------------------------------------------------------------------- what is made
+
+
+def _absorb(attention: ir.Operation, latent: _Latent) -> None:
+    """A decode layer attends to latent rows."""
+    query, value = attention.operands[0], attention.operands[2]
+    slots, heads, tokens, _ = query.type.shape
+    with ir.InsertionPoint(attention), attention.location:
+        row, absorbed = _row(attention, latent), _absorbed(attention, latent)
+        values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
+        type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
+        new = kv.SelfAttention(absorbed, row, values, *_settings(attention), type_)
+        out = _product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
+    attention.results[0].replace_all_uses_with(out)
+    _erase(attention)
+
+
+def _note(attention: ir.Operation, latent: _Latent) -> None:
+    """A prefill layer says what is to be cached."""
+    with ir.InsertionPoint(attention), attention.location:
+        row, absorbed = _row(attention, latent), _absorbed(attention, latent)
+        new = kv.LatentAttention(*attention.operands, absorbed, row, *_settings(attention), attention.results[0].type)
+    attention.results[0].replace_all_uses_with(new.out)
+    attention.erase()
+
+
+def _erase(op: ir.Operation) -> None:
+    """Erases an operation, and what was computed for it alone."""
+    before = [item.operation for item in op.block.operations]
+    needed = list(op.operands)
+    place = before.index(op)
+    op.erase()
+    for source in reversed(before[:place]):
+        if any(value in needed for value in source.results):
+            operands = list(source.operands)
+            if not any(True for result in source.results for _ in result.uses):
+                source.erase()
+                needed += operands
+
+
+def _settings(attention: ir.Operation) -> list[ir.Attribute]:
+    return [attention.attributes[name] for name in ("layer", "scale")]
+
+
+def _row(attention: ir.Operation, latent: _Latent) -> ir.Value:
+    """What is cached of each position, [B, 1, S, r + p]."""
+    slots, _, tokens, _ = attention.operands[0].type.shape
+    parts = [_with_shape(latent.key.rows, [slots, 1, tokens, latent.depth])]
+    widths = [width for width, is_product in latent.parts if not is_product]
+    parts += [_with_shape(v, [slots, 1, tokens, width]) for v, width in zip(latent.shared, widths, strict=True)]
+    return _concat(parts)
+
+
+def _with_shape(value: ir.Value, shape: Sequence[int]) -> ir.Value:
+    """`value` with unit dimensions at other places."""
+    plain = [size for size in value.type.shape if size != 1]
+    squeezed = value if len(plain) == value.type.rank or not plain else reshape(value, plain)
+    return reshape(squeezed, shape)
+
+
+def _absorbed(attention: ir.Operation, latent: _Latent) -> ir.Value:
+    """The queries as they meet latent rows, [B, H, S, r + p]."""
+    query = attention.operands[0]
+    own: list[ir.Value] = []
+    others: list[ir.Value] = []
+    first = 0
+    for width, is_product in latent.parts:
+        (own if is_product else others).append(_columns(query, first, width))
+        first += width
+    return _concat([_product(own[0], latent.key.matrix(), latent.depth), *others])
+
+
+def _columns(value: ir.Value, first: int, width: int) -> ir.Value:
+    """Columns first .. first + width - 1 of a value [B, H, S, D]; the operand of a concatenation where they are one."""
+    op = producer(value)
+    if op is not None and op.name == "tensor.concat" and ir.IntegerAttr(op.attributes["dim"]).value == 3:
+        start = 0
+        for part in op.operands:
+            if (start, part.type.shape[3]) == (first, width):
+                return part
+            start += part.type.shape[3]
+    sizes = [*list(value.type.shape)[:3], width]
+    return value if width == value.type.shape[3] else extract_slice(value, [0, 0, 0, first], sizes)
+
+
+def _concat(parts: Sequence[ir.Value]) -> ir.Value:
+    if len(parts) == 1:
+        return parts[0]
+    width = sum(part.type.shape[3] for part in parts)
+    type_ = tensor_type([*list(parts[0].type.shape)[:3], width], parts[0].type.element_type)
+    joined: ir.Value = tensor.ConcatOp(type_, 3, list(parts)).result
+    return joined
+
+
+def _product(x: ir.Value, weight: ir.Value, width: int, *, transposed: bool = False) -> ir.Value:
+    """x[b, h, s, :] times weight[h], [B, H, S, width]: `weight` is [H, k, width], or [H, width, k] where transposed.
+    Summed in f32, rounded once."""
+    element, f32 = x.type.element_type, ir.F32Type.get()
+    b, h, s, n, k = (ir.AffineDimExpr.get(dim) for dim in range(5))
+    matrix = [h, n, k] if transposed else [h, k, n]
+    maps = [ir.AffineMap.get(5, 0, dims) for dims in ([b, h, s, k], matrix, [b, h, s, n])]
+    shape = [*list(x.type.shape)[:3], width]
+    empty = tensor.EmptyOp(shape, f32).result
+    zeros = linalg.fill(arith.ConstantOp(f32, 0.0).result, outs=[empty])
+    attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(item) for item in maps])
+    total: ir.Value = linalg.contract(x, weight, outs=(zeros,), indexing_maps=attributes)
+    if element == f32:
+        return total
+    return elementwise([total], tensor_type(shape, element), lambda number: arith.TruncFOp(element, number).result)
