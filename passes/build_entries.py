@@ -376,7 +376,7 @@ class _DecodeBuilder(_EntryBuilder):
         for layer in self.layers:
             part = self.part(layer.part)
             own = [layer.stacked(argument) for argument in _states(part)]
-            values |= self.call(entry, part, layer, own, states, {**values, **inputs})
+            values |= self.call(entry, part, layer, own, states, {**values, **inputs, "positions": positions})
         logits = entry.call(self.part("head"), values)["logits"]
         return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in updated)]
 
@@ -563,6 +563,9 @@ class _PrefillBuilder(_EntryBuilder):
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             chunk = {name: self._read_chunk(name, before[name], start) for name in tables}
             hidden = self._read_chunk("hidden", states["hidden"], start)
+            if any(argument.name == "positions" for argument in arguments_of(part)):
+                last = arith.SubIOp(inputs["length"], index_constant(1)).result
+                chunk["positions"] = positions_tensor([1, self.facts.chunk], start, last)
             after = phase.call(part, {**states, **chunk, "hidden": hidden, "start": start, "length": inputs["length"]})
             return {**after, "hidden": self._write_chunk("hidden", after["hidden"], states["hidden"], start)}
 

@@ -49,6 +49,7 @@ Preserves: every operation and its location; constants are cloned to their users
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -63,6 +64,7 @@ from sscc.passes.base import Pass
 
 EMBED = -1
 ATTENTION = "kv.self_attention"
+RESHAPES = frozenset({"tensor.collapse_shape", "tensor.expand_shape"})
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class _Splitter:
                 self.of_token.update(op.results)
         self._share_tables()
         self._sink_to_head()
+        self._sink_reshapes()
 
     def _share_tables(self) -> None:
         """Makes one of what the embedding computes several times alike: a model may make a table for each layer, and
@@ -137,6 +140,18 @@ class _Splitter:
                 self.stage[op] = self.layers
             (head_only if self.stage[op] == self.layers else read_elsewhere).update(outer_values(op))
 
+    def _sink_reshapes(self) -> None:
+        """Moves a reshape of the hidden state into the layer that reads both: it would be given one value twice."""
+        readers: dict[ir.Value, set[int]] = {}
+        for op in self.ops:
+            for value in outer_values(op):
+                readers.setdefault(value, set()).add(self.stage[op])
+        for op in self.ops:
+            if op.name in RESHAPES and op.operands[0] in self.of_token:
+                stages = readers.get(op.results[0], set())
+                if len(stages) == 1 and stages <= readers[op.operands[0]]:
+                    self.stage[op] = stages.pop()
+
     def _named_layer(self, op: ir.Operation) -> int | None:
         path = module_path(op.location)
         for layer, prefix in enumerate(self.prefixes):
@@ -154,7 +169,9 @@ class _Splitter:
             groups[self.stage[op]].append(op)
         hidden = [self._hidden_into(stage, groups[stage]) for stage in range(self.layers + 1)]
         tables = self._tables(groups)
-        self._build("embed", groups[EMBED], [], [hidden[0], *tables])
+        # The positions themselves are no table: who calls a layer has them.
+        made = [table for table in tables if table not in self.arguments]
+        self._build("embed", groups[EMBED], [], [hidden[0], *made])
         for layer in range(self.layers):
             number = self.numbers[layer]
             self._build(f"layer.{number}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)
@@ -220,10 +237,10 @@ class _Splitter:
         writes: list[ir.Value],
         layer: int | None = None,
     ) -> None:
-        arguments = [Argument("input", name, value.type) for name, value in zip(_names(reads), reads, strict=False)]
+        arguments = [Argument("input", name, v.type) for name, v in zip(self._names(reads), reads, strict=True)]
         captured = [value for value in self._arguments_read(ops, writes) if value not in reads]
         location = _location(ops)
-        results = [Argument("output", name, value.type) for name, value in zip(_names(writes), writes, strict=False)]
+        results = [Argument("output", name, v.type) for name, v in zip(self._names(writes), writes, strict=True)]
         if suffix == "head":
             results = [Argument("output", "logits", value.type) for value in writes]
         attributes: dict[str, ir.Attribute] = {"sscc.entry": ir.StringAttr.get(self.entry)}
@@ -243,6 +260,12 @@ class _Splitter:
             clone_all(ops, values)
             func.ReturnOp([values[value] for value in writes])
 
+    def _names(self, values: list[ir.Value]) -> list[str]:
+        """The names of the hidden state and of tables, which follow it; an argument of the program keeps its own."""
+        numbers = itertools.count()
+        tables = (self.arguments[v].name if v in self.arguments else f"table.{next(numbers)}" for v in values[1:])
+        return ["hidden", *tables] if values else []
+
     def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
         read = {value for op in ops for value in outer_values(op)} | set(writes)
         return [value for value in self.arguments if value in read]
@@ -254,10 +277,6 @@ def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:
     if source is not None and is_rematerialised(source) and not list(source.operands):
         return describe(source, {})
     return f"%{numbers.setdefault(value, len(numbers))}"
-
-
-def _names(values: list[ir.Value]) -> list[str]:
-    return ["hidden", *(f"table.{index}" for index in range(len(values) - 1))]
 
 
 def _location(ops: list[ir.Operation]) -> ir.Location:

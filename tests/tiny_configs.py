@@ -34,7 +34,7 @@ SIZES: dict[str, int] = {
     **_sizes(
         CONTEXT,
         "max_position_embeddings n_positions n_ctx max_seq_len max_target_positions max_source_positions "
-        "model_max_length context_length original_max_position_embeddings",
+        "model_max_length context_length",
     ),
     **_sizes(
         32,
@@ -54,6 +54,9 @@ SIZES: dict[str, int] = {
         "hidden_size_per_layer_input router_hidden_size moe_latent_size",
     ),
     **_sizes(12, "q_lora_rank qk_head_dim"),
+    # What begins at some position, or chooses blocks of positions, is to have begun before the prompt ends.
+    **_sizes(16, "original_max_position_embeddings log_scaling_n_floor floor_scale"),
+    **_sizes(4, "index_block_size"),
     **_sizes(
         8,
         "head_dim d_head dim_head attention_head_dim attention_head_size kv_channels qk_nope_head_dim swa_head_dim "
@@ -75,7 +78,7 @@ SIZES: dict[str, int] = {
     **_sizes(
         LAYERS,
         "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "
-        "num_encoder_layers index_n_heads indexer_n_heads linear_num_key_heads depth layers",
+        "num_encoder_layers index_topk_blocks index_n_heads indexer_n_heads linear_num_key_heads depth layers",
     ),
     **_sizes(
         WINDOW,

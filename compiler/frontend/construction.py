@@ -19,6 +19,7 @@ from sscc.compiler.frontend import experts  # noqa: F401, registers the implemen
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.recognition import recognise_attention
 from sscc.ir.errors import InputError, UnsupportedError
 from sscc.ir.sizes import format_bytes
 
@@ -40,6 +41,8 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
         model: torch.nn.Module = _from_config(
             config, attn_implementation=IMPLEMENTATION, experts_implementation=IMPLEMENTATION, dtype=dtype
         )
+    if not type(model)._supports_attention_backend:
+        recognise_attention(model, IMPLEMENTATION)
     _supply_positions(model)
     return model.eval()
 
