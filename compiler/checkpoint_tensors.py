@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array, KeepingReader, reading
 from sscc.runtime.backends.reference.arrays import to_array
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ class CheckpointTensors(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._checkpoint.names())
+
+
+def checkpoint_reader(checkpoint: Checkpoint, where: str) -> KeepingReader:
+    """Reads a checkpoint's weights for a program: numbers, and the codes of those that are stored as it wants them.
+
+    Raises as `sscc.runtime.artifact.tensor_files.reading` and `Checkpoint.kept` do.
+    """
+    return KeepingReader(reading(CheckpointTensors(checkpoint), where), checkpoint.kept)
 
 
 def to_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Array]:

@@ -61,11 +61,13 @@ from sscc.ir.levels import (
     get_looping,
     get_target,
     passes_done,
+    set_stored_formats,
     set_target,
 )
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import Target, load_target
+from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.repeat_layers import LayersDiffer
@@ -233,6 +235,7 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     module = import_capture(captured, facts, geometry)
     with mlir():
         set_target(module, load_target(options.target))
+        _note_stored_formats(module, options, checkpoint)
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
 
 
@@ -270,7 +273,26 @@ def _from_dump(options: CompileOptions) -> Source:
         checkpoint = open_checkpoint(options.checkpoint)
         if checkpoint.digest != facts.digest:
             logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
+        with mlir():
+            _note_stored_formats(module, options, checkpoint)
     return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, checkpoint))
+
+
+def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint: Checkpoint) -> None:
+    """Writes into the module what weights are to be kept as. Raises UsageError where there is nothing to keep."""
+    if options.weight_format != KEEP:
+        return
+    stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
+    formats = {
+        name: Encoding(form.format, "values", form.transposed)
+        for name, form in stored.items()
+        if form is not None and form.format is not None
+    }
+    if not formats:
+        texts = sorted({form.text for form in stored.values() if form is not None})
+        held = f"its weights are stored as {', '.join(texts)}" if texts else "its weights are stored as numbers"
+        raise UsageError(f"--weights keep: {checkpoint.path} has no weights of codes that a program holds: {held}")
+    set_stored_formats(module, formats)
 
 
 def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:

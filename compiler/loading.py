@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
-from sscc.runtime.artifact.tensor_files import Array, Layout, Packings, TensorSpec, reading, stack_tensors
+from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.session import Session
-
-if TYPE_CHECKING:
-    from sscc.compiler.checkpoint_tensors import CheckpointTensors
 
 
 def open_session(
@@ -45,7 +41,7 @@ def open_session(
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     """What opens the weights: None where they are the artifact's own."""
     if checkpoint is not None:
-        return lambda layout: stack_tensors(layout, reading(_tensors(checkpoint), f"the checkpoint {checkpoint}"))
+        return lambda layout: stack_tensors(layout, _reader(checkpoint))
     record = artifact.manifest.weights
     if record.mode != "reference" or record.source is None:
         return None
@@ -59,13 +55,14 @@ def _packed(
     record: WeightsRecord, layout: Layout, checkpoint: Path, packings: Packings, verify: bool
 ) -> Mapping[str, Array]:
     """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
-    opened: list[CheckpointTensors] = []
+    opened: list[KeepingReader] = []
 
-    def read(source: str, spec: TensorSpec) -> Array:
+    def reader() -> KeepingReader:
         if not opened:
-            opened.append(_tensors(checkpoint))
-        return reading(opened[0], f"the checkpoint {checkpoint}")(source, spec)
+            opened.append(_reader(checkpoint))
+        return opened[0]
 
+    read = KeepingReader(lambda source, spec: reader()(source, spec), lambda *source: reader().kept(*source))
     return packed_weights(record, layout, read, _show_progress, packings, verify=verify)
 
 
@@ -77,8 +74,8 @@ def _show_progress(done: int, total: int) -> None:
         sys.stderr.flush()
 
 
-def _tensors(path: Path) -> CheckpointTensors:
-    from sscc.compiler.checkpoint_tensors import CheckpointTensors
+def _reader(path: Path) -> KeepingReader:
+    from sscc.compiler.checkpoint_tensors import checkpoint_reader
     from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
 
-    return CheckpointTensors(open_checkpoint(path))
+    return checkpoint_reader(open_checkpoint(path), f"the checkpoint {path}")

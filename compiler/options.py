@@ -30,7 +30,7 @@ from sscc.ir.geometry import (
     Geometry,
 )
 from sscc.ir.target import load_target
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_format import KEEP, Weights, parse_format
 
 WEIGHTS = ("embed", "reference", "none")
 
@@ -95,7 +95,8 @@ class CompileOptions:
             is kept for it.
         kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
             "int4", with a scale for every 32.
-        weight_format: how the weights of products are stored; None for the program's dtype.
+        weight_format: how the weights of products are stored; "keep" as the checkpoint has them, None for the program's
+            dtype.
         max_context: longest sequence, prompt plus new tokens; at most the model's own.
         weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
         save_golden: record eager PyTorch's outputs for `sscc run --check`.
@@ -138,7 +139,7 @@ class CompileOptions:
     dtype: str | None = None
     opt_level: int = 2
     weights: str = "embed"
-    weight_format: WeightFormat | None = None
+    weight_format: Weights | None = None
     save_golden: bool = False
     golden_prompt_file: Path | None = None
     golden_tokens: int | None = None
@@ -166,6 +167,8 @@ class CompileOptions:
             refuse_stdout(self.output, "an artifact is a folder")
         _choice("--compile-to", self.compile_to, LEVELS)
         _choice("--weights", self.weights, WEIGHTS)
+        if self.weight_format == KEEP and self.weights == "none":
+            raise UsageError("--weights keep stores weights as the checkpoint has them, and here it has none")
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
@@ -318,7 +321,7 @@ def cache_options(geometry: Geometry) -> dict[str, Any]:
     return options | {f"kv_{name}": value for name, value in values.items()}
 
 
-def parse_weights(text: str) -> tuple[str, WeightFormat | None]:
+def parse_weights(text: str) -> tuple[str, Weights | None]:
     """``--weights``: where they are (one of WEIGHTS), and how those of products are stored, separated by commas.
 
     Raises:
@@ -329,9 +332,9 @@ def parse_weights(text: str) -> tuple[str, WeightFormat | None]:
     for words in (places, formats):
         if len(words) > 1:
             raise UsageError(f"--weights {text} says {words[0]} and {words[1]}: give one of them")
-    if formats and not formats[0].startswith("int"):
-        raise UsageError(f"--weights is {formats[0]!r}, it must be {' or '.join(WEIGHTS)}, or int8 or int4")
-    return places[0] if places else WEIGHTS[0], WeightFormat.parse(formats[0]) if formats else None
+    if formats and formats[0] != KEEP and not formats[0].startswith("int"):
+        raise UsageError(f"--weights is {formats[0]!r}, it must be {' or '.join(WEIGHTS)}, or keep, int8 or int4")
+    return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
 
 
 def _option(name: str) -> str:

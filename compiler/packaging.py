@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from sscc.compiler.backend.listing import list_program
-from sscc.compiler.checkpoint_tensors import CheckpointTensors, to_arrays
+from sscc.compiler.checkpoint_tensors import checkpoint_reader, to_arrays
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
@@ -19,6 +19,7 @@ from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
 from sscc.ir.target import FAMILY, load_target
+from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
@@ -66,7 +67,7 @@ def write_artifact(
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
-    quantised = quantization_report(layout, facts.dtype, _reader(checkpoint))
+    quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
     native = [f"native code: {packer.lower()}"] if options.native_code else []
     return [*_report(program, signature, weights), *native, *quantised]
 
@@ -85,11 +86,20 @@ def _write_weights(
     return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
 
 
+def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callable[[str, Encoding], bool]]:
+    """In words how the checkpoint's weights are stored that are no numbers, and whether as an encoding has them."""
+    names = () if checkpoint is None else checkpoint.names()
+    forms = {} if checkpoint is None else {name: checkpoint.stored_form(name) for name in names}
+    held = {name: form for name, form in forms.items() if form is not None}
+    texts = {name: form.text for name, form in held.items()}
+    return texts, lambda name, encoding: name in held and held[name].gives(encoding)
+
+
 def _reader(checkpoint: Checkpoint | None) -> Reader | None:
     """Gives the checkpoint's tensors; None where there are none."""
     if checkpoint is None or not checkpoint.has_weights:
         return None
-    return reading(CheckpointTensors(checkpoint), str(checkpoint.path))
+    return checkpoint_reader(checkpoint, str(checkpoint.path))
 
 
 def _write_constants(writer: ArtifactWriter, program: Program, constants: Mapping[str, torch.Tensor]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 
 from sscc.ir.errors import InputError
@@ -18,27 +18,53 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MATRIX = 2
 
 
-def quantization_report(layout: Layout, dtype: str, read: Reader | None) -> list[str]:
-    """Lines about the weights of a program: a summary, one line per kind (layers are alike), and what stays as it is.
+def quantization_report(
+    layout: Layout, dtype: str, read: Reader | None, stored: Mapping[str, str], kept: Callable[[str, Encoding], bool]
+) -> list[str]:
+    """Lines about the weights of a program: what the checkpoint's codes became; of those that are quantised a summary,
+    one line per kind (layers are alike), and what stays as it is.
 
     Args:
         dtype: in which the weights would be stored otherwise.
+        stored: in words how the checkpoint stores those of its weights that are no numbers, by source.
+        kept: whether a source is stored in the checkpoint as the encoding has it.
         read: gives the checkpoint's tensors; None where there are none, and no error is measured.
 
     Returns:
-        no line where no weight is quantised.
+        no line where no weight is quantised, by the checkpoint or by the program.
     """
     encoded = {name: stack for name, stack in layout.items() if stack.encoding}
+    as_stored = {n: s for n, s in encoded.items() if all(kept(source, _encoding(s)) for source in s.sources)}
+    kept_sources = {source for stack in as_stored.values() for source in stack.sources}
+    made = {name: stack for name, stack in encoded.items() if name not in as_stored}
+    lines = [_summary("kept", as_stored, dtype)] if as_stored else []
+    lines += _dequantised(layout, stored, kept_sources)
+    return [*lines, *_quantised(layout, made, dtype, read)] if made else lines
+
+
+def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
+    """A line about the sources that are stored as codes and became numbers, perhaps to be quantised again."""
+    sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
+    counts = Counter(stored[source] for source in sources if source in stored)
+    listed = ", ".join(f"{count} stored as {text}" for text, count in sorted(counts.items()))
+    return [f"dequantised: weights of the checkpoint, {listed}"] if listed else []
+
+
+def _summary(word: str, encoded: Layout, dtype: str) -> str:
+    """What weights are stored as, and their bytes."""
     values = [stack for stack in encoded.values() if _encoding(stack).part == "values"]
-    if not values:
-        return []
     elements = sum(len(stack.sources) * prod(stack.source.shape) for stack in values)
-    stored = sum(stack.spec.nbytes for stack in encoded.values())
-    before = elements * DTYPE_BYTES[dtype]
-    summary = (
-        f"quantised: {_encoding(values[0]).format}, {format_bytes(stored)} instead of {format_bytes(before)}, "
-        f"{8 * stored / elements:.2f} bits a weight"
+    nbytes = sum(stack.spec.nbytes for stack in encoded.values())
+    formats = ", ".join(dict.fromkeys(str(_encoding(stack).format) for stack in values))
+    return (
+        f"{word}: {formats}, {format_bytes(nbytes)} instead of {format_bytes(elements * DTYPE_BYTES[dtype])}, "
+        f"{8 * nbytes / elements:.2f} bits a weight"
     )
+
+
+def _quantised(layout: Layout, encoded: Layout, dtype: str, read: Reader | None) -> list[str]:
+    values = [stack for stack in encoded.values() if _encoding(stack).part == "values"]
+    summary = _summary("quantised", encoded, dtype)
     kinds = _kinds(values)
     if read is None:
         return [summary, *_left(layout)]

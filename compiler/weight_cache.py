@@ -14,9 +14,11 @@ from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.files import HashingFile
+from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.tensor_files import (
     Array,
+    KeepingReader,
     Layout,
     Packings,
     Reader,
@@ -108,13 +110,23 @@ def _pack(
     total = sum(len(stack.sources) * stack.source.nbytes for stack in layout.values())
     done = 0
 
-    def counted(source: str, spec: TensorSpec) -> Array:
+    def count(nbytes: int) -> None:
         nonlocal done
-        array = read(source, spec)
-        done += spec.nbytes
+        done += nbytes
         progress(done, total)
+
+    def numbers(source: str, spec: TensorSpec) -> Array:
+        array = read(source, spec)
+        count(spec.nbytes)
         return array
 
+    def kept(source: str, encoding: Encoding) -> Array | None:
+        array = read.kept(source, encoding) if isinstance(read, KeepingReader) else None
+        if array is not None:
+            count(TensorSpec(encoding.source_shape(array.shape), "f32").nbytes)
+        return array
+
+    counted = KeepingReader(numbers, kept)
     with replacing_cached(name + DATA) as raw:
         file = HashingFile(raw)
         digests = write_tensors(file, layout, counted, packings)

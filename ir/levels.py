@@ -6,7 +6,7 @@ Every module carries its level, its cache geometry and the facts of its program,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
 from sscc.ir.looping import Looping
 from sscc.ir.target import Target, load_target, parse_target
+from sscc.ir.weight_format import Encoding
 
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
@@ -29,6 +30,7 @@ KINDS = "sscc.kinds"
 MACHINE = "sscc.machine"
 LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
+STORED_FORMATS = "sscc.stored"
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
@@ -178,6 +180,27 @@ def _own_geometry(group: GroupFacts, governed: Sequence[int]) -> Geometry:
     if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
         raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")
     return geometry.of_layers([governed.index(layer) for layer in group.layers]) if geometry.layer_topk else geometry
+
+
+def set_stored_formats(module: ir.Module, formats: Mapping[str, Encoding]) -> None:
+    """Notes the weights that the checkpoint stores in formats of a program, by name; nothing where there are none.
+
+    Of the encodings the format counts, and whether it is transposed.
+    """
+    if formats:
+        named = {name: ir.StringAttr.get(str(encoding)) for name, encoding in formats.items()}
+        module.operation.attributes[STORED_FORMATS] = ir.DictAttr.get(named)
+
+
+def get_stored_formats(module: ir.Module) -> dict[str, Encoding]:
+    """What `set_stored_formats` noted. Raises InputError where it is damaged."""
+    attributes = module.operation.attributes
+    if STORED_FORMATS not in attributes:
+        return {}
+    try:
+        return {e.name: Encoding.parse(ir.StringAttr(e.attr).value) for e in ir.DictAttr(attributes[STORED_FORMATS])}
+    except (ValueError, InputError) as error:
+        raise InputError(f"the module's {STORED_FORMATS} is damaged: {error}") from None
 
 
 def set_level(module: ir.Module, level: str) -> None:

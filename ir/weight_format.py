@@ -6,6 +6,7 @@ What the parts are, and the formula that makes them, is in sscc.runtime.quantiza
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, Union
 
 from sscc.ir.errors import InputError, UsageError
 
@@ -97,6 +98,18 @@ class WeightFormat:
         if part == "values":
             return *rows, columns * self.bits // 8
         return *rows, columns // self.group
+
+
+KEEP: Literal["keep"] = "keep"
+"""As the checkpoint has it: each weight in the format in which it is stored, or as it is."""
+
+Weights = Union[WeightFormat, Literal["keep"]]
+"""How the weights of products are to be stored."""
+
+
+def parse_format(text: str) -> Weights:
+    """``keep``, or what `WeightFormat.parse` reads. Raises UsageError as it does."""
+    return KEEP if text == KEEP else WeightFormat.parse(text)
 
 
 @dataclass(frozen=True)

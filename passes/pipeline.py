@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_format import Weights
 from sscc.passes.absorb_latent import AbsorbLatent
 from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries
@@ -52,23 +52,23 @@ def pass_by_name(name: str) -> type[Pass]:
     return REGISTRY[name]
 
 
-def pipeline_of(opt_level: int, weights: WeightFormat | None = None) -> tuple[Pass, ...]:
+def pipeline_of(opt_level: int, weights: Weights | None = None) -> tuple[Pass, ...]:
     """What -O`opt_level` runs where weights are stored as `weights` says; None for as they are."""
     steps = PIPELINES[opt_level]
     if weights is None:
         return steps
     at = steps.index(BuildEntries())
-    return (*steps[:at], QuantizeWeights(weights.bits, weights.group, weights.zero_point), *steps[at:])
+    return (*steps[:at], QuantizeWeights.of(weights), *steps[at:])
 
 
-def weights_of(done: Sequence[str]) -> WeightFormat | None:
+def weights_of(done: Sequence[str]) -> Weights | None:
     """How the weights of a module that has been through `done` are stored; None where they are as they were."""
     steps = [parse_pipeline(text)[0] for text in done if text.startswith(QuantizeWeights.name)]
-    return next((step.format for step in steps if isinstance(step, QuantizeWeights)), None)
+    return next((step.weights for step in steps if isinstance(step, QuantizeWeights)), None)
 
 
 def passes_between(
-    done: tuple[str, ...], level: str, opt_level: int, weights: WeightFormat | None = None
+    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None
 ) -> tuple[Pass, ...]:
     """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
     them), up to and including `level`.

@@ -5,6 +5,9 @@ by what sscc.runtime.quantization makes of it: values, scales, and with `zero-po
 its own. In front of every reader stands what turns them into numbers of the weight's dtype. With 4 bits a byte of the
 values holds elements 2k (low half) and 2k + 1.
 
+With `keep` every weight gets the format in which the checkpoint stores it, which the module says (`sscc.stored`), and
+one that is stored as numbers stays as it is. Then nothing is rounded: what is stored is the checkpoint's own codes.
+
 Why: decoding reads every weight once per token and does little with it. In 8 or 4 bits that is a half or a quarter of
 the bytes of bf16.
 
@@ -40,6 +43,9 @@ After::
       ..
       %y = linalg.matmul ins(%h, %t : ..
 
+With `minimum` the last operations are `mulf` of code and scale and `addf` of the group's minimum. Scales are bf16, or
+of the dtype that `scales` names.
+
 After, with `bits=4`::
 
     func.func private @decode.layer.0(%h: .. "hidden"}, %values: tensor<9x32xi8> {sscc.encoding = "int4:32/values", ..
@@ -65,7 +71,9 @@ After, with `bits=4`::
       %w = tensor.collapse_shape %d .. : tensor<9x2x16x2xf32> into tensor<9x64xf32>
 
 When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is neither
-a matrix nor a matrix per expert, or along whose summed axis the groups do not fit, stays as it is. What reads a weight
+a matrix nor a matrix per expert, or along whose summed axis the groups do not fit, stays as it is. So does a router,
+whose products are chosen from (a `topk` reads them with no other product between): it is small, and a choice turns a
+small error into another expert. What `keep` finds in codes it keeps, of routers too. What reads a weight
 in another function does not matter here: a head that is tied to the embedding gets a quantised copy. A module with
 entries is refused, as their arguments would no longer fit.
 
@@ -75,7 +83,7 @@ Preserves: the order of all other arguments; what is new follows them. Locations
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -84,14 +92,19 @@ from torch_mlir.dialects import arith, linalg, tensor
 
 from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
 from sscc.ir.errors import UsageError
-from sscc.ir.levels import walk
+from sscc.ir.levels import get_stored_formats, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.views import permutation_of
-from sscc.ir.weight_format import RANKS, Encoding, WeightFormat
+from sscc.ir.weight_format import KEEP, RANKS, Encoding, WeightFormat, Weights
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import is_contraction
 
-ELEMENTS = {"i8": lambda: ir.IntegerType.get_signless(8), "bf16": ir.BF16Type.get}
+ELEMENTS = {
+    "i8": lambda: ir.IntegerType.get_signless(8),
+    "bf16": ir.BF16Type.get,
+    "f16": ir.F16Type.get,
+    "f32": ir.F32Type.get,
+}
 NIBBLE_BITS = 4
 
 
@@ -103,20 +116,30 @@ class QuantizeWeights(Pass):
     bits: int = 8
     group: int = 32
     zero_point: bool = False
+    minimum: bool = False
+    scales: str = "bf16"
+    keep: bool = False
+
+    @classmethod
+    def of(cls, weights: Weights) -> QuantizeWeights:
+        if weights == KEEP:
+            return cls(keep=True)
+        return cls(weights.bits, weights.group, weights.zero_point, weights.minimum, weights.scales)
 
     @property
-    def format(self) -> WeightFormat:
-        return WeightFormat(self.bits, self.group, self.zero_point)
+    def weights(self) -> Weights:
+        return KEEP if self.keep else WeightFormat(self.bits, self.group, self.zero_point, self.minimum, self.scales)
 
     def run(self, module: ir.Module) -> None:
-        weight_format = self.format
+        weights = self.weights
         if any(op.name == "func.call" for op in walk(module)):
             raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
+        stored = get_stored_formats(module)
         for function in functions(module):
-            _quantize_function(function, weight_format)
+            _quantize_function(function, weights, stored)
 
 
-def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
+def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Encoding]) -> None:
     block = function.entry_block
     arguments = arguments_of(function)
     attributes = list(function.attributes["arg_attrs"]) if arguments else []
@@ -126,6 +149,16 @@ def _quantize_function(function: Any, weight_format: WeightFormat) -> None:
         axis = _summed_axis(value) if argument.role == "weight" else None
         if axis is None or value.type.rank not in RANKS:
             continue
+        if weights == KEEP:
+            kept = stored.get(argument.name)
+            if kept is None or kept.transposed != (axis != value.type.rank - 1):
+                continue
+            weight_format = kept.format
+        elif _feeds_choice(value):
+            count("weights of routers")
+            continue
+        else:
+            weight_format = weights
         if value.type.shape[axis] % weight_format.group:
             count("weights that groups do not fit")
             continue
@@ -172,6 +205,21 @@ def _summed_axis(weight: ir.Value) -> int | None:
     return axes.pop() if len(axes) == 1 else None
 
 
+def _feeds_choice(weight: ir.Value) -> bool:
+    """Whether what its products give is chosen from, with no other product between."""
+    pending, seen = [weight], set[ir.Operation]()
+    while pending:
+        for use in pending.pop().uses:
+            op = use.owner.operation
+            if op.name == "kv.topk":
+                return True
+            ends = (is_contraction(op) or op.name.startswith("kv.")) and use.operand_number != 1
+            if op not in seen and not ends:
+                seen.add(op)
+                pending += op.results
+    return False
+
+
 def _axis_of(use: Any) -> int | None:
     op = use.owner.operation
     permutation = permutation_of(op)
@@ -198,7 +246,7 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
 
 
 def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:
-    """The weight that values, scales and perhaps zeros stand for, built at the current insertion point."""
+    """The weight that values, scales and perhaps zeros or minimums stand for, built at the current insertion point."""
     values, *per_group = parts
     *outer, columns = dense_shape = _summed_last(type_.shape, axis)
     packed = [*outer, columns // weight_format.group, weight_format.group * weight_format.bits // 8]
@@ -215,19 +263,26 @@ def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: We
 
 
 def _number(
-    value: ir.Value, scale: ir.Value, zero: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type,
+    value: ir.Value, scale: ir.Value, base: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type,
     last: int
 ) -> ir.Value:
-    """One element: (code - zero) * scale in f32, rounded to `dtype`."""
+    """One element: (code - zero) * scale, or code * scale + minimum, in f32, rounded to `dtype`."""
     f32 = ir.F32Type.get()
     code = value if weight_format.bits == 8 else _nibble(value, last)
     number = arith.SIToFPOp(f32, code).result
-    if zero is not None:
-        number = arith.SubFOp(number, arith.SIToFPOp(f32, zero).result).result
-    elif weight_format.offset:
+    if weight_format.zero_point:
+        number = arith.SubFOp(number, arith.SIToFPOp(f32, base).result).result
+    elif weight_format.offset and not weight_format.minimum:
         number = arith.SubFOp(number, arith.ConstantOp(f32, float(weight_format.offset)).result).result
-    number = arith.MulFOp(number, arith.ExtFOp(f32, scale).result).result
+    number = arith.MulFOp(number, _widened(scale)).result
+    if weight_format.minimum:
+        number = arith.AddFOp(number, _widened(base)).result
     return number if dtype == f32 else arith.TruncFOp(dtype, number).result
+
+
+def _widened(value: ir.Value) -> ir.Value:
+    f32 = ir.F32Type.get()
+    return value if value.type == f32 else arith.ExtFOp(f32, value).result
 
 
 def _nibble(byte: ir.Value, last: int) -> ir.Value:

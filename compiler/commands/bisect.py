@@ -16,7 +16,7 @@ from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_argu
 from sscc.compiler.options import CompileOptions
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, UsageError
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_format import parse_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         dest="weight_format",
-        type=WeightFormat.parse,
+        type=parse_format,
         metavar="FORMAT",
-        help="int8 or int4, then :GROUP, then :zero-point: quantised before anything is compared",
+        help="keep, or int8 or int4, then :GROUP, then :zero-point: quantised before anything is compared",
     )
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
     _add_trial_arguments(parser.add_argument_group("what is run and compared"))
@@ -126,6 +126,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
         lambda weights, constants: _tensors(args, source, weights, constants),
         lambda signature: Trial.random(signature, args.prompt_tokens, args.steps, args.seed),
         args.precision,
+        *(() if source.checkpoint is None else (source.checkpoint.kept,)),
     )
     dtype = "f64" if args.precision == "f64" else source.facts.dtype
     tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance

@@ -153,14 +153,14 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
     from sscc.compiler.quality.model_files import Numbers
     from sscc.compiler.quality.plan import EvalOptions
     from sscc.ir.choices import DTYPES
-    from sscc.ir.weight_format import WeightFormat
+    from sscc.ir.weight_format import parse_format
 
     if args.dtype is not None and args.dtype not in DTYPES:
         raise UsageError(f"--dtype is {args.dtype!r}, it must be {' or '.join(DTYPES)}")
     default_tasks = () if args.examples_file else defaults.TASKS
     tasks = default_tasks if args.tasks is None else tuple(args.tasks)
     examples = defaults.EXAMPLES if args.examples is None and tasks else args.examples
-    weights = None if args.weights is None else WeightFormat.parse(args.weights)
+    weights = None if args.weights is None else parse_format(args.weights)
     pool, pools = (args.kv_pool[0], ()) if len(args.kv_pool) == 1 else (None, tuple(args.kv_pool))
     return EvalOptions(
         model=args.model,

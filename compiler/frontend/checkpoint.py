@@ -43,7 +43,8 @@ from sscc.compiler.frontend.sources import (
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
-from sscc.runtime.quantization import Quantized
+from sscc.ir.weight_format import Encoding
+from sscc.runtime.quantization import Array
 
 logger = logging.getLogger("sscc")
 
@@ -140,10 +141,16 @@ class Checkpoint:
         """How a weight is stored whose numbers are computed; None for one stored as they are, or not at all."""
         return self.source.stored_form(name) if self.source is not None and name in self.names() else None
 
-    def codes(self, name: str) -> Quantized:
-        """The parts of a weight whose stored form has a format. Raises InputError where they cannot be read."""
-        assert self.source is not None
-        return self.source.codes(name)
+    def kept(self, name: str, encoding: Encoding) -> Array | None:
+        """The part that `encoding` asks for of a weight that is stored in its very format; None of any other.
+
+        Raises InputError where it cannot be read.
+        """
+        form = self.stored_form(name)
+        if self.source is None or form is None or not form.gives(encoding):
+            return None
+        part: Array = getattr(self.source.codes(name), encoding.part)
+        return part
 
 
 # ------------------------------------------------------------------------------------------------------- opening

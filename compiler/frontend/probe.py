@@ -17,6 +17,7 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
+from sscc.compiler.frontend.sources import StoredForm
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -61,8 +62,9 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
     return model.requires_grad_(False)
 
 
-def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
-    """Replaces the parameters that `layout` has quantised by what they stand for, in their own dtype.
+def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoint) -> None:
+    """Replaces the parameters that `layout` has quantised by what they stand for, in their own dtype. Those that the
+    checkpoint stores in the same format are that already.
 
     An embedding whose rows are looked up keeps its own, also where the head, which is tied to it, is quantised.
     """
@@ -71,6 +73,7 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
         for stack in layout.values()
         if stack.encoding
         for source in stack.sources
+        if not _is_stored_so(checkpoint.stored_form(source), Encoding.parse(stack.encoding))
     }
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
     canonical = canonical_names(model)
@@ -85,6 +88,10 @@ def quantize_model(model: torch.nn.Module, layout: Layout) -> None:
                 values = round_trip(parameter.detach().float().numpy(), encodings[name])
                 replaced[name] = torch.nn.Parameter(torch.from_numpy(values).to(parameter.dtype), requires_grad=False)
             setattr(module, slot, replaced[name])
+
+
+def _is_stored_so(form: StoredForm | None, encoding: Encoding) -> bool:
+    return form is not None and form.gives(encoding)
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
@@ -234,7 +241,7 @@ def golden_for(
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
         model = load_model(checkpoint, dtype)
-        quantize_model(model, layout)
+        quantize_model(model, layout, checkpoint)
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from sscc.compiler.frontend.model_config import read_json
 from sscc.ir.errors import InputError, InternalError, UnsupportedError
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_format import Encoding, WeightFormat
 from sscc.runtime.quantization import Quantized
 
 TensorInfo = tuple[tuple[int, ...], torch.dtype]  # shape, dtype
@@ -67,6 +67,10 @@ class StoredForm:
     text: str
     format: WeightFormat | None = None
     transposed: bool = False
+
+    def gives(self, encoding: Encoding) -> bool:
+        """Whether what is stored is what `encoding` would make of the numbers, without rounding them again."""
+        return (self.format, self.transposed) == (encoding.format, encoding.transposed)
 
 
 class TensorSource(ABC):

@@ -15,9 +15,10 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import is_runnable, module_session, signature_of, stored_layout
 from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
+from sscc.ir.weight_format import Encoding
 from sscc.passes.base import Pass, run_passes, step_text
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.artifact.tensor_files import Array, Layout, layout_of, reading, stack_tensors
+from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.backends.reference.backend import Reference
@@ -109,12 +110,17 @@ class Bisection:
         tensors: gives every source of the weights and of the constants of the first runnable module.
         trial: gives the trial for the signature of the first runnable module.
         precision: "f32" computes in the program's own dtypes, "f64" everything in float64.
+        kept: as of `KeepingReader`, for weights that are stored in formats of the program.
     """
 
     def __init__(
-        self, tensors: Callable[[Layout, Layout], Tensors], trial: Callable[[Signature], Trial], precision: str = "f32"
+        self,
+        tensors: Callable[[Layout, Layout], Tensors],
+        trial: Callable[[Signature], Trial],
+        precision: str = "f32",
+        kept: Callable[[str, Encoding], Array | None] = lambda source, encoding: None,
     ) -> None:
-        self._open, self._trial_of, self._precision = tensors, trial, precision
+        self._open, self._trial_of, self._precision, self._kept = tensors, trial, precision, kept
         self._tensors: Tensors | None = None
         self._trial: Trial | None = None
         self._first: Array | None = None
@@ -152,7 +158,8 @@ class Bisection:
     def _stored(self, weights: Layout, constants: Layout) -> dict[str, Array]:
         if self._tensors is None:
             self._tensors = self._open(weights, constants)
-        return stack_tensors({**weights, **constants}, reading(to_arrays(self._tensors), "the model"))
+        read = KeepingReader(reading(to_arrays(self._tensors), "the model"), self._kept)
+        return stack_tensors({**weights, **constants}, read)
 
     def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> StepOutcome:
         if self._trial is None:

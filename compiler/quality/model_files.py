@@ -24,7 +24,7 @@ from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InputError
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_format import Weights
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.text import load_tokenizer
 
@@ -43,7 +43,7 @@ class Numbers:
     """What programs compute in; None is what fits the checkpoint."""
 
     dtype: str | None = None
-    weight_format: WeightFormat | None = None
+    weight_format: Weights | None = None
     prefill_chunk: int | None = None
 
 

@@ -32,11 +32,12 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": BFLOAT16,
+    "f16": np.dtype(np.float16),
     "i64": np.dtype(np.int64),
     "i8": np.dtype(np.int8),
     "i1": np.dtype(np.bool_),
 }
-_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "i64": "I64", "i8": "I8", "i1": "BOOL"}
+_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16", "i64": "I64", "i8": "I8", "i1": "BOOL"}
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -45,7 +46,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype ("f32", "bf16", "i64", "i8", "i1") of a named tensor."""
+    """Shape and dtype (one of NUMPY_DTYPES) of a named tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -97,15 +98,25 @@ class Stack:
 
     def read(self, source: str, read: Reader) -> Array:
         """What a source becomes. Raises InputError where it is not what it should be; errors of `read` pass through."""
-        array = read(source, self.source)
-        if self.encoding and TensorSpec.of(array) == self.source:
-            try:
-                array = encode(array, Encoding.parse(self.encoding))
-            except InputError as error:
-                raise InputError(f"tensor {source!r}: {error}") from None
+        if not self.encoding:
+            array = read(source, self.part)
+        else:
+            encoding = Encoding.parse(self.encoding)
+            kept = read.kept(source, encoding) if isinstance(read, KeepingReader) else None
+            array = self._encoded(source, read, encoding) if kept is None else kept
         if TensorSpec.of(array) != self.part:
             raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {self.source}")
         return array
+
+    def _encoded(self, source: str, read: Reader, encoding: Encoding) -> Array:
+        """What is made of a source's numbers; the source itself where it is not what it should be."""
+        array = read(source, self.source)
+        if TensorSpec.of(array) != self.source:
+            return array
+        try:
+            return encode(array, encoding)
+        except InputError as error:
+            raise InputError(f"tensor {source!r}: {error}") from None
 
 
 Layout = Mapping[str, Stack]
@@ -121,7 +132,7 @@ class Packing(Protocol):
     def companions(self, name: str) -> tuple[str, ...]:
         """The names of what is packed together with a tensor."""
 
-    def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
+    def pack(self, array: Array, scales: Array | None = None, base: Array | None = None) -> Array:
         """A tensor as it is stored, with its companions."""
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
@@ -163,6 +174,22 @@ class Unpacked(Mapping[str, Array]):
 
 Reader = Callable[[str, TensorSpec], Array]
 """Gives one source by name, of exactly this shape and dtype."""
+
+
+@dataclass(frozen=True)
+class KeepingReader:
+    """A reader of sources of which some are stored in a format that a tensor may have.
+
+    Attributes:
+        numbers: reads a source as numbers, whatever it is stored as.
+        kept: the part that an encoding asks for, where a source is stored in its very format; None where it is not.
+    """
+
+    numbers: Reader
+    kept: Callable[[str, Encoding], Array | None]
+
+    def __call__(self, source: str, spec: TensorSpec) -> Array:
+        return self.numbers(source, spec)
 
 
 class Sink(Protocol):

@@ -309,7 +309,7 @@ def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: P
         ("embed,reference", "--weights embed,reference says embed and reference: give one of them"),
         ("int8,int4", "--weights int8,int4 says int8 and int4: give one of them"),
         ("int5", "weights 'int5' are not known: give int8 or int4"),
-        ("copy", "--weights is 'copy', it must be embed or reference or none, or int8 or int4"),
+        ("copy", "--weights is 'copy', it must be embed or reference or none, or keep, int8 or int4"),
         ("int4:33", "a group of 33 weights is not possible"),
     ],
 )

@@ -15,17 +15,22 @@ from sscc.runtime.backends.cpu.nests import Nest, Regions, nest_of
 
 @dataclass(frozen=True)
 class Dequantised:
-    """A local [rows, k], or one such matrix per expert, that is ``(code - zero) * scale``, groups along k.
+    """A local [rows, k], or one such matrix per expert, that is ``(code - zero) * scale`` or
+    ``code * scale + minimum``, groups along k.
 
     Attributes:
-        values, scales, zeros: parameters of the body; zeros is "" without zero points.
+        values, scales: parameters of the body.
         bits: of a code.
+        zero_point, minimum: which of them a group has, if any.
+        scale_dtype: of scales and minimums.
     """
 
     values: str
     scales: str
-    zeros: str
     bits: int
+    zero_point: bool
+    minimum: bool
+    scale_dtype: str
     group: int
     rows: int
     k: int
@@ -54,18 +59,23 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
 _CODES = {8: ("sitofp",), 4: ("index", "index_cast", "muli", "shrsi", "andi", "sitofp")}
 
 
-def _operations(bits: int, zero_point: bool) -> tuple[str, ...]:
+def _operations(bits: int, base: str, scale_dtype: str) -> tuple[str, ...]:
     """The operations of the vector program, without a last rounding."""
-    zero = ("sitofp", "subf") if zero_point else ("subf",) if bits == 4 else ()
-    return (*_CODES[bits], *zero, "extf", "mulf")
+    wide = () if scale_dtype == "f32" else ("extf",)
+    zero = ("sitofp", "subf") if base == "zero-point" else ("subf",) if bits == 4 and not base else ()
+    return (*_CODES[bits], *zero, *wide, "mulf", *((*wide, "addf") if base == "minimum" else ()))
 
 
 def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
     operations = tuple(i.op for i in nest.body if i.op != "truncf")
-    zero_point = len(nest.inputs) == 3
-    bits = next((b for b in _CODES if operations == _operations(b, zero_point)), None)
-    if bits is None or len(nest.inputs) not in (2, 3) or regions.dtypes[nest.inputs[0].region] != "i8":
+    if len(nest.inputs) not in (2, 3):
         return None
+    dtypes = [regions.dtypes[access.region] for access in nest.inputs]
+    bases = ("",) if len(nest.inputs) == 2 else ("zero-point",) if dtypes[2] == "i8" else ("minimum",)
+    forms = [(bits, base) for bits in _CODES for base in bases if operations == _operations(bits, base, dtypes[1])]
+    if not forms or dtypes[0] != "i8" or (bases == ("minimum",) and dtypes[2] != dtypes[1]):
+        return None
+    ((bits, base),) = forms
     out = nest.output.coefficients
     elements = _dense(nest)
     values, *others = nest.inputs
@@ -80,8 +90,8 @@ def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
     all_rows = prod(shape[:-1])
     if len(shape) not in RANKS or elements % all_rows:
         return None
-    zeros = others[1].region if zero_point else ""
-    return Dequantised(values.region, others[0].region, zeros, bits, group, shape[-2], elements // all_rows)
+    parts = (values.region, others[0].region, bits, base == "zero-point", base == "minimum", dtypes[1])
+    return Dequantised(*parts, group, shape[-2], elements // all_rows)
 
 
 def _dense(nest: Nest) -> int | None:

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-I1, I8, I16, I32, I64, BF16, F32, F64, PTR = "i1", "i8", "i16", "i32", "i64", "bf16", "f32", "f64", "!llvm.ptr"
+I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "!llvm.ptr"
+BF16, F16, F32, F64 = "bf16", "f16", "f32", "f64"
 
 INLINED_LINES = 40
 """Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
@@ -55,7 +56,7 @@ def with_element(type: str, element: str) -> str:
 
 
 def is_float(type: str) -> bool:
-    return element_of(type) in (BF16, F32, F64)
+    return element_of(type) in (BF16, F16, F32, F64)
 
 
 @dataclass(frozen=True)
@@ -345,9 +346,11 @@ class Function:
         return self.op("llvm.bitcast", [value], type, signature=f"{value.type} to {type}")
 
     def widen(self, value: Value) -> Value:
-        """bf16 to f32, exactly; f32 stays."""
+        """bf16 or f16 to f32, exactly; f32 stays."""
         if element_of(value.type) == F32:
             return value
+        if element_of(value.type) == F16:
+            return self.cast("arith.extf", value, F32)
         bits = self.cast("arith.extui", self.bitcast(value, with_element(value.type, I16)), I32)
         return self.bitcast(bits << 16, with_element(value.type, F32))
 

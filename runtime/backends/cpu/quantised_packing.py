@@ -1,8 +1,9 @@
-"""Weights of 8 and 4 bits in panels of 16 outputs, scales and zero points beside the codes that they belong to."""
+"""Weights of 8 and 4 bits in panels of 16 outputs, scales and zero points (or minimums) beside their codes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,13 @@ import numpy.typing as npt
 from sscc.ir.errors import InputError, InternalError
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
+
+SCALES: dict[str, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+}
+"""What scales of a dtype are in numpy; bf16 as its bits."""
 
 QUAD = 4
 """The number of neighbouring k whose products one instruction sums."""
@@ -20,18 +28,20 @@ class QuantisedPanels:
     """How a weight of small integers is stored for out[m, n] = sum over k of a[m, k] * b[n, k].
 
     b[n, k] = (value[n, k] - zero[n, k // group]) * scale[n, k // group]; without zero points, zero is 0 with 8 bits and
-    8 with 4 bits. Values are -128 .. 127 with 8 bits, 0 .. 15 with 4 bits.
+    8 with 4 bits. With minimums it is value[n, k] * scale[n, k // group] + minimum[n, k // group]. Values are
+    -128 .. 127 with 8 bits, 0 .. 15 with 4 bits.
 
-    Bytes [ceil(N / 16)][K / group][group_bytes], and in these: bf16 scales [16]; i8 zero points [16], if there are any;
-    lines [ceil(group / line_k)][16][4] of bytes. With 8 bits a line holds 4 k, byte [j][c] being value + 128 of output
-    j and k = c. With 4 bits it holds 8 k, byte [j][c] having k = c in its low half and k = 4 + c in its high half.
-    Bytes where n >= N, or k is beyond the group, are zeros.
+    Bytes [ceil(N / 16)][K / group][group_bytes], and in these: scales [16]; i8 zero points or minimums [16], if there
+    are any; lines [ceil(group / line_k)][16][4] of bytes. With 8 bits a line holds 4 k, byte [j][c] being value + 128
+    of output j and k = c. With 4 bits it holds 8 k, byte [j][c] having k = c in its low half and k = 4 + c in its high
+    half. Bytes where n >= N, or k is beyond the group, are zeros.
 
     Attributes:
         n, k: outputs and length of the sums.
         bits: 8 or 4.
         group: k that share a scale, a divisor of k; a multiple of 8, or k itself.
-        zero_point: whether there are zero points.
+        zero_point, minimum: which of them there are, if any.
+        scale_dtype: of scales and minimums, "bf16", "f16" or "f32".
     """
 
     n: int
@@ -39,6 +49,8 @@ class QuantisedPanels:
     bits: int
     group: int
     zero_point: bool = False
+    minimum: bool = False
+    scale_dtype: str = "bf16"
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 4) or min(self.n, self.k, self.group) < 1:
@@ -73,7 +85,12 @@ class QuantisedPanels:
     @property
     def head_bytes(self) -> int:
         """Bytes of a group before its lines."""
-        return LANES * (3 if self.zero_point else 2)
+        return LANES * (self.scale_bytes * (2 if self.minimum else 1) + self.zero_point)
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a scale or minimum."""
+        return SCALES[self.scale_dtype].itemsize
 
     @property
     def group_bytes(self) -> int:
@@ -89,21 +106,21 @@ class QuantisedPanels:
 
     @property
     def offset(self) -> int:
-        """The stored byte, or half of one, that stands for zero where there are no zero points."""
+        """The stored byte, or half of one, that stands for zero where there are no zero points or minimums."""
         return 128 if self.bits == 8 else 8
 
     def pack(
         self,
         values: npt.NDArray[np.generic],
         scales: npt.NDArray[np.generic],
-        zeros: npt.NDArray[np.generic] | None = None,
+        base: npt.NDArray[np.generic] | None = None,
     ) -> npt.NDArray[np.uint8]:
         """The weight in panels.
 
         Args:
             values: [.., N, K] i8; with 4 bits [.., N, K / 2], the even k in the low half of a byte.
-            scales: [.., N, K / group], bf16 as uint16.
-            zeros: [.., N, K / group] i8, or None without zero points.
+            scales: [.., N, K / group], of SCALES.
+            base: [.., N, K / group], i8 zero points or minimums of the scales' dtype, or None without any.
 
         Returns:
             [.., count, groups, group_bytes].
@@ -112,9 +129,9 @@ class QuantisedPanels:
             InputError: where shapes or dtypes do not fit.
         """
         stacked = values.shape[:-2]
-        self._check(values, scales, zeros, stacked)
+        self._check(values, scales, base, stacked)
         packed = np.zeros((int(np.prod(stacked)), self.count, self.groups, self.group_bytes), np.uint8)
-        parts = [part.reshape(-1, *part.shape[-2:]) for part in (values, scales, zeros) if part is not None]
+        parts = [part.reshape(-1, *part.shape[-2:]) for part in (values, scales, base) if part is not None]
         step = max(1, PACKED_AT_ONCE // (LANES * self.k)) * LANES
         for layer, target in enumerate(packed):
             for first in range(0, self.n, step):
@@ -142,21 +159,23 @@ class QuantisedPanels:
         self,
         values: npt.NDArray[np.generic],
         scales: npt.NDArray[np.generic],
-        zeros: npt.NDArray[np.generic] | None,
+        base: npt.NDArray[np.generic] | None,
         stacked: tuple[int, ...],
     ) -> None:
         per_group = (*stacked, self.n, self.groups)
         fits = values.shape == (*stacked, self.n, self.k * self.bits // 8) and self.k * self.bits % 8 == 0
-        fits = fits and scales.shape == per_group and values.dtype == np.int8 and scales.dtype == np.uint16
-        if self.zero_point:
-            fits = fits and zeros is not None and zeros.shape == per_group and zeros.dtype == np.int8
-        if not fits or (zeros is None) == self.zero_point:
-            shapes = [None if part is None else (part.dtype.name, part.shape) for part in (values, scales, zeros)]
-            raise InputError(f"values, scales and zeros {shapes} are not those of {self}")
+        scale = SCALES[self.scale_dtype]
+        fits = fits and scales.shape == per_group and values.dtype == np.int8 and scales.dtype == scale
+        if self.zero_point or self.minimum:
+            dtype = np.dtype(np.int8) if self.zero_point else scale
+            fits = fits and base is not None and base.shape == per_group and base.dtype == dtype
+        if not fits or (base is None) == (self.zero_point or self.minimum):
+            shapes = [None if part is None else (part.dtype.name, part.shape) for part in (values, scales, base)]
+            raise InputError(f"values, scales and zero points or minimums {shapes} are not those of {self}")
 
     def _place(self, rows: list[npt.NDArray[np.generic]], target: npt.NDArray[np.uint8]) -> None:
-        """Some rows of values, scales and zeros, the first at a panel's start, to [panels, groups, group_bytes]."""
-        values, scales, *zeros = rows
+        """Some rows of each part, the first at a panel's start, to [panels, groups, group_bytes]."""
+        values, scales, *base = rows
         panels = len(target)
         codes = np.zeros((panels * LANES, self.groups, self.lines * self.line_k), np.uint8)
         codes[: len(values), :, : self.group] = self._codes(values).reshape(len(values), self.groups, self.group)
@@ -165,9 +184,10 @@ class QuantisedPanels:
         joined = quads[..., 0, :, :] if self.bits == 8 else quads[..., 0, :, :] | (quads[..., 1, :, :] << 4)
         lines = self.lines * LINE
         target[..., self.head_bytes :] = joined.reshape(panels, self.groups, lines)
-        target[..., : 2 * LANES] = _by_panel(scales, panels).view(np.uint8)
-        if zeros:
-            target[..., 2 * LANES : self.head_bytes] = _by_panel(zeros[0], panels).view(np.uint8)
+        scale_bytes = LANES * self.scale_bytes
+        target[..., :scale_bytes] = _by_panel(scales, panels).view(np.uint8)
+        if base:
+            target[..., scale_bytes : self.head_bytes] = _by_panel(base[0], panels).view(np.uint8)
 
     def _codes(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
         """[rows, K] as they are stored, one per byte."""

@@ -6,12 +6,13 @@ The row a[m, :] becomes integers of 16 bits, per group x[k] = round(a[k] / s), s
     (256 * sum((code - zero) * high) + sum((code - zero) * low)) * (s * scale)
 
 to a chain of f32 in ascending order of the groups, each operation rounded (the last addition fused with its product).
+With minimums, zero is 0, and a group then adds (256 * sum(high) + sum(low)) * s * minimum, in the same way.
 So a product differs from one with the dequantised weights by the rounding of x, a few 1e-5 of the result's norm, and
 its bits are the same on every CPU, for every number of rows, and in every range of n.
 
 Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of the high parts, then of the
-low ones, as i32 [R] each (times the fixed zero where there are no zero points); then the parts, the high ones first,
-with AVX512_VNNI as bytes [K / 4][2][R][4], without as f32 [K / 4][4][2][R].
+low ones, as i32 [R] each (times the fixed zero where there are no zero points or minimums); then the parts, the high
+ones first, with AVX512_VNNI as bytes [K / 4][2][R][4], without as f32 [K / 4][4][2][R].
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE, QUANTISED_TILE_ROWS
-from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.mlir import BF16, F16, F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
@@ -44,9 +45,10 @@ def quantised_product(
     """As `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
     dot = features.int8_dot
-    name = f"product_int{panels.bits}g{panels.group}{'z' if panels.zero_point else ''}_{'dot' if dot else 'plain'}"
+    base = "z" if panels.zero_point else "m" if panels.minimum else ""
+    name = f"product_int{panels.bits}g{panels.group}{base}_{panels.scale_dtype}_{'dot' if dot else 'plain'}"
     make, pack = partial(_kernel, name, panels, dot), partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
-    depths = (panels.groups, panels.group, panels.quads, 1 if panels.zero_point else panels.offset)
+    depths = (panels.groups, panels.group, panels.quads, 1 if base else panels.offset)
     blocks = _blocks(a, panels, features, rows)
     return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, depths)
 
@@ -83,12 +85,14 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
         sums = _corrections(f, panels, rows, a, weights)
         lines = weights + panels.head_bytes
         sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
-        scales = f.widen(f.load(weights, vector(I16, LANES)))
+        scales = _load_scales(f, panels, weights)
         added = []
         for row, state in enumerate(group.state):
             high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
             step = f.broadcast(f.load(a + 4 * row, F32), LANES) * scales
             added.append(f.fma(f.fma(high, 256.0, low), step, state))
+        if panels.minimum:
+            added = _with_minimums(f, panels, a, weights, added)
         group.carry(*added)
     for row, value in enumerate(group.results):
         f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
@@ -101,14 +105,36 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
 
 def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weights: Value) -> list[Value]:
     """What zero points add to the sums of a group."""
+    if panels.minimum:
+        return [f.splat(0, LANES, I32)] * (2 * rows)
     loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(2)]
     spread = [f.broadcast(value, LANES) for value in loads]
     if not panels.zero_point:
         return spread
-    zeros = f.cast("arith.extsi", f.load(weights + 2 * LANES, vector(I8, LANES)), I32)
+    zeros = f.cast("arith.extsi", f.load(weights + panels.scale_bytes * LANES, vector(I8, LANES)), I32)
     if panels.bits == 8:
         zeros = zeros + panels.offset
     return [value * zeros for value in spread]
+
+
+def _load_scales(f: Function, panels: QuantisedPanels, pointer: Value) -> Value:
+    """16 scales or minimums, widened."""
+    stored = {"bf16": BF16, "f16": F16, "f32": F32}[panels.scale_dtype]
+    raw = f.load(pointer, vector(I16 if panels.scale_bytes == 2 else F32, LANES))
+    return f.widen(f.bitcast(raw, vector(stored, LANES)) if panels.scale_bytes == 2 else raw)
+
+
+def _with_minimums(
+    f: Function, panels: QuantisedPanels, a: Value, weights: Value, sums: Sequence[Value]
+) -> list[Value]:
+    """The sums of rows with what the minimums of a group add to them."""
+    minimums, rows = _load_scales(f, panels, weights + panels.scale_bytes * LANES), len(sums)
+    added = []
+    for row, state in enumerate(sums):
+        high, low = (f.cast("arith.sitofp", f.load(a + 4 * (rows * (1 + part) + row), I32), F32) for part in range(2))
+        below = f.fma(high, f.constant(256.0, F32), low) * f.load(a + 4 * row, F32)  # minus the sum of the group
+        added.append(f.fma(f.broadcast(0.0 - below, LANES), minimums, state))
+    return added
 
 
 def _halves(f: Function, panels: QuantisedPanels, line: Value) -> list[Value]:

@@ -1,7 +1,7 @@
 """How weights lie in files and in memory: packed for products where only products (and gathers of rows) read them.
 
 A packed weight is a stack of slices, each packed by itself. The values of a quantised weight are stored with the scales
-and zero points of their groups between them.
+and zero points or minimums of their groups between them.
 """
 
 from __future__ import annotations
@@ -58,12 +58,16 @@ class PanelPacking:
         return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """The names of what is packed together with a tensor: the scales and zero points of quantised values."""
+        """The names of what is packed together with a tensor: of quantised values their scales, and the zero points or
+        minimums if they have any."""
         stem = name.removesuffix("values")
-        return (f"{stem}scales", f"{stem}zeros") if self.quantised else ()
+        if isinstance(self.panels, Panels):
+            return ()
+        base = ["zeros"] if self.panels.zero_point else ["minimums"] if self.panels.minimum else []
+        return tuple(f"{stem}{part}" for part in ("scales", *base))
 
-    def pack(self, array: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
-        """A tensor, or some of its slices, as it is stored; quantised values with their scales and zero points."""
+    def pack(self, array: Array, scales: Array | None = None, base: Array | None = None) -> Array:
+        """A tensor, or some of its slices, as it is stored; quantised values with their companions."""
         slices = array.size // self.slice_elements
         if isinstance(self.panels, Panels):
             raw = _bits(array).reshape(slices, self.slice_elements)
@@ -71,8 +75,8 @@ class PanelPacking:
         n, groups = self.panels.n, self.panels.groups
         assert scales is not None  # whoever stores values of groups has them
         parts = [array.reshape(slices, n, -1), _bits(scales).reshape(slices, n, groups)]
-        zero = None if zeros is None else np.ascontiguousarray(zeros).reshape(slices, n, groups)
-        return self.panels.pack(np.ascontiguousarray(parts[0]), parts[1], zero).view(np.int8)
+        below = None if base is None else _bits(base).reshape(slices, n, groups)
+        return self.panels.pack(np.ascontiguousarray(parts[0]), parts[1], below).view(np.int8)
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""

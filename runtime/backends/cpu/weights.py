@@ -178,7 +178,9 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
                 apart = nest.indirect.stride * codes.bits // 8
     if codes.group % 8 and codes.group != codes.k:
         return AsItLies()
-    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, bool(codes.zeros)), apart)
+    base = {"zero_point": codes.zero_point, "minimum": codes.minimum}
+    held = QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, **base, scale_dtype=codes.scale_dtype)
+    return InPanels(held, apart)
 
 
 def _readers(use: Use, regions: Regions) -> int:

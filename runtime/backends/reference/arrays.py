@@ -14,7 +14,14 @@ from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
 from sscc.runtime.backends.interpreter import MemoryUse
 
-TORCH_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "i8": torch.int8, "i1": torch.bool}
+TORCH_DTYPES = {
+    "f32": torch.float32,
+    "bf16": torch.bfloat16,
+    "f16": torch.float16,
+    "i64": torch.int64,
+    "i8": torch.int8,
+    "i1": torch.bool,
+}
 """The torch dtype that holds each of the schedule's dtypes."""
 
 

@@ -145,7 +145,8 @@ def test_codes_are_kept_where_a_format_holds_them(case: str, tmp_path: Path) -> 
             assert form.format is None
             continue
         assert str(form.format) == text.replace("K", str(expected.shape[1]))
-        codes = checkpoint.codes(name)
+        assert checkpoint.source is not None
+        codes = checkpoint.source.codes(name)
         assert codes.values.shape == form.format.stored("values", *expected.shape)
         assert torch.equal(torch.from_numpy(dequantize(codes, form.format)), expected)
 

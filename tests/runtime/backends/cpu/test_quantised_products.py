@@ -34,10 +34,12 @@ class QuantisedCase:
     zero_point: bool = False
     a: str = "f32"
     out: str = "f32"
+    minimum: bool = False
+    scales: str = "bf16"
 
     @property
     def panels(self) -> QuantisedPanels:
-        return QuantisedPanels(self.n, self.k, self.bits, self.group, self.zero_point)
+        return QuantisedPanels(self.n, self.k, self.bits, self.group, self.zero_point, self.minimum, self.scales)
 
     def operands(self, f: Function) -> tuple[Operand, Operand]:
         a = Operand(f["a"], (self.m, self.k), (self.k, 1), self.a)
@@ -52,6 +54,9 @@ CASES = [
     QuantisedCase(2, 20, 26, 8, 26, True),
     QuantisedCase(2, 20, 26, 4, 26),
     QuantisedCase(1, 1, 3, 8, 3),
+    *(QuantisedCase(m, 21, 64, 4, 32, minimum=True, scales=dtype) for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
+    *(QuantisedCase(3, 21, 64, bits, 32, bits == 4, scales=scales) for bits in (8, 4) for scales in ("f16", "f32")),
+    QuantisedCase(2, 40, 24, 4, 8, a="bf16", out="bf16", minimum=True, scales="f16"),
 ]
 
 
@@ -61,7 +66,7 @@ class Weight:
 
     values: np.ndarray
     scales: np.ndarray
-    zeros: np.ndarray | None
+    base: np.ndarray | None
     stands_for: np.ndarray
 
     @classmethod
@@ -72,15 +77,27 @@ class Weight:
         codes = rng.integers(low, high, (panels.n, panels.k))
         codes[0] = low
         codes[-1] = high - 1
-        scales = stored(normal(6, panels.n, panels.groups) / 16, "bf16")
+        scales = as_scales(normal(6, panels.n, panels.groups) / 16, panels.scale_dtype)
         fixed = np.full(scales.shape, 0 if panels.bits == 8 else 8)
         zeros = rng.integers(low, high, scales.shape) if panels.zero_point else fixed
-        steps = loaded(scales, "bf16").astype(np.float64)
-        stands_for = (codes - zeros.repeat(panels.group, axis=1)) * steps.repeat(panels.group, axis=1)
+        steps = numbers_of(scales, panels.scale_dtype).repeat(panels.group, axis=1)
+        stands_for = (codes - zeros.repeat(panels.group, axis=1)) * steps
+        base = zeros.astype(np.int8) if panels.zero_point else None
+        if panels.minimum:
+            base = as_scales(normal(7, panels.n, panels.groups) / 2, panels.scale_dtype)
+            stands_for = codes * steps + numbers_of(base, panels.scale_dtype).repeat(panels.group, axis=1)
         if panels.bits == 4:
             codes = codes[:, ::2] | (codes[:, 1::2] << 4)
         values = codes.astype(np.uint8).view(np.int8)
-        return cls(values, scales, zeros.astype(np.int8) if panels.zero_point else None, stands_for)
+        return cls(values, scales, base, stands_for)
+
+
+def as_scales(numbers: np.ndarray, dtype: str) -> np.ndarray:
+    return numbers.astype(np.float16) if dtype == "f16" else stored(numbers, dtype)
+
+
+def numbers_of(scales: np.ndarray, dtype: str) -> np.ndarray:
+    return (scales if dtype == "f16" else loaded(scales, dtype)).astype(np.float64)
 
 
 @dataclass
@@ -111,7 +128,7 @@ class CompiledQuantisedProducts:
         )
         left = stored(a, case.a)
         result = stored(np.full(case.m * case.n + 1, 7.0, np.float32), case.out)
-        packed = case.panels.pack(weight.values, weight.scales, weight.zeros)
+        packed = case.panels.pack(weight.values, weight.scales, weight.base)
         weights, scratch = AlignedArray(packed.nbytes), AlignedArray(self.scratch[case])
         weights.bytes[:] = packed.reshape(-1)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
@@ -167,7 +184,7 @@ def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
 def test_every_code_is_where_the_definition_says(bits: int) -> None:
     panels = QuantisedPanels(20, 24, bits, 8, True)
     weight = Weight.of(panels)
-    packed = panels.pack(np.stack([weight.values] * 2), np.stack([weight.scales] * 2), np.stack([weight.zeros] * 2))
+    packed = panels.pack(np.stack([weight.values] * 2), np.stack([weight.scales] * 2), np.stack([weight.base] * 2))
     assert packed.shape == (2, panels.count, panels.groups, panels.group_bytes)
     assert packed.nbytes == 2 * panels.packed_bytes
     assert (packed[0] == packed[1]).all()
@@ -181,7 +198,7 @@ def test_every_code_is_where_the_definition_says(bits: int) -> None:
             code = int(group[48 + n % 16 * 4 + at]) >> (4 * half) & 15
             assert code == int(weight.values[n, k // 2]) >> (4 * (k % 2)) & 15
         assert group[:32].view(np.uint16)[n % 16] == weight.scales[n, k // 8]
-        assert group[32:48].view(np.int8)[n % 16] == weight.zeros[n, k // 8]
+        assert group[32:48].view(np.int8)[n % 16] == weight.base[n, k // 8]
     assert (packed[1, 1, :, 48:].reshape(3, -1, 16, 4)[:, :, 4:] == 0).all()
 
 

@@ -1,0 +1,226 @@
+"""Programs that hold the codes of a quantised checkpoint as they are: `--weights keep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import sscc
+from sscc.compiler import cli
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.probe import load_model
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session import Session
+from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, write
+from tests.families import random_tokens
+from tests.oracles.independent import IndependentSnapStream
+from tests.torch_session import TorchSession
+
+CONTEXT = 64
+G = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+ROWS = {name: getattr(G, name.removeprefix("kv_")) for name in ("kv_sink", "kv_recent", "kv_topk", "kv_obs", "kv_pool")}
+SHAPE: dict[str, Any] = {"max_context": CONTEXT, "prefill_chunk": 10, "batch": 2, **ROWS}
+TOLERANCE = {"reference": 1e-5, "native": 3e-4}
+"""||a - b|| / ||b|| of a step's logits. The reference multiplies by the same numbers; native code rounds the other
+operand to 16 bits a group."""
+
+SMALL = transformers.LlamaConfig(
+    hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=64, max_position_embeddings=CONTEXT, tie_word_embeddings=False,
+)  # fmt: skip
+
+
+def write_gguf(path: Path, types: Callable[[str], str]) -> dict[str, np.ndarray]:
+    """A Llama whose matrices have these types; returns gguf's own numbers of them, by the names of the file."""
+    torch.manual_seed(5)
+    model = transformers.LlamaForCausalLM(SMALL)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(64)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(96)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(16)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(64)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    numbers = {}
+    for name, tensor in model.state_dict().items():
+        stem, suffix = name.rsplit(".", 1)
+        gguf_name = f"{names.get_name(stem)}.{suffix}"
+        kind = gguf.GGMLQuantizationType[types(gguf_name) if tensor.dim() == 2 else "F32"]
+        blocks = gguf.quants.quantize(tensor.numpy() * 4, kind)
+        numbers[gguf_name] = gguf.quants.dequantize(blocks, kind)
+        writer.add_tensor(gguf_name, blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return numbers
+
+
+def mixed(name: str) -> str:
+    """A type for each matrix, as published files mix them; layers alike."""
+    kinds = {"attn_q": "Q4_0", "attn_k": "Q8_0", "attn_v": "Q4_1", "ffn_down": "F16", "ffn_up": "Q4_1"}
+    return next((kind for part, kind in kinds.items() if part in name), "Q8_0")
+
+
+@pytest.fixture(scope="module")
+def mixed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kept") / "mixed.gguf"
+    write_gguf(path, mixed)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GPTQ with the codes of every projection."""
+    path = tmp_path_factory.mktemp("kept") / "gptq"
+    quantization, make, _ = CASES["gptq"]
+    write(path, make, quantization)
+    return path
+
+
+def expected_logits(path: Path) -> torch.Tensor:
+    """Of the model with dequantised weights, by the definition of the cache that shares no code."""
+    model = load_model(open_checkpoint(path), torch.float32)
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+    oracle = IndependentSnapStream(
+        model, sink=G.sink, recent=G.recent, topk=G.topk, obs=G.obs, pool=G.pool, pool_mode=G.pool_mode
+    )
+    rows = [oracle.prefill(tokens(31))] + [oracle.decode(token) for token in tokens(5, seed=1)]
+    return torch.stack(rows)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return [token % 32 for token in random_tokens(count, seed=seed)]
+
+
+def logits(artifact: Artifact, interpreter: str) -> torch.Tensor:
+    options = {"checked": True} if interpreter == "reference" else {"threads": 1}
+    running = TorchSession(Session.from_artifact(artifact, interpreter=interpreter, **options))
+    rows = [running.prefill(1, tokens(31))]
+    rows += [running.decode({1: token})[1].clone() for token in tokens(5, seed=1)]
+    return torch.stack([row.float() for row in rows])
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(((a - b).norm(dim=-1) / b.norm(dim=-1)).max())
+
+
+def encodings(artifact: Artifact) -> set[str]:
+    return {t.encoding for t in artifact.program.tensors if t.encoding}
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["gguf", "gptq"])
+def test_every_level_computes_with_the_checkpoints_numbers(
+    kind: str, level: int, mixed_file: Path, folder: Path, tmp_path: Path
+) -> None:
+    model = mixed_file if kind == "gguf" else folder
+    result = sscc.compile(model, output=tmp_path / "a.rdu", weights="keep", opt_level=level, **SHAPE)
+    artifact = Artifact.load(result.path)
+    formats = {encoding.partition("/")[0] for encoding in encodings(artifact)}
+    if kind == "gptq":
+        assert formats == {"int4:32:zero-point:f16"}
+    else:
+        assert formats == {"int8:32:f16", "int4:32:f16", "int4:32:minimum:f16"}
+        assert "dequantised: weights of the checkpoint, 1 stored as GGUF Q8_0" in result.report
+    assert any(line.startswith("kept: int") for line in result.report)
+    expected = expected_logits(model)
+    for interpreter, tolerance in TOLERANCE.items():
+        assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
+
+
+def test_passes_agree(mixed_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"--{name.replace('_', '-')}={value}" for name, value in ROWS.items()]
+    arguments = ["bisect", str(mixed_file), "--weights", "keep", "--prefill-chunk", "10", "--max-context", "64", *rows]
+    assert cli.main(arguments) == 0
+    assert "all agree within 1e-05" in capsys.readouterr().out
+
+
+def test_codes_are_the_checkpoints(mixed_file: Path, tmp_path: Path) -> None:
+    """Rows of Llama's queries are in another order in a .gguf; scales are its own f16."""
+    numbers = write_gguf(tmp_path / "again.gguf", mixed)
+    artifact = Artifact.load(sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="keep", **SHAPE).path)
+    checkpoint = open_checkpoint(mixed_file)
+    weights = artifact.weights()
+    values = next(t for t in artifact.program.tensors if t.encoding == "int4:32:minimum:f16/values")
+    scales, minimums = (weights[values.name.replace("values", part)] for part in ("scales", "minimums"))
+    assert scales.dtype == minimums.dtype == np.float16
+    for place, source in enumerate(values.sources):
+        codes = np.stack([weights[values.name][place] & 15, (weights[values.name][place] >> 4) & 15], axis=-1)
+        grouped = codes.reshape(*scales[place].shape, 32).astype(np.float32)
+        found = grouped * scales[place][..., None].astype(np.float32) + minimums[place][..., None].astype(np.float32)
+        assert np.array_equal(found.reshape(len(found), -1), checkpoint.tensor(source).numpy())
+    up = checkpoint.tensor("model.layers.1.mlp.up_proj.weight").numpy()
+    assert np.array_equal(up, numbers["blk.1.ffn_up.weight"])
+
+
+def test_a_golden_is_of_the_same_numbers(mixed_file: Path, tmp_path: Path) -> None:
+    options = {"save_golden": True, "golden_tokens": 4, "weights": "keep"}
+    result = sscc.compile(mixed_file, output=tmp_path / "a.rdu", **options, **SHAPE)
+    assert cli.main(["run", str(result.path), "--check"]) == 0
+
+
+def test_by_reference_and_with_other_weights(mixed_file: Path, folder: Path, tmp_path: Path) -> None:
+    """A reference packs the same codes when it is run; another checkpoint's numbers are quantised into the formats."""
+    embedded = sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="keep", **SHAPE).path
+    referred = sscc.compile(mixed_file, output=tmp_path / "b.rdu", weights="reference,keep", **SHAPE).path
+    first, second = (Artifact.load(path).manifest.weights.digest for path in (embedded, referred))
+    assert first == second
+    prompt = tokens(20)
+    assert sscc.load(embedded).prefill(0, prompt).tolist() == sscc.load(referred).prefill(0, prompt).tolist()
+    write_gguf(tmp_path / "plain.gguf", lambda name: "F16")
+    other = sscc.load(embedded, checkpoint=tmp_path / "plain.gguf").prefill(0, prompt)
+    assert np.isfinite(np.asarray(other)).all()
+
+
+def test_a_dump_says_what_is_kept(mixed_file: Path, tmp_path: Path) -> None:
+    dump = sscc.compile(mixed_file, output=tmp_path / "a.mlir", compile_to="graph", weights="keep", **SHAPE).path
+    assert 'model.layers.0.self_attn.q_proj.weight = "int4:32:f16/values"' in dump.read_text()
+    onward = sscc.compile(dump, output=tmp_path / "b.rdu", compile_from="graph", checkpoint=mixed_file)
+    whole = sscc.compile(mixed_file, output=tmp_path / "c.rdu", weights="keep", **SHAPE)
+    assert (onward.path / "schedule.json").read_bytes() == (whole.path / "schedule.json").read_bytes()
+
+
+def test_what_is_quantised_again_is_said(mixed_file: Path, tmp_path: Path) -> None:
+    result = sscc.compile(mixed_file, output=tmp_path / "a.rdu", weights="int4:32:f16", **SHAPE)
+    lines = [line for line in result.report if line.startswith(("kept", "dequantised", "quantised"))]
+    assert [line.partition(":")[0] for line in lines] == ["kept", "dequantised", "quantised"]
+    assert "stored as GGUF Q4_1" in lines[1]  # the queries' Q4_0 is what was asked for
+
+
+def test_checkpoints_without_codes(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(LLAMA).save_pretrained(plain)
+    with pytest.raises(UsageError, match=r"--weights keep: .*plain has no weights of codes .*stored as numbers"):
+        sscc.compile(plain, output=tmp_path / "a.rdu", weights="keep", **SHAPE)
+    quantization, make, _ = CASES["fp8"]
+    write(tmp_path / "fp8", make, quantization)
+    with pytest.raises(UsageError, match=r"its weights are stored as fp8 with a scale for every 24 x 10"):
+        sscc.compile(tmp_path / "fp8", output=tmp_path / "a.rdu", weights="keep", **SHAPE)
+
+
+def test_a_scale_that_is_not_finite(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, mixed)
+    data = bytearray(path.read_bytes())
+    header = gguf.GGUFReader(path)
+    at = next(t.data_offset for t in header.tensors if t.name == "blk.0.attn_q.weight")
+    data[at : at + 2] = np.float16(np.inf).tobytes()
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"'blk.0.attn_q.weight' holds a scale that is not finite"):
+        open_checkpoint(path).source.codes("model.layers.0.self_attn.q_proj.weight")
