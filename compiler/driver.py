@@ -18,7 +18,14 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
-from sscc.compiler.frontend.admission import check_config, check_modules, layer_window, model_context, suspicions
+from sscc.compiler.frontend.admission import (
+    attention_softcaps,
+    check_config,
+    check_modules,
+    layer_window,
+    model_context,
+    suspicions,
+)
 from sscc.compiler.frontend.capture import (
     Capture,
     Captured,
@@ -26,6 +33,7 @@ from sscc.compiler.frontend.capture import (
     check_attention,
     check_experts,
     check_positions,
+    check_softcaps,
     check_tables,
     check_windows,
     config_constants,
@@ -252,6 +260,7 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
         check_windows(prefill, lambda layer: layer_window(config, layer, context))
+        check_softcaps(prefill, attention_softcaps(config))
         check_experts(prefill, expert_modules(model))
 
     try:

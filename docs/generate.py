@@ -15,7 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sscc.ir import operations, schedule
 from sscc.ir.dialects import df, kv
@@ -155,8 +155,9 @@ def _operation(spec: OpSpec) -> Iterator[str]:
         rows.append(f"| {'operand' if name in spec.inputs else 'result'} | `{name}` | {_tensor(pattern)} |")
     groups = spec.several.items()
     rows += [f"| operands | `{group}` | up to {kind.most} of {kind.record.__name__} |" for group, kind in groups]
-    for name in spec.own_attributes:
-        rows.append(f"| attribute | `{name}` | {'float' if spec.kind(name) is float else 'integer'} |")
+    for name in (*spec.own_attributes, *spec.optional_attributes):
+        shown = "attribute" if name in spec.own_attributes else "perhaps an attribute"
+        rows.append(f"| {shown} | `{name}` | {'integer' if spec.kind(name) is int else 'float'} |")
     yield "\n".join(rows)
 
 
@@ -205,9 +206,14 @@ def _step(spec: OpSpec) -> Iterator[str]:
         elif name in spec.several:
             rows.append(f"| `{name}` | any number of {spec.several[name].record.__name__} | |")
         else:
-            kind = "scalar" if name in spec.numbers else f"`{spec.kind(name).__name__}`"
+            kind = "scalar" if name in spec.numbers else " or ".join(f"`{t.__name__}`" for t in _types(spec.kind(name)))
             rows.append(f"| `{name}` | {kind} | |")
     yield "\n".join(rows)
+
+
+def _types(kind: Any) -> tuple[type, ...]:
+    """Those of a union; None is what a field is that is left out."""
+    return get_args(kind) or (kind,)
 
 
 def _operand(name: str, operand: Operand) -> str:

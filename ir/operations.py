@@ -104,6 +104,7 @@ ChunkSums = Annotated[str, Operand("1 H C 1:f32", "write", flat=True, optional=T
 Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
 Scale = Annotated[float, Attribute()]
+Softcap = Annotated[float | None, Attribute(optional=True)]
 Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
@@ -122,7 +123,8 @@ class SelfAttention(Op):
     value: Annotated[str, Operand("B Hkv S Dv:f", "read")]
     layer: Annotated[int, Attribute()]
     scale: Scale
-    window: Annotated[int, Attribute(default=0)]
+    softcap: Softcap
+    window: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
@@ -233,6 +235,7 @@ class CachedAttention(Op):
     segments: Annotated[tuple[Segment, ...], Several(Segment, most=3)]
     out: Attended
     scale: Scale
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,7 @@ class CausalAttention(Op):
     scale: Scale
     log_sum_exp: ChunkSums = ""
     window: Window = 0
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -284,6 +288,7 @@ class ObservationScores(Op):
     scale: Scale
     recent: Recent
     log_sum_exp: Annotated[str, Operand("1 H W 1:f32", "read", flat=True, optional=True)] = ""
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -365,6 +370,7 @@ class LandmarkScores(Op):
     sink: Sink
     recent: Recent
     bits: Bits
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -387,6 +393,7 @@ class ChooseRows(Op):
     scale: Scale
     sink: Sink
     recent: Recent
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -426,6 +433,7 @@ class FetchRows(Op):
     sink: Sink
     recent: Recent
     fetch: Fetch
+    softcap: Softcap = None
 
 
 # ------------------------------------------------------------------------------------------------ mixture of experts
@@ -502,6 +510,7 @@ class DecodeAttention(Op):
     sink: Sink
     recent: Recent
     segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -584,6 +593,7 @@ class QueryAttention(Op):
         ),
     ] = ""  # fmt: skip
     fetch: Fetch = 0
+    softcap: Softcap = None
 
 
 @dataclass(frozen=True)
@@ -614,6 +624,7 @@ class ChunkAttention(Op):
     scale: Scale
     log_sum_exp: ChunkSums = ""
     window: Window = 0
+    softcap: Softcap = None
 
 
 OPERATIONS: tuple[type[Op], ...] = (

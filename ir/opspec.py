@@ -122,11 +122,11 @@ class Attribute:
 
     Attributes:
         geometry: the field of the cache's geometry that it is; "" where it is the operation's own.
-        default: its value where an operation of the dialect does not say; None where each must.
+        optional: whether an operation may go without it.
     """
 
     geometry: str = ""
-    default: int | None = None
+    optional: bool = False
 
 
 def landmark_element(bits: int) -> str:
@@ -283,8 +283,12 @@ class OpSpec:
     @property
     def own_attributes(self) -> tuple[str, ...]:
         """Attributes that the dialect's operation must have by itself, because the geometry does not."""
-        own = {name: attribute for name, attribute in self.attributes.items() if not attribute.geometry}
-        return tuple(name for name, attribute in own.items() if attribute.default is None)
+        return tuple(name for name, a in self.attributes.items() if not a.geometry and not a.optional)
+
+    @property
+    def optional_attributes(self) -> tuple[str, ...]:
+        """Attributes that the dialect's operation may have."""
+        return tuple(name for name, attribute in self.attributes.items() if attribute.optional)
 
     def settings(self, step: Op) -> dict[str, int]:
         """The values of a step's whole-numbered attributes."""

@@ -9,6 +9,9 @@ A `Program` needs no MLIR to run. It holds
 * **entries** (`prefill`, `decode`): control (loops, branches, scalar arithmetic) around kernel launches, whose
   arguments are strided views of tensors.
 
+Steps of the algorithm mean what the operations of the `kv` dialect do: a score is the product of a query and a key
+times `scale`, capped where there is a `softcap`.
+
 The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
 equal bytes. Unknown fields, kinds or operations are refused at load.
 """

@@ -176,6 +176,7 @@ def _fuse_decode(attention: ir.Operation) -> bool:
             key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
+        kv.inherit(fused, attention)
     masks = [producer(segment["valid"]) for _, segment in placed]
     _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
     _erase(attention, k_update, v_update, *encoders, *masks, validity, row)
@@ -265,7 +266,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
-        len({op.attributes["scale"] for op in (attention, choice, scores)}) == 1,
+        len({(op.attributes["scale"], kv.optional_of(op, "softcap")) for op in (attention, choice, scores)}) == 1,
         _one_group(attention, choice, scores, landmark, row, validity, *updates),
         _readers(scores.results[0]) == [choice],
         kept[1:] == [chosen[name] for name in ("index", "key", "value")]
@@ -285,6 +286,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
             *([value.type for value in kept] or [None] * 4),
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
+        kv.inherit(fused, attention)
     slices = [producer(member["valid"]) for member in members]
     _replace(list(zip([attention.results[0], *updated, *kept], fused.results, strict=True)))
     _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
@@ -328,6 +330,7 @@ def _fuse_chunk(attention: ir.Operation) -> None:
             sums.type, key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
+        kv.inherit(fused, attention)
     replacements = [fused.out, fused.log_sum_exp, fused.k_appended, fused.v_appended]
     _replace(list(zip([out, sums, key, value], replacements, strict=True)))
     _erase(attention, *appends, *encoders)

@@ -293,11 +293,13 @@ class _Threader:
                     "use --kv-dtype int8"
                 )
 
-    def _note_group(self, function: Any) -> None:
-        """Operations of a group that the module's geometry does not govern say its name."""
+    def _note_settings(self, function: Any) -> None:
+        """Operations of a group that the module's geometry does not govern say its name, and those that make scores
+        what caps them."""
         for op in walk(function):
             if op.name.startswith("kv."):
                 kv.in_group(op, self.group.name)
+                kv.inherit(op, self.attention)
 
     # ------------------------------------------------------------------------------------------ arguments
 
@@ -448,7 +450,7 @@ class _Threader:
                     clone_with(op, values)
             with terminator.location:
                 func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
-        self._note_group(new)
+        self._note_settings(new)
 
     def _decode_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         added, own = self._own(added)
@@ -597,7 +599,7 @@ class _Threader:
                 chosen = self._last_choice(observed, ring, length)
                 near = self._first_residents(chosen, scratches, picks, slot)
             func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
-        self._note_group(function)
+        self._note_settings(function)
 
     def _last_choice(self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value) -> ir.Value:
         """The positions [1, Hkv, K] that the last query of a prompt chooses; `observed` as kept, then landmarks."""

@@ -421,7 +421,7 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
         fields[name] = _result_place(e, values[name], spec.operands[name])
     for name, attribute in spec.attributes.items():
         whose = attribute.geometry
-        fields[name] = getattr(e.geometry(op), whose) if whose else op.attributes[name].value
+        fields[name] = getattr(e.geometry(op), whose) if whose else kv.optional_of(op, name)
     step: Any = spec.step(fields)
     e.steps.append(step)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -93,8 +92,6 @@ def suspicions(config: PreTrainedConfig) -> Iterator[str]:
         return
     if any("alibi" in name.lower() for name in vars(sys.modules[cls.__module__])):
         yield "ALiBi position biases"
-    if _has_sinks(cls):
-        yield "learned attention sinks"
     if cls._is_stateful:
         yield "state-space or recurrent layers"
     if not cls._supports_attention_backend:
@@ -157,15 +154,6 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
         yield "state-space or recurrent layers"
 
 
-def _has_sinks(cls: type) -> bool:
-    """Whether a module of the model's file registers a parameter of attention sinks."""
-    module = sys.modules[cls.__module__]
-    inits = [vars(value).get("__init__") for value in vars(module).values() if isinstance(value, type)]
-    codes = [init.__code__ for init in inits if isinstance(init, FunctionType) and init.__module__ == cls.__module__]
-    names = {name for code in codes for name in code.co_names}
-    return any(re.search(r"(^|_)sinks?($|_)", name) for name in names)
-
-
 def _listed_types(config: PreTrainedConfig) -> list[str]:
     """What the config calls each of its layers; empty where it does not."""
     for name in ("layer_types", "block_types", "layers_block_type"):
@@ -206,6 +194,12 @@ def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> int:
     if window is None or window >= max_context or not getattr(config, "use_sliding_window", True):
         return 0
     return int(window) if not types or types[layer] == SLIDING else 0
+
+
+def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
+    """The fields of a config that cap the scores of attention, and at what. A cap on the logits of the head is none of
+    them: it is a part of the program like any other operation."""
+    return {name: value for name, value in _numbers(config) if re.search(r"att\w*soft_?cap", name) and value}
 
 
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
@@ -252,10 +246,6 @@ def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: 
 
 def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
-    for name, value in _numbers(config):
-        # A cap on the logits of the head is a part of the program like any other.
-        if re.search(r"att\w*soft_?cap", name) and value:
-            yield f"soft-capped attention ({name} = {value})"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and "chunked_attention" not in _listed_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"

@@ -17,10 +17,42 @@ nothing is ever rotated again (unlike StreamingLLM, which re-indexes by row).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from sscc.ir.geometry import Geometry
+
+# -------------------------------------------------------------------------------------------------- the softmax
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """How scaled products of queries and keys become weights: as they are, where nothing is given.
+
+    Attributes:
+        softcap: what caps them, above 0 (Gemma 2, arXiv 2408.00118); None where nothing does.
+        sinks: [H], a learned logit of each query head that takes part in its softmax and has no row (GPT-OSS, arXiv
+            2508.10925); None where there is none.
+    """
+
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+    def scores(self, products: Tensor) -> Tensor:
+        """Scores from scaled products: ``softcap * tanh(products / softcap)``."""
+        return products if self.softcap is None else torch.tanh(products / self.softcap) * self.softcap
+
+    def weights(self, scores: Tensor, heads: Tensor | int) -> Tensor:
+        """The weights of keys, from scores [.., s, t] of query heads of these numbers [..]."""
+        if self.sinks is None:
+            return scores.softmax(dim=-1)
+        sinks = self.sinks[heads][..., None, None].to(scores.dtype).expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
+
+
+PLAIN = Softmax()
 
 # ------------------------------------------------------------------------------------------- rows and validity
 
@@ -63,19 +95,22 @@ def valid_rows(position: int, valid_topk: int, g: Geometry) -> Tensor:
 # --------------------------------------------------------------------------------------------------- selection
 
 
-def observation_scores(queries: Tensor, keys: Tensor, scale: float, g: Geometry) -> Tensor:
+def observation_scores(
+    queries: Tensor, keys: Tensor, scale: float, g: Geometry, softmax: Softmax = PLAIN
+) -> Tensor:
     """How much the end of the prompt attends to each prompt position.
 
     ``S[h, i, t] = softmax over t <= pos(i) of Q[h, i] . K[t] * scale``, summed over the observation queries i and
     averaged over the query heads of a KV group; then zero for ``t >= n - min(obs, recent)``, so that the columns
     of the window never bleed through the pool. From SnapKV's observation window; over all keys, and the mean over
-    the group, are ours.
+    the group, are ours. Where a model caps its scores, or has learned sinks, these weights are its own too.
 
     Args:
         queries: [H, w, D], the last ``w = min(obs, n)`` positions of the prompt.
         keys: [Hkv, n, D], every position of the prompt.
         scale: factor on the dot products.
         g: cache geometry.
+        softmax: how the products become weights.
 
     Returns:
         [Hkv, n] f32 (f64 for f64 inputs).
@@ -84,10 +119,11 @@ def observation_scores(queries: Tensor, keys: Tensor, scale: float, g: Geometry)
     heads, window = queries.shape[0], queries.shape[1]
     wide = _accumulator(queries)
     grouped = queries.to(wide).reshape(kv_heads, heads // kv_heads, window, -1)
-    logits = torch.einsum("ghid,gtd->ghit", grouped, keys.to(wide)) * scale
+    logits = softmax.scores(torch.einsum("ghid,gtd->ghit", grouped, keys.to(wide)) * scale)
     query_positions = torch.arange(n - window, n)
     future = torch.arange(n)[None, :] > query_positions[:, None]
-    attention = logits.masked_fill(future, float("-inf")).softmax(dim=-1)
+    numbers = torch.arange(heads).reshape(kv_heads, -1)
+    attention = softmax.weights(logits.masked_fill(future, float("-inf")), numbers)
     scores = attention.sum(dim=2).mean(dim=1)
     scores[:, max(n - min(g.obs, g.recent), 0) :] = 0.0
     return scores
@@ -187,7 +223,13 @@ def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
 
 
 def compress(
-    queries: Tensor, keys: Tensor, values: Tensor, scale: float, g: Geometry, latent: bool = False
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    g: Geometry,
+    softmax: Softmax = PLAIN,
+    latent: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -197,6 +239,7 @@ def compress(
         values: [Hkv, n, Dv].
         scale: factor on the dot products.
         g: cache geometry.
+        softmax: how the products become weights.
         latent: whether all heads make their K and V of one latent row per position, which is what is cached. All keep
             the same positions then, those of the largest mean over heads (ours), and their K and V of these positions
             stand for the rows.
@@ -207,7 +250,7 @@ def compress(
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
-    scores = observation_scores(observed, keys, scale, g)
+    scores = observation_scores(observed, keys, scale, g, softmax)
     if latent:
         scores = scores.mean(dim=0, keepdim=True)
     selected = select(pool_scores(scores, g), n, g)
@@ -218,7 +261,9 @@ def compress(
 # --------------------------------------------------------------------------------------------------- attention
 
 
-def cached_attention(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float, softmax: Softmax = PLAIN
+) -> Tensor:
     """Attention of one query over the valid rows of a cache.
 
     Args:
@@ -227,16 +272,19 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: floa
         v: [Hkv, R, Dv].
         valid: [R] bool; rows outside must hold finite numbers (0 * NaN is NaN).
         scale: factor on the dot products.
+        softmax: how the products become weights.
 
     Returns:
         [H, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once; zeros if no row is valid.
     """
     if not bool(valid.any()):
         return q.new_zeros(q.shape[0], v.shape[2])
-    return _attention(q[:, None], k, v, valid[None], scale)[:, 0]
+    return _attention(q[:, None], k, v, valid[None], scale, softmax)[:, 0]
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0) -> Tensor:
+def causal_attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0, softmax: Softmax = PLAIN
+) -> Tensor:
     """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window above 0
     the last `window` of these (Mistral, arXiv 2310.06825).
 
@@ -245,6 +293,7 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int 
         k: [Hkv, n, D].
         v: [Hkv, n, Dv].
         scale: factor on the dot products.
+        softmax: how the products become weights.
 
     Returns:
         [H, n, Dv] of q's dtype, computed in f32 (f64 for f64) and rounded once.
@@ -253,17 +302,17 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int 
     seen = torch.ones(n, n, dtype=torch.bool).tril()
     if window:
         seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window)
-    return _attention(q, k, v, seen, scale)
+    return _attention(q, k, v, seen, scale, softmax)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, softmax: Softmax) -> Tensor:
     """softmax(q k^T scale) v where `visible` [s, t] allows; one query head at a time, to keep memory at s * t."""
     wide = _accumulator(q)
     group = q.shape[0] // k.shape[0]
     out = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
     for head in range(q.shape[0]):
-        logits = q[head].to(wide) @ k[head // group].to(wide).T * scale
-        weights = logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+        logits = softmax.scores(q[head].to(wide) @ k[head // group].to(wide).T * scale)
+        weights = softmax.weights(logits.masked_fill(~visible, float("-inf")), head)
         out[head] = (weights @ v[head // group].to(wide)).to(q.dtype)
     return out
 

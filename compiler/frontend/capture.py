@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -368,6 +368,28 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
             raise UnsupportedError(
                 f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
                 f"tells its attention function of {window or 'all'}: sscc would compile something else"
+            )
+
+
+def check_softcaps(captured: Captured, softcaps: Mapping[str, float]) -> None:
+    """Refuses a layer that does not tell its attention function of the cap on scores that its config has: it caps them
+    in a way of its own, or not at all.
+
+    Args:
+        softcaps: by field of the config; where there is none, a layer may cap its scores at what it likes.
+
+    Raises:
+        UnsupportedError: naming the first such layer.
+    """
+    if not softcaps:
+        return
+    for node in _attention_nodes(captured):
+        softcap = (*node.args[6:], 0.0)[0]
+        if softcap not in softcaps.values():
+            fields = ", ".join(f"{name} = {value}" for name, value in softcaps.items())
+            raise UnsupportedError(
+                f"the config caps the scores of attention ({fields}), and layer {node.args[3]} tells its attention "
+                f"function of {softcap or 'no cap'}: sscc would compile something else"
             )
 
 

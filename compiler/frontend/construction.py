@@ -38,13 +38,14 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     """
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
-        model: torch.nn.Module = _from_config(
+        model: transformers.PreTrainedModel = _from_config(
             config, attn_implementation=IMPLEMENTATION, experts_implementation=IMPLEMENTATION, dtype=dtype
         )
     if not type(model)._supports_attention_backend:
         recognise_attention(model, IMPLEMENTATION)
     _supply_positions(model)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _supply_positions(model: torch.nn.Module) -> None:

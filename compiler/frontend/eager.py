@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 from sscc.compiler.frontend import algorithm
+from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
 from sscc.compiler.frontend.query_selection import (
     Landmarks,
@@ -115,21 +116,25 @@ class EagerSnapStream:
         self.position = at + 1
         return self._run(self._decode_layer, [token], at)
 
-    def _decode_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def _decode_layer(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
         at, g = self.position - 1, self.geometries[layer]
         row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
         self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
         self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
-        out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale)
+        out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale, softmax)
         return out[None, :, None]
 
-    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def _prefill_layer(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
         g = self._next_geometry(layer, window)
-        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, layer in self.latent)
+        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, layer in self.latent)
         self.k_cache.append(k_rows)
         self.v_cache.append(v_rows)
         self.selected.append(selected)
-        return algorithm.causal_attention(q[0], k[0], v[0], scale, window)[None]
+        return algorithm.causal_attention(q[0], k[0], v[0], scale, window, softmax)[None]
 
     def _next_geometry(self, layer: int, window: int) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
@@ -187,10 +192,12 @@ class EagerQuerySelection(EagerSnapStream):
         self.landmarks = []
         return super().prefill(prompt)
 
-    def _prefill_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def _prefill_layer(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
         if window:
             self.landmarks.append(None)
-            return super()._prefill_layer(q, k, v, layer, scale, window)
+            return super()._prefill_layer(q, k, v, layer, scale, window, softmax)
         g = self._next_geometry(layer, window)
         check_bits(self.bits, k.shape[-1])
         k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
@@ -201,33 +208,37 @@ class EagerQuerySelection(EagerSnapStream):
         levels, row_scales = pad(landmarks.levels, (0, 0, 0, room)), pad(landmarks.scale, (0, room))
         self.landmarks.append(Landmarks(levels, row_scales, self.bits))
         none = torch.full((k.shape[1], g.topk), -1)
-        chosen = none if self.fetch is None else choose(self._masses(q[:, :, -1], layer, scale), g)[0]
+        chosen = none
+        if self.fetch is not None:
+            chosen = choose(self._masses(q[:, :, -1], layer, scale, softmax), g)[0]
         self.selected.append(chosen)
-        return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window)[None]
+        return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window, softmax)[None]
 
-    def _decode_layer(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def _decode_layer(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
-            return super()._decode_layer(q, k, v, layer, scale, window)
+            return super()._decode_layer(q, k, v, layer, scale, window, softmax)
         newest = make_landmarks(k[0, :, 0], self.bits)
         landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
         self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
         self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
         query = q[:, :, 0]
-        weights = self._masses(query, layer, scale)
+        weights = self._masses(query, layer, scale, softmax)
         limit, resident = self.fetch, self.selected[layer][None]
         chosen = choose(weights, g) if limit is None else fetch_rows(resident, weights, limit, g)
         self.selected[layer] = chosen[0]
         keys, values = self.k_cache[layer][None, :, :n], self.v_cache[layer][None, :, :n]
-        return query_attention(query, keys, values, chosen, torch.tensor([n]), scale, g)[:, :, None]
+        return query_attention(query, keys, values, chosen, torch.tensor([n]), scale, g, softmax)[:, :, None]
 
-    def _masses(self, query: Tensor, layer: int, scale: float) -> Tensor:
+    def _masses(self, query: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
         n, landmarks = self.position, self.landmarks[layer]
         assert landmarks is not None
         seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
         keys = self.k_cache[layer][None, :, :n]
-        return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer])
+        return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer], softmax)
 
 
 def make_golden(

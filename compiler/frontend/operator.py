@@ -20,13 +20,14 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.ir.errors import UnsupportedError
 
 IMPLEMENTATION = "sscc"
 
-# Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale, window), returns [b, H, s, Dv].
-Observer = Callable[[Tensor, Tensor, Tensor, int, float, int], Tensor]
+# Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale, window, softmax), returns
+# [b, H, s, Dv].
+Observer = Callable[[Tensor, Tensor, Tensor, int, float, int, Softmax], Tensor]
 
 _observer: ContextVar[Observer | None] = ContextVar("sscc_observer", default=None)
 _context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
@@ -58,7 +59,10 @@ HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
 
 @torch.library.custom_op("sscc::attention", mutates_args=())
-def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0, softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Causal attention of decoder layer `layer`, with grouped KV heads; softmax and sums in f32.
 
     Args:
@@ -68,18 +72,23 @@ def attention(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window:
         layer: index of the decoder layer.
         scale: factor on the dot products.
         window: how many positions a query sees, its own included; 0 where it sees all before it.
+        softcap: what caps scores, see `Softmax`; 0 where nothing does.
+        sinks: [H], a learned logit of each head without a row, see `Softmax`.
 
     Returns:
         [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
     """
-    observer = _observer.get()
+    observer, softmax = _observer.get(), Softmax(softcap or None, sinks)
     if observer is not None:
-        return observer(q, k, v, layer, scale, window)
-    return torch.stack([causal_attention(*one, scale, window) for one in zip(q, k, v, strict=True)])
+        return observer(q, k, v, layer, scale, window, softmax)
+    return torch.stack([causal_attention(*one, scale, window, softmax) for one in zip(q, k, v, strict=True)])
 
 
 @attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0) -> Tensor:
+def _(
+    q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0, softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -115,6 +124,8 @@ def attention_function(
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """The transformers attention implementation named "sscc": one call of `sscc::attention`.
@@ -128,6 +139,8 @@ def attention_function(
         scaling: factor on the dot products; D ** -0.5 if None.
         dropout: must be zero.
         sliding_window: how many positions a query sees, its own included; None where it sees all before it.
+        softcap: what caps scores; None where nothing does.
+        s_aux: [H], a learned logit of each head that is in its softmax and has no row; None where there is none.
         keywords: whatever else the model passes; see `check_keywords`.
 
     Returns:
@@ -153,7 +166,8 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    out = torch.ops.sscc.attention(query, key, value, layer, scale, _window(layer, sliding_window))
+    settings = (_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query.shape[1]))
+    out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -173,7 +187,7 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
         raise UnsupportedError(
             f"layer {layer} passes {name}={shown} to its attention: sscc would ignore it and compile something else; "
-            f"only models with causal attention, within a sliding window or not, are supported"
+            "only models with causal attention, within a sliding window or not, are supported"
         )
 
 
@@ -189,6 +203,23 @@ def _window(layer: int, window: Any) -> int:
 
 def no_mask(*args: Any, **keywords: Any) -> None:
     """The mask function of the "sscc" implementation: causality is the operator's own business."""
+
+
+def _softcap(layer: int, softcap: Any) -> float:
+    """What caps a layer's scores; 0 where nothing does, as transformers writes None."""
+    if softcap is None:
+        return 0.0
+    if type(softcap) not in (int, float) or not 0 < softcap < float("inf"):
+        raise UnsupportedError(f"layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0")
+    return float(softcap)
+
+
+def _sinks(layer: int, sinks: Any, heads: int) -> Tensor | None:
+    """The logits of a layer's learned sinks [H]; None where it has none."""
+    if sinks is None or (isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,)):
+        return sinks
+    shown = list(sinks.shape) if isinstance(sinks, Tensor) else repr(sinks)
+    raise UnsupportedError(f"layer {layer} has learned sinks (s_aux) of {shown}, expected one of each of {heads} heads")
 
 
 AttentionInterface.register(IMPLEMENTATION, attention_function)

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
-from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
@@ -191,14 +191,14 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
         rows[layer] = keys, values
         # The last queries of a causal attention over every token so far; those before them are not asked for.
         padding = q.new_zeros(*q.shape[:2], keys.shape[2] - q.shape[2], q.shape[3])
-        out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale, window)
+        out = causal_attention(torch.cat([padding, q], 2)[0], keys[0], values[0], scale, window, softmax)
         return out[None, :, padding.shape[2] :]
 
     logits = []

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
+from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
 
@@ -120,30 +121,34 @@ def int8_query(queries: Tensor) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------------------ choice
 
 
-def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float) -> Tensor:
+def landmark_logits(q: Tensor, landmarks: Landmarks, scale: float, softmax: Softmax = PLAIN) -> Tensor:
     """What each query head's logits are about, by landmarks: [B, H, D] and rows [B, Hkv, T] to [B, Hkv, G, T] f32.
 
     The dot product of the int8 query and the levels is an exact integer (below 2 ** 24, so f32 products have no
-    rounding in any order). The logit is `(dot * s) * ((query scale * step) * scale)`, each product rounded to f32.
+    rounding in any order). The logit is `(dot * s) * ((query scale * step) * scale)`, each product rounded to f32,
+    and capped where the model caps its scores: the order of rows stays, but heads are summed.
     """
     if landmarks.bits == PLAIN_BITS:
-        return exact_logits(q, landmarks.levels, scale)
+        return exact_logits(q, landmarks.levels, scale, softmax)
     codes, query_scale = int8_query(_grouped(q, landmarks.scale.shape[1]))
     dot = codes @ landmarks.levels.to(torch.float32).transpose(-1, -2)
     step, factor = (torch.tensor(number, dtype=torch.float32) for number in (STEPS[landmarks.bits], scale))
-    return dot * landmarks.scale[:, :, None] * (query_scale * step * factor)[..., None]
+    return softmax.scores(dot * landmarks.scale[:, :, None] * (query_scale * step * factor)[..., None])
 
 
-def exact_logits(q: Tensor, keys: Tensor, scale: float) -> Tensor:
+def exact_logits(q: Tensor, keys: Tensor, scale: float, softmax: Softmax = PLAIN) -> Tensor:
     """The logits of attention: [B, H, D] and keys [B, Hkv, T, D] to [B, Hkv, G, T] f32."""
-    return _grouped(q, keys.shape[1]).to(torch.float32) @ keys.to(torch.float32).transpose(-1, -2) * scale
+    products = _grouped(q, keys.shape[1]).to(torch.float32) @ keys.to(torch.float32).transpose(-1, -2) * scale
+    return softmax.scores(products)
 
 
-def masses(q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry) -> Tensor:
+def masses(
+    q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: float, g: Geometry, softmax: Softmax = PLAIN
+) -> Tensor:
     """How much each KV head wants each candidate: the mean over its query heads of one softmax per head.
 
     The softmax runs over the logits of all live positions: by landmarks for candidates, exact for sinks and ring, which
-    attention computes anyway.
+    attention computes anyway. Learned sinks take part in it.
 
     Args:
         q: [B, H, D], of the current position.
@@ -152,15 +157,18 @@ def masses(q: Tensor, keys: Tensor, landmarks: Landmarks, live: Tensor, scale: f
         live: [B] i64, n of each sequence.
         scale: factor on the dot products.
         g: cache geometry.
+        softmax: how the products become weights.
 
     Returns:
         [B, Hkv, T] f32; -1 where a position is no candidate. Candidates are `sink <= t < n - recent`.
     """
     position, n = torch.arange(keys.shape[2]), live[:, None]
     candidate = (position >= g.sink) & (position < n - g.recent)
-    approximate, exact = landmark_logits(q, landmarks, scale), exact_logits(q, keys, scale)
+    approximate, exact = landmark_logits(q, landmarks, scale, softmax), exact_logits(q, keys, scale, softmax)
     logits = torch.where(candidate[:, None, None], approximate, exact)
-    weights = logits.masked_fill((position >= n)[:, None, None], float("-inf")).softmax(dim=-1)
+    logits = logits.masked_fill((position >= n)[:, None, None], float("-inf"))
+    heads = torch.arange(q.shape[1]).reshape(keys.shape[1], -1)
+    weights = softmax.weights(logits[..., None, :], heads)[..., 0, :]
     return torch.where(candidate[:, None], weights.mean(dim=2), -1.0)
 
 
@@ -220,8 +228,9 @@ def _among(positions: Tensor, count: int) -> Tensor:
 
 
 def query_attention(
-    q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, live: Tensor, scale: float, g: Geometry
-) -> Tensor:
+    q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, live: Tensor, scale: float, g: Geometry,
+    softmax: Softmax = PLAIN,
+) -> Tensor:  # fmt: skip
     """Attention of one position over sinks, ring and the chosen rows, in SnapStream's order of rows.
 
     So with `n <= sink + recent` it is SnapStream bit for bit, and with `n <= budget` full attention within rounding.
@@ -233,6 +242,7 @@ def query_attention(
         live: [B] i64, n of each sequence, at least 1.
         scale: factor on the dot products.
         g: cache geometry.
+        softmax: how the products become weights.
 
     Returns:
         [B, H, Dv] of q's dtype.
@@ -241,7 +251,7 @@ def query_attention(
     for sequence, n in enumerate(live.tolist()):
         k, v = (algorithm.assemble(x[sequence, :, :n], chosen[sequence], g) for x in (keys, values))
         valid = algorithm.valid_rows(n - 1, g.valid_topk(n), g)
-        out.append(algorithm.cached_attention(q[sequence], k, v, valid, scale))
+        out.append(algorithm.cached_attention(q[sequence], k, v, valid, scale, softmax))
     return torch.stack(out)
 
 

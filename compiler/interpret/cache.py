@@ -7,6 +7,7 @@ head h reads KV head h // (H // Hkv).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,15 +78,31 @@ def grouped(query: Tensor, kv_heads: int) -> Tensor:
     return query.reshape(kv_heads, query.shape[0] // kv_heads, *query.shape[1:])
 
 
-def scores_of(query: Tensor, key: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Scaled dot products in `dtype`: query [H, S, D], key [Hkv, N, D] to [Hkv, H / Hkv, S, N]."""
-    return torch.einsum("hgsd,hnd->hgsn", grouped(query.to(dtype), key.shape[0]), key.to(dtype)) * scale
+@dataclass(frozen=True)
+class Scoring:
+    """What makes scores of products of queries and keys: a factor, and a cap above 0 or None."""
+
+    scale: float
+    softcap: float | None
+
+    @classmethod
+    def of(cls, op: ir.Operation) -> Scoring:
+        return cls(float(op.attributes["scale"].value), kv.optional_of(op, "softcap"))
+
+    def capped(self, scaled: Tensor) -> Tensor:
+        return scaled if self.softcap is None else (scaled / self.softcap).tanh() * self.softcap
+
+
+def scores_of(query: Tensor, key: Tensor, scoring: Scoring, dtype: torch.dtype) -> Tensor:
+    """Scores in `dtype`: query [H, S, D], key [Hkv, N, D] to [Hkv, H / Hkv, S, N]."""
+    products = torch.einsum("hgsd,hnd->hgsn", grouped(query.to(dtype), key.shape[0]), key.to(dtype))
+    return scoring.capped(products * scoring.scale)
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, hidden: Tensor | None, types: Types
+    query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, hidden: Tensor | None, types: Types
 ) -> tuple[Tensor, Tensor]:
-    """softmax(query key^T scale) value, [H, S, Dv], and the log-sum-exp of the scaled scores, [H, S, 1].
+    """softmax(query key^T scale) value, [H, S, Dv], and the log-sum-exp of the scores, [H, S, 1].
 
     Args:
         query: [H, S, D].
@@ -96,7 +113,7 @@ def attention(
     Computed in f32 or wider; the attention is rounded once to the dtype of `query`.
     """
     dtype = types.sums(query.dtype)
-    scores = scores_of(query, key, scale, dtype)
+    scores = scores_of(query, key, scoring, dtype)
     if hidden is not None:
         scores = scores.masked_fill(hidden, float("-inf"))
     out = torch.einsum("hgsn,hnd->hgsd", scores.softmax(-1), value.to(dtype))
@@ -106,7 +123,7 @@ def attention(
 
 
 def cached_attention(
-    query: Tensor, segments: Sequence[Segment], scale: float, types: Types, row_format: RowFormat = INT8
+    query: Tensor, segments: Sequence[Segment], scoring: Scoring, types: Types, row_format: RowFormat = INT8
 ) -> Tensor:
     """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
     encoded in `row_format`."""
@@ -115,7 +132,7 @@ def cached_attention(
         if any(segment["valid"][slot].any() for segment in segments):
             sides = ([rows_of(segment, side, slot) for segment in segments] for side in ("key", "value"))
             k, v = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
-            out[slot], _ = attention(query[slot], k, v, scale, None, types)
+            out[slot], _ = attention(query[slot], k, v, scoring, None, types)
     return out
 
 
@@ -126,7 +143,7 @@ def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scale: float, window: int, types: Types,
+    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: int, types: Types,
     row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
     """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
@@ -137,7 +154,7 @@ def causal_attention(
     if window:
         hidden |= row <= position - window
     k, v = (decoded(rows[0, :, :end], row_format) for rows in (key, value))
-    out, sums = attention(query[0], k, v, scale, hidden, types)
+    out, sums = attention(query[0], k, v, scoring, hidden, types)
     return out[None], sums[None]
 
 
@@ -172,7 +189,7 @@ def observe(observed: Tensor, query: Tensor, start: int, length: int, g: Geometr
 
 
 def observation_scores(
-    observed: Tensor, log_sum_exp: Tensor, key: Tensor, length: int, scale: float, g: Geometry, types: Types
+    observed: Tensor, log_sum_exp: Tensor, key: Tensor, length: int, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
     """[Hkv, T]: how much the observed queries attend to each position; 0 from length - min(obs, recent) on.
 
@@ -182,7 +199,7 @@ def observation_scores(
         key: [1, Hkv, T, D].
     """
     count = min(g.obs, length)
-    scores = scores_of(observed[0, :, :count], key[0, :, :length], scale, types.accumulate)
+    scores = scores_of(observed[0, :, :count], key[0, :, :length], scoring, types.accumulate)
     weights = (scores - grouped(log_sum_exp[0, :, :count], key.shape[1])).exp()
     positions = torch.arange(length - count, length)
     later = torch.arange(length)[None, :] > positions[:, None]
@@ -247,22 +264,22 @@ def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def landmark_scores(
-    query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry
+    query: Tensor, codes: Tensor, scales: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry
 ) -> Tensor:
     """[B, H, T] f32: what each active slot's query [B, H, 1, D] scores by the landmarks of its candidates; zeros
     elsewhere."""
     queries = grouped_numbers(query, codes.shape[1])
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), g.landmark_bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scale)
-    return _of_candidates(torch.from_numpy(logits), position, active, g)
+    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scoring.scale)
+    return _of_candidates(scoring.capped(torch.from_numpy(logits)), position, active, g)
 
 
 def key_scores(
-    query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry, types: Types
+    query: Tensor, keys: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry, types: Types
 ) -> Tensor:
     """The same where the landmarks are the keys [B, Hkv, T, D] themselves."""
-    exact = [scores_of(q, rows, scale, types.accumulate) for q, rows in zip(query, keys, strict=True)]
+    exact = [scores_of(q, rows, scoring, types.accumulate) for q, rows in zip(query, keys, strict=True)]
     return _of_candidates(torch.stack(exact).to(torch.float32), position, active, g)
 
 
@@ -288,13 +305,13 @@ def _candidates(position: Tensor, active: Tensor, rows: int, g: Geometry) -> Ten
 
 
 def choose(
-    query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scale: float, g: Geometry,
+    query: Tensor, key: Tensor, scores: Tensor, position: Tensor, active: Tensor, scoring: Scoring, g: Geometry,
     types: Types,
 ) -> Tensor:  # fmt: skip
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
     for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
-        weights = masses(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scale, types)
+        weights = masses(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scoring, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
         selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
@@ -306,21 +323,21 @@ def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometr
     return [(slot, places) for slot, places in candidates if len(places)]
 
 
-def masses(query: Tensor, key: Tensor, scores: Tensor, scale: float, types: Types) -> Tensor:
+def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: Types) -> Tensor:
     """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
-    exact = scores_of(query, key, scale, types.accumulate)[:, :, 0]
+    exact = scores_of(query, key, scoring, types.accumulate)[:, :, 0]
     candidate_scores = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
     return torch.cat([candidate_scores, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
 
 
-def fetched(x: Operands, scale: float, g: Geometry, types: Types) -> tuple[Tensor, ...]:
+def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
     """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
     assert g.fetch is not None
     after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident"))
     resident, places, *rows = after
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
         key = decoded(x["key"][slot], _format(g))
-        weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scale, types)
+        weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scoring, types)
         for head in range(x["key"].shape[1]):
             held, where = (x[name][slot, head].numpy() for name in ("resident", "places"))
             step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
@@ -337,10 +354,6 @@ def fetched(x: Operands, scale: float, g: Geometry, types: Types) -> tuple[Tenso
 def _format(g: Geometry) -> RowFormat:
     """Of rows of i8, where there are any."""
     return g.row_format if g.encoded else INT8
-
-
-def _scale(op: ir.Operation) -> float:
-    return float(op.attributes["scale"].value)
 
 
 def _row(op: ir.Operation, b: Builder) -> Compute:
@@ -370,14 +383,14 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scale, types, members, row_format = _scale(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
-    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scale, types, row_format))
+    scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
+    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scoring, types, row_format))
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return lambda query, key, value, start, length: causal_attention(
-        query, key, value, int(start), scale, g.window, types, _format(g)
+        query, key, value, int(start), scoring, g.window, types, _format(g)
     )
 
 
@@ -387,9 +400,9 @@ def _observe(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _observation_scores(op: ir.Operation, b: Builder) -> Compute:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return lambda observed, log_sum_exp, key, length: observation_scores(
-        observed, log_sum_exp, key, int(length), scale, g, types
+        observed, log_sum_exp, key, int(length), scoring, g, types
     )
 
 
@@ -416,7 +429,7 @@ def _gather(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types, members = _scale(op), geometry_of(op), b.types, kv.spec_of_op(op).members
+    scoring, g, types, members = Scoring.of(op), geometry_of(op), b.types, kv.spec_of_op(op).members
 
     def decode(x: Operands) -> tuple[Tensor, ...]:
         position, active = x["position"], x["active"]
@@ -428,21 +441,21 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, scale, types, _format(g))
+        out = cached_attention(x["query"], seen, scoring, types, _format(g))
         return out, updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
 
     return _named(op, decode)
 
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
 
     def chunk(x: Operands) -> tuple[Tensor, ...]:
         start, key, value = int(x["start"]), x["new_key"], x["new_value"]
         if g.encodes_prompts:
             key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
-        return *causal_attention(x["query"], k, v, start, scale, g.window, types, _format(g)), k, v
+        return *causal_attention(x["query"], k, v, start, scoring, g.window, types, _format(g)), k, v
 
     return _named(op, chunk)
 
@@ -453,26 +466,26 @@ def _landmarks(op: ir.Operation, b: Builder) -> Several:
 
 
 def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     if g.landmark_bits == PLAIN_BITS:
-        return lambda query, keys, position, active: key_scores(query, keys, position, active, scale, g, types)
+        return lambda query, keys, position, active: key_scores(query, keys, position, active, scoring, g, types)
     return lambda query, codes, scales, position, active: landmark_scores(
-        query, codes, scales, position, active, scale, g
+        query, codes, scales, position, active, scoring, g
     )
 
 
 def _choose(op: ir.Operation, b: Builder) -> Compute:
-    scale, g, types = _scale(op), geometry_of(op), b.types
-    return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scale, g, types)
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
+    return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scoring, g, types)
 
 
 def _fetch(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
-    return _named(op, lambda x: fetched(x, scale, g, types))
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
+    return _named(op, lambda x: fetched(x, scoring, g, types))
 
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
-    scale, g, types = _scale(op), geometry_of(op), b.types
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     exact = g.landmark_bits == PLAIN_BITS
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
@@ -485,19 +498,19 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         new = {"k_store": key, "v_store": value, **dict(zip(("codes", "scales"), landmark, strict=False))}
         stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
-            scores = key_scores(x["query"], x["codes"], position, active, scale, g, types)
+            scores = key_scores(x["query"], x["codes"], position, active, scoring, g, types)
         else:
-            scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scale, g)
+            scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
         if g.fetch is None:
             chosen = {"key": stored["k_store"], "value": stored["v_store"]}
-            chosen["index"] = choose(x["query"], ring["key"], scores, position, active, scale, g, types)
+            chosen["index"] = choose(x["query"], ring["key"], scores, position, active, scoring, g, types)
         else:
-            near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scale, g, types)
+            near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scoring, g, types)
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
-        out = cached_attention(x["query"], seen, scale, types, _format(g))
+        out = cached_attention(x["query"], seen, scoring, types, _format(g))
         caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
         return out, *caches, *stored.values(), *near
 

@@ -11,6 +11,9 @@ encoded ones, bytes in a tensor of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are row
 encoded only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits`
 are 16 keys, E = D, which have no scales.
 
+A score is x, the product of a query and a key times `scale`, or where there is a `softcap` above 0, softcap * tanh(x /
+softcap) (Gemma 2, arXiv 2408.00118). Softmaxes are over scores.
+
 Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
 each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those
 that are missing are the last ones.
@@ -116,10 +119,22 @@ def in_group(op: Any, name: str) -> None:
         op.operation.attributes[GROUP] = ir.StringAttr.get(name)
 
 
+def optional_of(op: ir.Operation, name: str) -> Any:
+    """The value of an attribute that an operation may go without; None where it does."""
+    attributes = op.operation.attributes
+    return attributes[name].value if name in attributes else None
+
+
+def inherit(op: Any, source: ir.Operation) -> None:
+    """Gives an operation those of its optional attributes that `source` has."""
+    for name in spec_of_op(op.operation).optional_attributes:
+        if name in source.attributes:
+            op.operation.attributes[name] = source.attributes[name]
+
+
 def window_of(attention: ir.Operation) -> int:
     """The window of a `kv.self_attention`; 0 where it sees every position."""
-    attributes = attention.operation.attributes
-    return int(attributes["window"].value) if "window" in attributes else 0
+    return int(optional_of(attention, "window") or 0)
 
 
 class Checked(Kv.Operation):
@@ -141,6 +156,10 @@ class Checked(Kv.Operation):
         known = {"K": geometry.topk, "W": geometry.obs, "SR": geometry.sink_recent, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
             raise SignatureMismatch("attends to no segment")
+        for name in spec.optional_attributes:
+            expected = ir.IntegerAttr if spec.kind(name) is int else ir.FloatAttr
+            if name in op.operation.attributes and not isinstance(op.operation.attributes[name], expected):
+                raise SignatureMismatch(f"{name} is {op.operation.attributes[name]}, expected a number")
         if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
             raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
         exact = geometry.landmark_bits == PLAIN_BITS

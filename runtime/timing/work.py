@@ -64,6 +64,7 @@ from sscc.ir.schedule import (
 )
 
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
+CAP_OPS = 6  # of a score that is capped: two products, a hyperbolic tangent (exponential, sum, quotient, difference)
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
 ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
@@ -307,10 +308,19 @@ def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
     meter.vector(prod(meter.shape(step.source)), ENCODE_OPS)
 
 
-def _attend(meter: _Meter, query: str, out: str, scores: int) -> None:
+def _attend(meter: _Meter, step: Any, scores: int) -> None:
     """Two products and a softmax over `scores` pairs of a query row and a key row."""
-    meter.flops(meter.dtype(query), 2 * scores * (meter.shape(query)[-1] + meter.shape(out)[-1]))
-    meter.vector(scores, SOFTMAX_OPS)
+    meter.flops(meter.dtype(step.query), 2 * scores * (meter.shape(step.query)[-1] + meter.shape(step.out)[-1]))
+    meter.vector(scores, _softmax_ops(step))
+
+
+def _softmax_ops(step: Any) -> int:
+    """Element-wise operations of a softmax per score."""
+    return SOFTMAX_OPS + _cap_ops(step)
+
+
+def _cap_ops(step: Any) -> int:
+    return 0 if step.softcap is None else CAP_OPS
 
 
 def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -> None:
@@ -330,7 +340,7 @@ def _attend_cached(
     for segment in segments[:1]:
         _convert(meter, segment.key, step.query, valid, DECODE_OPS)
         _convert(meter, segment.value, step.out, valid, DECODE_OPS)
-    _attend(meter, step.query, step.out, batch * heads * valid)
+    _attend(meter, step, batch * heads * valid)
 
 
 def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
@@ -363,10 +373,11 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
     scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
     if step.bits == PLAIN_BITS:
         meter.flops(meter.dtype(step.query), 2 * scores * dim)
+        meter.vector(scores, _cap_ops(step))
         return
     _rotate(meter, step.query)
     meter.vector(scores * ceil(dim / 4), DOT_OPS)
-    meter.vector(scores, LANDMARK_OPS)
+    meter.vector(scores, LANDMARK_OPS + _cap_ops(step))
 
 
 def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -> None:
@@ -380,6 +391,7 @@ def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -
     candidates = _candidates(meter, step, rows)
     meter.flops(meter.dtype(step.query), 2 * batch * heads * ring * dim)
     meter.vector(batch * heads * (ring + candidates), SOFTMAX_OPS)
+    meter.vector(batch * heads * ring, _cap_ops(step))
     meter.vector(batch * kv_heads * candidates, ceil(log2(max(topk, 1))) + 1)
 
 
@@ -394,7 +406,7 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         _convert(meter, cache, new, 1, ENCODE_OPS)
         _convert(meter, cache, new, valid, DECODE_OPS)
-    _attend(meter, step.query, step.out, batch * heads * valid)
+    _attend(meter, step, batch * heads * valid)
     if meter.staying and not step.fetch:
         chosen = min(step.topk, _candidates(meter, step, meter.shape(step.codes)[2]))
         rows = batch * kv_heads * round(meter.staying * chosen)
@@ -407,7 +419,7 @@ def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
     pairs = _triangle(start + chunk) - _triangle(start)
     if step.window:  # a query at p sees min(p + 1, window) positions
         pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
-    _attend(meter, step.query, step.out, heads * pairs)
+    _attend(meter, step, heads * pairs)
 
 
 def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
@@ -438,7 +450,7 @@ def _score(meter: _Meter, step: ObservationScores) -> None:
     """Q K^T of the observation queries over the prompt, and its softmax."""
     length, (_, heads, window, width) = meter.scalar(step.length), meter.shape(step.observed)
     meter.flops(meter.dtype(step.observed), 2 * heads * window * length * width)
-    meter.vector(heads * window * length, SOFTMAX_OPS)
+    meter.vector(heads * window * length, _softmax_ops(step))
 
 
 def _pool(meter: _Meter, step: Pool) -> None:

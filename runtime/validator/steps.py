@@ -15,6 +15,8 @@ Refuse = Callable[[str], None]
 
 LARGEST_SCALE = 1024.0
 """Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
+LARGEST_SOFTCAP = 1e6
+"""Of what caps scores; models cap at 20 to 50. Beyond, intermediate numbers could overflow."""
 
 
 def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
@@ -35,6 +37,9 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it attends within a window of {step.window} positions")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
+    softcap = getattr(step, "softcap", None)
+    if softcap is not None and not 1 / LARGEST_SOFTCAP <= softcap <= LARGEST_SOFTCAP:
+        refuse(f"its scores are capped at {softcap}, it must be {1 / LARGEST_SOFTCAP:g} to {LARGEST_SOFTCAP:g}")
     if isinstance(step, sch.TopK) and sizes["Top"] > sizes["N"]:
         refuse(f"it chooses {sizes['Top']} of {sizes['N']} numbers")
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):

@@ -274,12 +274,12 @@ def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -
     for seed in range(20):
         t = Trial(bits, dim, seed)
         position, active = t.live - 1, torch.ones(3, dtype=torch.bool)
-        query = t.query[:, :, None]
+        query, scoring = t.query[:, :, None], evaluator.Scoring(t.scale, None)
         if bits == 16:
-            scores = evaluator.key_scores(query, t.codes, position, active, t.scale, t.g, Types())
+            scores = evaluator.key_scores(query, t.codes, position, active, scoring, t.g, Types())
         else:
-            scores = evaluator.landmark_scores(query, t.codes, t.scales["s"], position, active, t.scale, t.g)
-        chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, t.scale, t.g, Types())
+            scores = evaluator.landmark_scores(query, t.codes, t.scales["s"], position, active, scoring, t.g)
+        chosen = evaluator.choose(query, t.ring(t.keys), scores, position, active, scoring, t.g, Types())
         assert torch.equal(chosen, t.chosen)
     assert (t.chosen[0] >= 0).sum(1).tolist() == [4, 4]
     assert (t.chosen[2] < 0).all()

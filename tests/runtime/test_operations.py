@@ -28,7 +28,7 @@ SCALARS = (
 positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
-    "topk": 3, "bits": 2, "fetch": 2,
+    "topk": 3, "bits": 2, "fetch": 2, "softcap": None,
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}

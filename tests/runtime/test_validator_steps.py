@@ -15,7 +15,7 @@ from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.steps import LARGEST_SCALE
+from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP
 from tests.runtime.broken.build import most_moved, read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
@@ -280,6 +280,15 @@ def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
     for scale in (0.0, -0.5, 1024.5, float("nan")):
         with pytest.raises(InputError, match=f"its scale is {scale}, it must be above 0 and at most 1024"):
             changed(name, scale=scale)
+
+
+@pytest.mark.parametrize("name", [name for name, (step, *_) in CASES.items() if hasattr(step, "softcap")])
+def test_a_cap_is_above_nothing_and_not_large(name: str) -> None:
+    for softcap in (None, 1 / LARGEST_SOFTCAP, 50.0, LARGEST_SOFTCAP):
+        changed(name, softcap=softcap)
+    for softcap in (0.0, -50.0, 2 * LARGEST_SOFTCAP, float("nan")):
+        with pytest.raises(InputError, match=f"its scores are capped at {softcap}, it must be 1e-06 to"):
+            changed(name, softcap=softcap)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_not_positive
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 LOWEST_PEAK = -1e30
 """Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
@@ -148,6 +149,19 @@ def mask_kernel(module: Module, tiles: AttentionTiling, window: int = 0) -> Func
             if window:
                 hidden = hidden | (positions[v] - window >= place)
             f.store(f.select(hidden, float("-inf"), scores), row + v * 64)
+    f.returns()
+    return f
+
+
+def bounds_kernel(module: Module, tiles: AttentionTiling, scoring: Scoring) -> Function:
+    """Bounds scores where they are, see `Scoring.bounded`. Parameters: scores, count (of keys)."""
+    name = f"attention_bounds_{tiles.name}{scoring.tag}"
+    if module.has(name):
+        return module.get(name)
+    f = module.function(name, [("scores", PTR), ("count", I64)])
+    with f.loop(0, f["count"] * tiles.row_bytes, 64) as place:
+        at = f["scores"] + place.index
+        f.store(scoring.bounded(f, f.load(at, vector(F32, 16))), at)
     f.returns()
     return f
 

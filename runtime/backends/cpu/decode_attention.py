@@ -24,6 +24,7 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, check_strides
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
             unit = Unit.of(attention, context, loop.index)
             rows = _rows(unit, step, parts)
             _write_new_row(unit, step, rows)
-            attend(unit, context.operands[step.query], rows, step.scale)
+            attend(unit, context.operands[step.query], rows, Scoring.of(step))
             if attention.splits == 1:
                 write_result(unit, context.operands[step.out])
 
@@ -348,18 +349,18 @@ def begin_unit(unit: Unit, query: Operand) -> None:
     unit.result.clear(f)
 
 
-def attend_block(unit: Unit, count: Value, scale: float, then: Callable[[], None] | None = None) -> None:
+def attend_block(unit: Unit, count: Value, scoring: Scoring, then: Callable[[], None] | None = None) -> None:
     """Adds the first `count` rows (1 .. `Block.rows`) of the lists; `then` emits what to do once all keys are read."""
     f, block, scratch = unit.context.f, unit.attention.block, unit.scratch
     for tile in range(len(block.tiles)):
         block_kernels.scores(f, block, tile, count, scratch)
-        block_kernels.weights(f, block, tile, count, scale, scratch, unit.result)
+        block_kernels.weights(f, block, tile, count, scoring, scratch, unit.result)
         if then is not None and tile == len(block.tiles) - 1:
             then()
         block_kernels.values(f, block, tile, count, scratch, unit.result)
 
 
-def attend(unit: Unit, query: Operand, rows: UnitRows, scale: float) -> None:
+def attend(unit: Unit, query: Operand, rows: UnitRows, scoring: Scoring) -> None:
     """Attention of the unit's group over its rows, into `unit.result`. The next block's keys are listed, and asked
     for, while the values of this one are summed."""
     f, scratch, size = unit.context.f, unit.scratch, unit.attention.block.rows
@@ -372,7 +373,7 @@ def attend(unit: Unit, query: Operand, rows: UnitRows, scale: float) -> None:
         if unit.attention.block.ahead:
             _list_later(f, rows, scratch, start + AHEAD_ROWS, size)
         count = f.min(rows.count - loop.index, size)
-        attend_block(unit, count, scale, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
+        attend_block(unit, count, scoring, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
 
 
 def _list_rows(

@@ -24,6 +24,7 @@ from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import FOLDED_ROWS, LINE, UNROLLED_ROWS
 from sscc.runtime.backends.cpu.mlir import F32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 NEGATIVE_INFINITY = float("-inf")
 
@@ -164,10 +165,12 @@ def scores(f: Function, block: Block, tile: int, count: Value, scratch: Scratch)
     f.call(kernel, scratch.keys, scratch.later_values, query, count, scratch.partial)
 
 
-def weights(f: Function, block: Block, tile: int, count: Value, scale: float, scratch: Scratch, result: Result) -> None:
+def weights(
+    f: Function, block: Block, tile: int, count: Value, scoring: Scoring, scratch: Scratch, result: Result
+) -> None:
     """Weights of the rows whose partial sums `scores` left; brings maxima and sums up to date."""
-    kernel = _weights_kernel(f.module, block, block.tiles[tile][1])
-    f.call(kernel, scratch.partial, count, f.constant(scale, F32), result.state(tile), scratch.shrink, scratch.weights)
+    kernel, scale = _weights_kernel(f.module, block, block.tiles[tile][1], scoring), f.constant(scoring.left, F32)
+    f.call(kernel, scratch.partial, count, scale, result.state(tile), scratch.shrink, scratch.weights)
 
 
 def logits(
@@ -293,8 +296,8 @@ def _sums(f: Function, partial: Value) -> Value:
     return _fold_quarters(f, [f.load(partial + i * LINE, vector(F32, LANES)) for i in range(4)])
 
 
-def _weights_kernel(module: Module, block: Block, heads: int) -> Function:
-    name = f"decode_weights_{heads}_{block.rows}"
+def _weights_kernel(module: Module, block: Block, heads: int, scoring: Scoring) -> Function:
+    name = f"decode_weights_{heads}_{block.rows}{scoring.tag}"
     if module.has(name):
         return module.get(name)
     params = [("partial", PTR), ("count", I64), ("scale", F32), ("state", PTR), ("shrink", PTR), ("weights", PTR)]
@@ -302,7 +305,7 @@ def _weights_kernel(module: Module, block: Block, heads: int) -> Function:
     lanes = vector(F32, LANES)
     old, peaks = f.load(f["state"], lanes), f.splat(NEGATIVE_INFINITY)
     for head in range(heads):
-        peaks = f.insert(_scaled_scores(f, block, head), peaks, head)
+        peaks = f.insert(_scaled_scores(f, block, head, scoring), peaks, head)
     peaks = larger(f, peaks, old)
     floor = f.select(peaks.eq(NEGATIVE_INFINITY), 0.0, peaks)
     shrink, totals = decay(f, old - floor), f.splat(0.0)
@@ -321,12 +324,12 @@ def _weights_kernel(module: Module, block: Block, heads: int) -> Function:
     return f
 
 
-def _scaled_scores(f: Function, block: Block, head: int) -> Value:
+def _scaled_scores(f: Function, block: Block, head: int, scoring: Scoring) -> Value:
     """Stores the scores of a head in the place of its weights, -inf beyond the rows, and gives the maximum."""
     scale = f.broadcast(f["scale"], LANES)
     with f.loop(0, f["count"], LANES, [f.splat(NEGATIVE_INFINITY)]) as loop:
         at = f["partial"] + loop.index * (LINE // FOLDED_ROWS) + head * block.partial_bytes
-        score = _sums(f, at) * scale
+        score = scoring.bounded(f, _sums(f, at)) * scale
         score = f.select(f.first_lanes(f["count"] - loop.index), score, NEGATIVE_INFINITY)
         f.store(score, f["weights"] + loop.index * 4 + head * block.rows * 4)
         loop.carry(larger(f, score, loop.state[0]))

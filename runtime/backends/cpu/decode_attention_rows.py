@@ -23,6 +23,7 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import I8, I64, PTR, Value
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, check_strides, copy_row
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
@@ -70,7 +71,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
             with f.loop(first, last, size) as block:
                 count = _list_valid(unit, masked, zeros, block.index, f.min(block.index + size, last))
                 with f.when(count > 0):
-                    attend_block(unit, count, step.scale)
+                    attend_block(unit, count, Scoring.of(step))
             if attention.splits == 1:
                 write_result(unit, context.operands[step.out])
 

@@ -14,6 +14,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
     AttentionTiling,
     QueryRows,
+    bounds_kernel,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -24,6 +25,7 @@ from sscc.runtime.backends.cpu.figures import GRAIN, SLICES
 from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, pack_rows, row_stride
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 LANES = vector(F32, 16)
 KEYS = vector(I32, 16)
@@ -73,6 +75,10 @@ class Scorer:
         group = heads // kv_heads
         rows = QueryRows(tiles, depth, -(-group * window // tiles.panel))
         return cls(step, operands, tiles, kv_heads, group, window, limit, depth, rows)
+
+    @property
+    def scoring(self) -> Scoring:
+        return Scoring.of(self.step)
 
     @property
     def slices(self) -> int:
@@ -198,8 +204,8 @@ class _Slice:
         with f.loop(0, s.slices, 1, [f.splat(0.0)]) as part:
             peak = f.load(peaks + part.index * step, LANES)
             total = f.load(peaks + part.index * step + s.row_bytes, LANES)
-            part.carry(f.fma(total, exp2(f, (peak - highest) * (s.step.scale * LOG2E)), part.state[0]))
-        return f.fma(highest, s.step.scale, log(f, part.results[0]))
+            part.carry(f.fma(total, exp2(f, (peak - highest) * (s.scoring.left * LOG2E)), part.state[0]))
+        return f.fma(highest, s.scoring.left, log(f, part.results[0]))
 
     def score(self, first: Value, scores: Value) -> None:
         """Writes the scores of a block of positions."""
@@ -226,7 +232,7 @@ class _Slice:
             with f.loop(count * tiles.row_bytes, keys * tiles.row_bytes, 64) as extra:
                 f.store(f.splat(float("-inf")), scores + extra.index)
             f.call(mask_kernel(self.module, tiles), scores, first, keys, self.at["positions"] + place)
-            softmax = softmax_kernel(self.module, tiles, self.s.step.scale)
+            softmax = softmax_kernel(self.module, tiles, self.s.scoring.left)
             f.call(softmax, scores, keys, peaks + place, totals + place, self.at["shrink"] + place)
 
     def _keys(self, first: Value) -> tuple[Value, int, Value]:
@@ -240,15 +246,18 @@ class _Slice:
         return self.at["key"], s.depth * 4, count
 
     def _products(self, panel: Value, key: Value, stride: int, count: Value) -> None:
-        """Scores without scale, for one panel of queries; those behind the last key are the last key's."""
+        """Bounded products, for one panel of queries; those behind the last key are the last key's."""
         f, tiles = self.f, self.tiles
         query = self.at["query"] + panel * self.s.rows.panel_bytes
         kernel = scores_kernel(self.module, tiles, tiles.words(self.s.depth))
-        f.call(kernel, query, key, stride, count - 1, f.ceildiv(count, tiles.keys), self.at["scores"])
+        key_tiles = f.ceildiv(count, tiles.keys)
+        f.call(kernel, query, key, stride, count - 1, key_tiles, self.at["scores"])
+        if self.s.scoring.softcap is not None:
+            f.call(bounds_kernel(self.module, tiles, self.s.scoring), self.at["scores"], key_tiles * tiles.keys)
 
     def _vote(self, first: Value, count: Value, place: Value) -> None:
         """Adds a panel's softmax weights to the votes of `count` keys."""
-        f, tiles, factor = self.f, self.tiles, self.f.splat(self.s.step.scale * LOG2E)
+        f, tiles, factor = self.f, self.tiles, self.f.splat(self.s.scoring.left * LOG2E)
         sums = [f.load(self.at["sums"] + place + v * 64, LANES) for v in range(tiles.vectors)]
         positions = [f.load(self.at["positions"] + place + v * 64, KEYS) for v in range(tiles.vectors)]
         with f.loop(0, count) as key:

@@ -26,6 +26,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
     AttentionTiling,
     QueryRows,
+    bounds_kernel,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -50,6 +51,7 @@ from sscc.runtime.backends.cpu.row_copies import (
     row_stride,
     transpose_kernel,
 )
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -138,7 +140,7 @@ class _Attention:
     start: str
     length: str
     log_sum_exp: str
-    scale: float
+    scoring: Scoring
     tiles: AttentionTiling
     kv_heads: int
     group: int
@@ -173,7 +175,7 @@ class _Attention:
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
         names = (step.query, key, value, step.out)
         places, sizes = (step.start, step.length, step.log_sum_exp), (kv_heads, group, chunk, limit, depth, columns)
-        return cls(names, *places, step.scale, tiles, *sizes, queries, rows, operands, step.window)
+        return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, step.window)
 
     @property
     def blocks(self) -> int:
@@ -374,13 +376,15 @@ class _Block:
         query = self.at["query"] + panel * a.rows.panel_bytes
         f.call(scores_kernel(module, tiles, tiles.words(a.depth)), query, *key, last, key_tiles, scores)
         keys = key_tiles * tiles.keys
+        if a.scoring.softcap is not None:
+            f.call(bounds_kernel(module, tiles, a.scoring), scores, keys)
         hidden = first + keys - 1 > self._position(self.at["positions"] + place, 0)
         if a.window:
             hidden = hidden | (first < self._position(self.at["positions"] + place, tiles.panel - 1) - (a.window - 1))
         with f.when(hidden):
             f.call(mask_kernel(module, tiles, a.window), scores, first, keys, self.at["positions"] + place)
         peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))
-        f.call(softmax_kernel(module, tiles, a.scale), scores, keys, peak, total, shrink)
+        f.call(softmax_kernel(module, tiles, a.scoring.left), scores, keys, peak, total, shrink)
         steps = keys // 2 if tiles.pairs else count
         sums = self.at["sums"] + panel * a.panel_sums
         f.call(sums_kernel(module, tiles, a.columns), scores, *value, steps, shrink, sums)
@@ -417,7 +421,7 @@ class _Block:
         f, a = self.f, self.a
         with f.loop(0, self.panels * a.tiles.vectors) as group:
             peak, total = (f.load(self.at[name] + group.index * 64, vector(F32, 16)) for name in ("peak", "total"))
-            f.store(f.fma(peak, a.scale, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
+            f.store(f.fma(peak, a.scoring.left, log(f, total)), self.at["log_sum_exp"] + group.index * 64)
         with f.loop(0, self.count * a.group) as row:
             query, head = self._row(row.index)
             row_log_sum_exp = f.load(self.at["log_sum_exp"] + row.index * 4, F32)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, MoreRows, QueryAttention
 from sscc.ir.sizes import align, dense_strides
-from sscc.runtime.backends.cpu.approximations import LOG2E
+from sscc.runtime.backends.cpu.approximations import LOG2E, tanh
 from sscc.runtime.backends.cpu.decode_attention import lower_decode_attention
 from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.figures import LINE, STREAMED_LINES
 from sscc.runtime.backends.cpu.key_scores import KeyRows, put_queries, score_keys
 from sscc.runtime.backends.cpu.landmark_scores import Ahead, LandmarkSource, score_rows, staging_bytes
 from sscc.runtime.backends.cpu.landmarks import LandmarkRows, encode_landmark, encode_query
-from sscc.runtime.backends.cpu.mlir import F32, I64, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I64, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.resident_rows import ResidentRows, keep_rows
 from sscc.runtime.backends.cpu.row_choice import (
@@ -44,6 +44,7 @@ from sscc.runtime.backends.cpu.row_choice import (
     take_chunk,
 )
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, row_stride
+from sscc.runtime.backends.cpu.scoring import Scoring
 
 _CHOSEN, _LENGTH = "%chosen", "%length"
 """Operands that attention reads from shared scratch: the chosen positions, and the positions that a slot holds."""
@@ -63,6 +64,7 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
     group = heads // kv_heads
     rows = _landmark_rows(step, operands, group, features)
     chunks = chunks_of(limit, step.sink)
+    scale, cap = _logit_scale(step, 1.0)
     private = _scoring_scratch(rows, group, group * CHUNK * 4)
 
     def score(context: Context) -> None:
@@ -73,8 +75,9 @@ def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], featu
             slot, kv_head = pair // kv_heads, pair % kv_heads
             count = f.min(slot_of(context, step, slot, limit).candidates - first, CHUNK)
             with f.when(count > 0):
-                _encode_queries(context, step, rows, group, slot, kv_head, at, step.scale)
-                _score(context, step, rows, group, slot, kv_head, first + step.sink, count, at, step.scale)
+                _encode_queries(context, step, rows, group, slot, kv_head, at, scale)
+                _score(context, step, rows, group, slot, kv_head, first + step.sink, count, at, scale)
+                cap(f, group, count, at["logits"])
                 for head in range(group):
                     target = address(f, scores, slot, kv_head * group + head, first + step.sink)
                     with f.loop(0, count, LANES) as place:
@@ -104,6 +107,24 @@ def _scoring_scratch(rows: LandmarkRows | KeyRows, group: int, logits: int) -> S
         query=rows.query_scratch_bytes,
         staging=staging_bytes(rows),
     )
+
+
+def _logit_scale(
+    step: LandmarkScores | QueryAttention, unit: float
+) -> tuple[float, Callable[[Function, int, Value, Value], None]]:
+    """What products are scaled by, and what then makes logits in units of 1 / `unit` of them: emits it, by group, count
+    and place of what `_score` left."""
+    scoring = Scoring.of(step)
+    if scoring.softcap is None:
+        return scoring.left * unit, lambda f, group, count, logits: None
+
+    def cap(f: Function, group: int, count: Value, logits: Value) -> None:
+        for head in range(group):
+            with f.loop(0, count, LANES) as place:
+                at = logits + head * (CHUNK * 4) + place.index * 4
+                f.store(tanh(f, f.load(at, vector(F32, LANES))) * (scoring.left * unit), at)
+
+    return scoring.inner, cap
 
 
 def _encode_queries(
@@ -303,7 +324,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     inner, extra, own = _attention(step, operands, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
-    private, scale = _scoring_scratch(rows, choice.group, choice.scoring_bytes), step.scale * LOG2E
+    private, (scale, cap) = _scoring_scratch(rows, choice.group, choice.scoring_bytes), _logit_scale(step, LOG2E)
 
     def operand_of(context: Context, name: str) -> Operand:
         meta, place = extra[name]
@@ -315,6 +336,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
         def logits(first: Value, count: Value) -> None:
             place, ahead = (unit.slot, unit.kv_head), _stream(unit, slot, part, first // CHUNK)
             _score(context, step, rows, choice.group, *place, first + step.sink, count, at, scale, ahead)
+            cap(f, choice.group, count, at["logits"])
 
         new = _new_row(unit, step, slot)
         with f.when(part.eq(0) & (slot.length > 0)):
@@ -374,7 +396,7 @@ def _attention(
         segments = (MoreRows(step.k_resident, step.v_resident, step.places),)
     inner = DecodeAttention(
         step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache, step.position,
-        _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments,
+        _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments, step.softcap,
     )  # fmt: skip
     return inner, extra, chosen_bytes + align(choice.slots * 8)
 

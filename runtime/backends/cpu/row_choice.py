@@ -26,6 +26,7 @@ from sscc.runtime.backends.cpu.landmark_scores import HEADS
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
+from sscc.runtime.backends.cpu.scoring import Scoring
 from sscc.runtime.backends.cpu.selection import LOWEST_KEY, choice_bytes, choose
 
 Choosing = ChooseRows | FetchRows | QueryAttention
@@ -299,7 +300,7 @@ def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = Non
         count = f.min(rows - loop.index, block.rows)
         for tile in range(len(block.tiles)):
             block_kernels.scores(f, block, tile, count, scratch)
-            block_kernels.weights(f, block, tile, count, step.scale, scratch, result)
+            block_kernels.weights(f, block, tile, count, Scoring.of(step), scratch, result)
 
 
 # ---------------------------------------------------------------------------------------------------- choosing

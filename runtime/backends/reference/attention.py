@@ -21,7 +21,7 @@ from sscc.runtime.backends.reference.cache import check_rows, gathered, update_r
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.interface import Interface
 from sscc.runtime.backends.reference.operands import Members
-from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, tiles
+from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring, tiles
 
 Fetch = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], as they are stored."""
@@ -38,10 +38,12 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
                 interface.refuse(f"{step.kind} reads rows of {name!r} and of {first!r}, which has another dtype")
 
 
-def cached_attention_step(query: Tensor, segments: Members, out: Tensor, *, scale: float, wide: torch.dtype) -> None:
+def cached_attention_step(
+    query: Tensor, segments: Members, out: Tensor, *, scale: float, softcap: float | None, wide: torch.dtype
+) -> None:
     """The step `CachedAttention` (shapes there)."""
     rows, masks = [SegmentRows.of(segment) for segment in segments], [segment["valid"] for segment in segments]
-    cached_attention(query, rows, masks, out, scale=scale, wide=wide)
+    cached_attention(query, rows, masks, out, scale=scale, softcap=softcap, wide=wide)
 
 
 def decode_attention_step(*, segments: Members, wide: torch.dtype, **others: Any) -> None:
@@ -56,12 +58,13 @@ def cached_attention(
     out: Tensor,
     *,
     scale: float,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """Attention over those rows of segments that masks name. Raises InputError where an index is beyond the rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
     keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
-    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
+    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], Scoring(scale, softcap), wide))
 
 
 def decode_attention(
@@ -81,6 +84,7 @@ def decode_attention(
     sink: int,
     recent: int,
     scale: float,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `DecodeAttention` (shapes there).
@@ -95,7 +99,7 @@ def decode_attention(
     more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
     keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
     values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
-    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scale, wide))
+    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], Scoring(scale, softcap), wide))
     update_rows(k_cache, new_key, row, active)
     update_rows(v_cache, new_value, row, active)
 
@@ -171,7 +175,7 @@ def _attend(
     values: Sequence[Fetch],
     masks: Sequence[Tensor],
     width: int,
-    scale: float,
+    scoring: Scoring,
     wide: torch.dtype,
 ) -> Tensor:
     """Queries [B, H, 1, D] over the rows of segments that masks [B, R] name; gives [B, H, 1, width], in the
@@ -186,7 +190,7 @@ def _attend(
         key, value = (
             _tile(side, counts, begin, end, wide, dim) for side, dim in ((keys, query.shape[3]), (values, width))
         )
-        scores = (queries @ key.transpose(-1, -2)) * scale
+        scores = scoring.scores(queries @ key.transpose(-1, -2))
         softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), value)
     return softmax.output().reshape(*query.shape[:3], width)
 

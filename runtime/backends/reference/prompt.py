@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sscc.ir.errors import InputError
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
-from sscc.runtime.backends.reference.softmax import RunningSoftmax, tiles
+from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
 
 def causal_attention(
@@ -25,6 +25,7 @@ def causal_attention(
     length: int,
     scale: float,
     window: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
@@ -36,7 +37,7 @@ def causal_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    softmax = _attend(query, key, value, out.shape[-1], start, scale, window, wide)
+    softmax = _attend(query, key, value, out.shape[-1], start, Scoring(scale, softcap), window, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -65,6 +66,7 @@ def chunk_attention(
     length: int,
     scale: float,
     window: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
@@ -76,7 +78,7 @@ def chunk_attention(
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
     causal_attention(
         query, k_scratch, v_scratch, out, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
-        window=window, wide=wide,
+        window=window, softcap=softcap, wide=wide,
     )  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scale: float, window: int, wide: torch.dtype
+    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, window: int, wide: torch.dtype
 ) -> RunningSoftmax:
     """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
     there is a window over the last `window` of these. `width` numbers are in a row of `value`."""
@@ -103,7 +105,7 @@ def _attend(
         if end <= reached:
             continue
         begin = max(begin, reached)
-        scores = (queries @ numbers(key[0, :, begin:end], depth).to(wide).transpose(-1, -2)) * scale
+        scores = scoring.scores(queries @ numbers(key[0, :, begin:end], depth).to(wide).transpose(-1, -2))
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
         if window:

@@ -17,6 +17,7 @@ from sscc.ir.errors import InputError
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
+from sscc.runtime.backends.reference.softmax import Scoring
 
 # --------------------------------------------------------------------------------------------------- landmarks
 
@@ -48,41 +49,42 @@ def score_landmarks(
     sink: int,
     recent: int,
     bits: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `LandmarkScores` (shapes there)."""
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
         rows = _landmarks_at(slot, begin, end, codes, scales)
-        scores[slot, :, begin:end] = _scores(query[slot], rows, bits, scale, wide)
+        scores[slot, :, begin:end] = _scores(query[slot], rows, bits, Scoring(scale, softcap), wide)
 
 
 def _landmarks_at(slot: int, begin: int, end: int, codes: Tensor, scales: Tensor | None) -> list[Tensor]:
     return [rows[slot, :, begin:end] for rows in (codes, scales) if rows is not None]
 
 
-def _scores(query: Tensor, rows: list[Tensor], bits: int, scale: float, wide: torch.dtype) -> Tensor:
+def _scores(query: Tensor, rows: list[Tensor], bits: int, scoring: Scoring, wide: torch.dtype) -> Tensor:
     """Scores of a query [H, 1, D] with candidates, by codes and scales or by keys."""
     if bits == PLAIN_BITS:
-        return exact_scores(query, rows[0], scale, wide).to(torch.float32)
+        return exact_scores(query, rows[0], scoring, wide).to(torch.float32)
     codes, scales = rows
-    return landmark_scores(query, codes, scales, bits, scale)
+    return landmark_scores(query, codes, scales, bits, scoring)
 
 
-def exact_scores(query: Tensor, keys: Tensor, scale: float, wide: torch.dtype) -> Tensor:
-    """Scaled products of a query [H, 1, D] with keys [Hkv, n, D]: [H, n] of `wide`."""
+def exact_scores(query: Tensor, keys: Tensor, scoring: Scoring, wide: torch.dtype) -> Tensor:
+    """Scores of a query [H, 1, D] with keys [Hkv, n, D]: [H, n] of `wide`."""
     queries = query.to(wide).reshape(keys.shape[0], -1, query.shape[2])
-    return (queries @ keys.to(wide).transpose(-1, -2) * scale).reshape(query.shape[0], -1)
+    return scoring.scores(queries @ keys.to(wide).transpose(-1, -2)).reshape(query.shape[0], -1)
 
 
-def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scale: float) -> Tensor:
+def landmark_scores(query: Tensor, codes: Tensor, scales: Tensor, bits: int, scoring: Scoring) -> Tensor:
     """What a query [H, 1, D] scores by landmarks, codes [Hkv, n, E] and scales [Hkv, n, 1]: [H, n] f32."""
     kv_heads = codes.shape[0]
     grouped = query.reshape(kv_heads, -1, query.shape[2]).to(torch.float32).numpy()
     queries, query_scales = landmarks.encode_query(grouped)
     levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    logits = landmarks.logits(queries, query_scales, levels, of_rows, bits, scale)
-    return torch.from_numpy(logits).reshape(query.shape[0], -1)
+    logits = landmarks.logits(queries, query_scales, levels, of_rows, bits, scoring.scale)
+    return scoring.capped(torch.from_numpy(logits)).reshape(query.shape[0], -1)
 
 
 def _candidates(
@@ -114,17 +116,19 @@ def choose_rows(
     scale: float,
     sink: int,
     recent: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ChooseRows` (shapes there)."""
     selected.fill_(-1)
+    scoring = Scoring(scale, softcap)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
         candidate_scores, topk = scores[slot, :, begin:end], selected.shape[2]
-        picks = choose(query[slot], numbers(key[slot], query.shape[3]), candidate_scores, topk, scale, wide)
+        picks = choose(query[slot], numbers(key[slot], query.shape[3]), candidate_scores, topk, scoring, wide)
         selected[slot, :, : picks.shape[1]] = picks + begin
 
 
-def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, wide: torch.dtype) -> Tensor:
+def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scoring: Scoring, wide: torch.dtype) -> Tensor:
     """The candidates with the largest mean probability over the heads of a group, ascending: [Hkv, min(topk, n)].
 
     Args:
@@ -132,15 +136,15 @@ def choose(query: Tensor, key: Tensor, scores: Tensor, topk: int, scale: float, 
         key: [Hkv, SR, D], sinks and ring, all of which hold a position: otherwise there are no candidates.
         scores: [H, n], of the candidates.
     """
-    mass = masses(query, key, scores, scale, wide)
+    mass = masses(query, key, scores, scoring, wide)
     order = torch.sort(mass, dim=1, descending=True, stable=True).indices[:, :topk]
     return order.sort(1).values
 
 
-def masses(query: Tensor, key: Tensor, scores: Tensor, scale: float, wide: torch.dtype) -> Tensor:
+def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, wide: torch.dtype) -> Tensor:
     """The mean probability of each candidate, [Hkv, n]; arguments as those of `choose`."""
     kv_heads = key.shape[0]
-    exact = exact_scores(query, key, scale, wide).reshape(kv_heads, -1, key.shape[1])
+    exact = exact_scores(query, key, scoring, wide).reshape(kv_heads, -1, key.shape[1])
     approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
     total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
     return (approximate - total).exp().mean(1)
@@ -163,12 +167,14 @@ def fetch_rows(
     sink: int,
     recent: int,
     fetch: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `FetchRows` (shapes there)."""
     states = (resident, places, k_resident, v_resident, k_store, v_store)
+    scoring = Scoring(scale, softcap)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
-        mass = masses(query[slot], numbers(key[slot], query.shape[3]), scores[slot, :, begin:end], scale, wide)
+        mass = masses(query[slot], numbers(key[slot], query.shape[3]), scores[slot, :, begin:end], scoring, wide)
         update_residents(mass, sink, fetch, [state[slot] for state in states])
 
 
@@ -218,22 +224,24 @@ def query_attention(
     topk: int,
     bits: int,
     fetch: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `QueryAttention` (shapes there)."""
     check_rows(position[active], k_store.shape[2])
+    scoring = Scoring(scale, softcap)
     selected = torch.full((*key.shape[:2], topk), -1)
     residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
     row = torch.where(position < sink, position, sink + (position - sink) % recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
-        candidate_scores = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scale, wide)
+        candidate_scores = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scoring, wide)
         keys = numbers(ring[slot], query.shape[3])
         if residents:
-            mass = masses(query[slot], keys, candidate_scores, scale, wide)
+            mass = masses(query[slot], keys, candidate_scores, scoring, wide)
             update_residents(mass, sink, fetch, [state[slot] for state in (*residents, k_store, v_store)])
         else:
-            picks = choose(query[slot], keys, candidate_scores, topk, scale, wide)
+            picks = choose(query[slot], keys, candidate_scores, topk, scoring, wide)
             selected[slot, :, : picks.shape[1]] = picks + begin
     chosen = SegmentRows(k_store, v_store, selected)
     if residents:
@@ -242,7 +250,7 @@ def query_attention(
     new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)
     decode_attention(
         query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
-        segments=[chosen], sink=sink, recent=recent, scale=scale, wide=wide,
+        segments=[chosen], sink=sink, recent=recent, scale=scale, softcap=softcap, wide=wide,
     )  # fmt: skip
     stores = [store for store in (k_store, v_store, codes, scales) if store is not None]
     for store, rows in zip(stores, new, strict=True):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from sscc.ir.errors import InputError
-from sscc.runtime.backends.reference.softmax import RunningSoftmax, tiles
+from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -24,12 +24,14 @@ class PromptScores:
         scale: factor on the dot products.
         recent: rows of the ring; positions t >= n - min(obs, recent) score zero.
         wide: the dtype to compute in.
+        softcap: what caps scores; None where nothing does.
     """
 
     def __init__(
-        self, observed: Tensor, key: Tensor, *, length: int, scale: float, recent: int, wide: torch.dtype
-    ) -> None:
-        self._key, self._scale, self.wide = key, scale, wide
+        self, observed: Tensor, key: Tensor, *, length: int, scale: float, recent: int, wide: torch.dtype,
+        softcap: float | None = None,
+    ) -> None:  # fmt: skip
+        self._key, self._scoring, self.wide = key, Scoring(scale, softcap), wide
         self.heads, rows = key.shape[1:3]
         if not 1 <= length <= rows:
             raise InputError(f"observation scores of a prompt of {length} tokens, the scratch holds 1 .. {rows}")
@@ -59,7 +61,7 @@ class PromptScores:
 
     def _products(self, begin: int, end: int) -> Tensor:
         keys = self._key[0, :, begin:end].to(self.wide)
-        products = (self._queries @ keys.transpose(-1, -2)) * self._scale
+        products = self._scoring.scores(self._queries @ keys.transpose(-1, -2))
         return products.masked_fill_(torch.arange(begin, end) > self._positions, -torch.inf)
 
 
@@ -72,10 +74,11 @@ def score_positions(
     length: int,
     scale: float,
     recent: int,
+    softcap: float | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ObservationScores` (shapes there)."""
-    prompt = PromptScores(observed, key, length=length, scale=scale, recent=recent, wide=wide)
+    prompt = PromptScores(observed, key, length=length, scale=scale, recent=recent, wide=wide, softcap=softcap)
     observation_scores(prompt, scores, log_sum_exp)
 
 

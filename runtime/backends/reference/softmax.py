@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 KEY_TILE = 256
 """Key rows per tile. The largest intermediate is [query rows, KEY_TILE]."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What makes scores of products of queries and keys: a factor, and a cap above 0 or None."""
+
+    scale: float
+    softcap: float | None = None
+
+    def scores(self, products: Tensor) -> Tensor:
+        return self.capped(products * self.scale)
+
+    def capped(self, scaled: Tensor) -> Tensor:
+        return scaled if self.softcap is None else torch.tanh(scaled / self.softcap) * self.softcap
 
 
 class RunningSoftmax:

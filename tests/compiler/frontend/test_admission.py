@@ -10,7 +10,14 @@ import transformers
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from sscc.compiler.frontend.admission import check_config, check_modules, layer_window, model_context, suspicions
+from sscc.compiler.frontend.admission import (
+    attention_softcaps,
+    check_config,
+    check_modules,
+    layer_window,
+    model_context,
+    suspicions,
+)
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
@@ -106,7 +113,6 @@ REFUSED = [
         "layer 1 is sliding-window attention, of no window .sliding_window = -1",
     ),
     ("gemma3_text", {"sliding_window": None}, "layer 0 is sliding-window attention, of no window"),
-    ("gemma2", {"sliding_window": 256}, "soft-capped attention .attn_logit_softcapping = 50"),
     ("t5", {}, "encoder-decoder"),
     ("falcon", {"alibi": True}, "ALiBi"),
     ("bert", {}, "bidirectional"),
@@ -138,12 +144,11 @@ def test_refusals_name_the_feature(model_type: str, changes: dict[str, Any], mes
 
 
 def test_every_reason_is_reported() -> None:
-    with pytest.raises(UnsupportedError, match=r"dynamic rope.*; soft-capped attention.*; chunked attention"):
+    with pytest.raises(UnsupportedError, match=r"dynamic rope.*; chunked attention"):
         check_config(
             tiny(
                 "llama",
                 rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
-                attn_logit_softcapping=20.0,
                 attention_chunk_size=64,
             ),
             128,
@@ -198,7 +203,6 @@ def test_dense_configs_of_classes_for_more_are_admitted(model_type: str, changes
     [
         ("bloom", "ALiBi"),
         ("mpt", "ALiBi"),
-        ("gpt_oss", "learned attention sinks"),
         ("mamba", "state-space"),
         ("codegen", "does not go through transformers' attention interface"),
         ("falcon", "does not go through transformers' attention interface"),
@@ -347,6 +351,13 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
     check_config(with_fields(**fields), 128)
 
 
+def test_caps_on_scores_are_told_from_those_on_logits() -> None:
+    caps = {"attn_logit_softcapping": 20.0, "decoder_attn_softcap": 0.5, "attention_soft_cap": None}
+    fields = {**caps, "final_logit_softcapping": 30.0, "attn_soft_cap": 0.0}
+    assert attention_softcaps(with_fields(**fields)) == {"attn_logit_softcapping": 20.0, "decoder_attn_softcap": 0.5}
+    assert attention_softcaps(tiny("llama")) == {}
+
+
 @pytest.mark.parametrize(
     ("fields", "reasons"),
     [
@@ -376,7 +387,6 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
             "layer 1 is chunked attention (attention_chunk_size = 64)",
         ),
         ({"attention_chunk_size": 64}, "chunked attention (attention_chunk_size = 64)"),
-        ({"decoder_attn_softcap": 0.5}, "soft-capped attention (decoder_attn_softcap = 0.5)"),
         (
             {"num_kv_shared_layers": 1},
             "layer 1 and later ones share the K and V of earlier layers (num_kv_shared_layers)",

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from sscc.compiler.frontend import operator
-from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.ir.errors import UnsupportedError
 
 SHAPE: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_observer_replaces_the_operator_inside_its_block() -> None:
     q = torch.randn(1, 2, 3, 4)
     seen: list[tuple[int, float, int]] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax) -> Tensor:
         seen.append((layer, scale, window))
         return torch.zeros_like(q)
 
@@ -88,7 +88,7 @@ def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
     config = MistralConfig(**SHAPE, sliding_window=4)
     windows: list[int] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax) -> Tensor:
         windows.append(window)
         return torch.zeros_like(q)
 
@@ -120,12 +120,19 @@ def test_a_window_that_is_none_is_refused(window: Any) -> None:
         operator.attention_function(AttentionModule(), q, q, q, None, sliding_window=window)
 
 
-def test_soft_capping_and_sinks_are_refused() -> None:
-    with operator.context_limit(16):
-        with pytest.raises(UnsupportedError, match=r"layer 0 passes softcap=50\.0"):
-            run(Gemma2Config(**SHAPE, head_dim=8))
-        with pytest.raises(UnsupportedError, match="layer 0 passes s_aux=a Parameter"):
-            run(GptOssConfig(**SHAPE, head_dim=8))
+@pytest.mark.parametrize(
+    "config",
+    [
+        Gemma2Config(**SHAPE, head_dim=8, attn_logit_softcapping=0.02, initializer_range=0.3),
+        GptOssConfig(**SHAPE, head_dim=8, num_local_experts=4, initializer_range=1.0),
+    ],
+    ids=["softcap", "sinks"],
+)
+def test_caps_and_learned_sinks_are_the_models_own(config: PreTrainedConfig) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad(), operator.context_limit(16):
+        torch.testing.assert_close(run(config), model(input_ids=torch.arange(9)[None], use_cache=False).logits)
 
 
 class AttentionModule(torch.nn.Module):
@@ -141,7 +148,9 @@ class AttentionModule(torch.nn.Module):
         ({"is_causal": False}, "layer 3 passes is_causal=False"),
         ({"position_bias": torch.zeros(1)}, "layer 3 passes position_bias=a Tensor"),
         ({"cu_seq_lens_q": torch.zeros(1)}, "layer 3 passes cu_seq_lens_q=a Tensor"),
-        ({"softcap": 30.0}, r"layer 3 passes softcap=30\.0"),
+        ({"softcap": -30.0}, r"layer 3 caps its scores at softcap=-30\.0, expected a number above 0"),
+        ({"softcap": torch.ones(1)}, "layer 3 caps its scores at softcap=tensor"),
+        ({"s_aux": torch.zeros(3)}, r"layer 3 has learned sinks \(s_aux\) of \[3\], expected one of each of 2 heads"),
         ({"never_heard_of": 1}, "layer 3 passes never_heard_of=1"),
         ({"attention_mask": torch.zeros(1)}, "layer 3 passes an attention mask"),
         ({"dropout": 0.1}, r"layer 3 uses dropout 0\.1"),

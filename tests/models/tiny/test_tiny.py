@@ -46,8 +46,11 @@ def answers(query: Query) -> list[int]:
     """The answer of full attention, then of the replayed last token through each compressed cache."""
     layers: list[tuple[Tensor, Tensor, Tensor, float]] = []
 
-    def record(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def record(
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: algorithm.Softmax
+    ) -> Tensor:
         assert window == 0
+        assert softmax == algorithm.PLAIN
         layers.append((q[0], k[0], v[0], scale))
         return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]
 

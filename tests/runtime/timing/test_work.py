@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -34,7 +35,16 @@ from sscc.ir.schedule import (
     Window,
 )
 from sscc.runtime.timing.cost import SECOND, CostModel
-from sscc.runtime.timing.work import ARITHMETIC, DECODE_OPS, ENCODE_OPS, SOFTMAX_OPS, Work, dynamic_scalars, measure
+from sscc.runtime.timing.work import (
+    ARITHMETIC,
+    CAP_OPS,
+    DECODE_OPS,
+    ENCODE_OPS,
+    SOFTMAX_OPS,
+    Work,
+    dynamic_scalars,
+    measure,
+)
 from tests.targets import changed
 
 B, H, G, R, D, T, C, OBS, K = 2, 8, 4, 16, 8, 64, 4, 3, 5
@@ -124,6 +134,8 @@ def test_decode_attention_streams_all_rows_and_computes_on_the_valid_ones(valid:
     assert work.vectors == ((B * H * rows, SOFTMAX_OPS),)
     assert work.read["k"] == work.read["v"] == B * G * R * D * 2
     assert work.written == {"kc": B * G * D * 2, "vc": B * G * D * 2, "y": B * H * D * 2}
+    capped = counted(replace(step, softcap=50.0), shapes, valid_rows=valid)
+    assert capped.vectors == ((B * H * rows, SOFTMAX_OPS + CAP_OPS),)
     same = CachedAttention("q", (Segment("k", "v", "m"),), "y", 1.0)
     cached = counted(same, {**{n: shapes[n] for n in ("q", "k", "v", "y")}, "m": (B, R)}, valid_rows=valid)
     assert (cached.products, cached.read["k"]) == (work.products, work.read["k"])

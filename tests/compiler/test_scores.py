@@ -1,0 +1,128 @@
+"""Models that make weights of products in another way: scores that are capped (Gemma 2), and learned sinks, which take
+part in the softmax and have no row (GPT-OSS). Both beside layers with a sliding window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma2Config, PreTrainedConfig, PreTrainedModel
+
+from sscc.compiler.frontend.capture import Captured, check_softcaps
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.opspec import Op, spec_of_step
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import CONTEXT, SHAPE, WINDOW, Artifacts, fed, loaded, opened
+from tests.families import random_tokens
+
+CONFIGS: dict[str, PreTrainedConfig] = {
+    # Scores of these weights are up to 40, so that a cap of 3 changes most of them.
+    "capped": Gemma2Config(
+        **SHAPE,
+        num_hidden_layers=3,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=WINDOW,
+        attn_logit_softcapping=3.0,
+        final_logit_softcapping=5.0,
+        tie_word_embeddings=False,
+    ),
+}
+EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+BY_QUERY = replace(SMALL, rows="indexed", policy="query", landmark_bits=2)
+CACHES = {
+    "everything": EVERYTHING,
+    "small": SMALL,
+    "indexed": replace(SMALL, rows="indexed"),
+    "int8": replace(SMALL, dtype="int8"),
+    "query": BY_QUERY,
+    "keys": replace(BY_QUERY, landmark_bits=16),
+    "fetch": replace(BY_QUERY, fetch=2),
+}
+UNFUSED = ("small", "query", "fetch")
+"""Of these the operations are tried one by one, too."""
+EXACT = 1e-4
+"""Of logits, max abs, in f32."""
+PROMPT, NEW = 33, 20
+
+
+@cache
+def random_model(family: str, dtype: str = "f32", attention: str = "eager") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], attention, dtype)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    folder = tmp_path_factory.mktemp("scores")
+    return small_stacks.artifacts_in(folder, random_model, lambda _, kept: CACHES[kept], "everything")
+
+
+@cache
+def generated(family: str) -> tuple[list[int], np.ndarray]:
+    """What transformers generates from a random prompt, and the logits of it."""
+    prompt = torch.tensor([random_tokens(PROMPT)])
+    out = random_model(family).generate(
+        prompt, max_new_tokens=NEW, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+    )
+    return out.sequences[0, PROMPT:].tolist(), torch.cat(out.logits).numpy()
+
+
+RUNS = [
+    ("capped", 2, "native"),
+    ("capped", 1, "native"),
+    ("capped", 0, "native"),
+    ("capped", 2, "reference"),
+    ("capped", 0, "reference"),
+]
+
+
+@pytest.mark.parametrize(("family", "opt_level", "interpreter"), RUNS)
+def test_tokens_are_those_of_transformers_generate(
+    family: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    tokens, logits = generated(family)
+    ours = fed(opened(artifacts(family, "everything", opt_level), interpreter), random_tokens(PROMPT), tokens[:-1])
+    assert np.abs(ours - logits).max() < EXACT
+    assert ours.argmax(-1).tolist() == tokens
+    assert len(set(tokens)) > 5, "a model that repeats itself shows little: take another seed"
+
+
+@pytest.mark.parametrize(("kept", "opt_level"), [*((kept, 2) for kept in CACHES), *((kept, 0) for kept in UNFUSED)])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_compressed_it_is_the_definition(family: str, kept: str, opt_level: int, artifacts: Artifacts) -> None:
+    """Native and reference code against the definition run eagerly, with fewer rows than the prompt has."""
+    g = CACHES[kept]
+    model = random_model(family, attention="sscc")
+    run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch) if g.by_query else EagerSnapStream(model, g)
+    prompt, tokens = random_tokens(PROMPT), random_tokens(6, seed=1)
+    expected = torch.stack([run.prefill(prompt), *map(run.decode, tokens)]).numpy()
+    for interpreter in ("native", "reference"):
+        ours = fed(opened(artifacts(family, kept, opt_level), interpreter), prompt, tokens)
+        assert np.abs(ours - expected).max() < EXACT, interpreter
+
+
+def test_attention_is_fused_all_the_same(artifacts: Artifacts) -> None:
+    for kept, fused in (("small", {"decode_attention", "chunk_attention"}), ("query", {"query_attention"})):
+        steps = [step for body in loaded(artifacts("capped", kept)).program.bodies for step in body.steps]
+        scored = [step for step in steps if isinstance(step, Op) and "softcap" in spec_of_step(step).attributes]
+        assert fused <= {step.kind for step in scored}
+        assert {step.softcap for step in scored} == {3.0}
+
+
+def test_a_cap_that_attention_is_not_told_of_is_refused() -> None:
+    graph = torch.fx.Graph()
+    rows = [graph.placeholder(name) for name in "qkv"]
+    for layer, settings in enumerate(((0, 5.0), (7, 5.0), (7,))):
+        graph.call_function(torch.ops.sscc.attention.default, (*rows, layer, 0.5, *settings))
+    captured = Captured(graph, {}, {}, {}, {}, "")
+    check_softcaps(captured, {})
+    with pytest.raises(UnsupportedError, match=r"\(cap = 5.0\), and layer 2 tells its attention function of no cap"):
+        check_softcaps(captured, {"cap": 5.0})
+    with pytest.raises(UnsupportedError, match=r"\(cap = 6\), and layer 0 tells its attention function of 5.0"):
+        check_softcaps(captured, {"cap": 6})
