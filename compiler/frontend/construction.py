@@ -44,8 +44,8 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     if not type(model)._supports_attention_backend:
         recognise_attention(model, IMPLEMENTATION)
     _supply_positions(model)
-    model.eval()
-    return model
+    evaluating: torch.nn.Module = model.eval()
+    return evaluating
 
 
 def _supply_positions(model: torch.nn.Module) -> None:
