@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -140,13 +141,12 @@ Selector::Item Selector::last_of(double share, const Row& row, float scale, doub
     }
     items_.clear();
     each([&](std::size_t begin) {
-        constexpr std::size_t few = 16;
-        for (auto i = begin; i < begin + kBlock; i += few) {
-            bool found = false;
-            for (std::size_t k = 0; k < few; ++k) {  // the compiler makes vectors of this
-                found |= bins_[i + k] == last;
-            }
-            for (std::size_t k = i; found && k < std::min(i + few, row.count); ++k) {
+        using Eight = std::uint16_t __attribute__((vector_size(16)));
+        for (auto i = begin; i < begin + kBlock; i += 8) {
+            Eight bins;
+            std::memcpy(&bins, bins_.data() + i, sizeof bins);
+            const auto found = std::bit_cast<std::array<std::uint64_t, 2>>(bins == static_cast<std::uint16_t>(last));
+            for (auto k = i; (found[0] | found[1]) != 0 && k < std::min(i + 8, row.count); ++k) {
                 if (bins_[k] == last) {
                     items_.push_back({row[k], static_cast<std::int32_t>(k)});
                 }
