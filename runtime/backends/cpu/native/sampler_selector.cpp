@@ -1,5 +1,3 @@
-// Compiled without contraction (-ffp-contract=off), with vectors that every machine has and without functions of the C
-// library whose rounding is its own, so that every machine gives the same bits.
 #include "sampler_selector.hpp"
 
 #include <algorithm>
@@ -17,71 +15,24 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-constexpr std::size_t kWidth = 4;
-using Floats = float __attribute__((vector_size(4 * kWidth)));
-using Ints = std::int32_t __attribute__((vector_size(4 * kWidth)));
-using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
-using Block = std::array<Floats, kBlock / kWidth>;
-using Scalars = std::array<float, kBlock>;
-
-Block load(const float* from) {
-    Block x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
-}
-
-// The values of one block; minus infinity behind the row's last one.
-Block load(const Row& row, std::size_t block) {
-    const auto begin = block * kBlock, found = std::min(kBlock, row.count - begin);
-    if (!row.bf16 && found == kBlock) {
-        return load(static_cast<const float*>(row.data) + begin);
+// The widest vectors that the machine has, and that are no wider than `width`.
+const Passes& passes_of(int width) {
+#if defined(__x86_64__)
+    if (width >= 16 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return width16::passes;
     }
-    std::array<std::uint16_t, kBlock> halves;
-    if (row.bf16 && found == kBlock) {
-        std::memcpy(&halves, static_cast<const std::uint16_t*>(row.data) + begin, sizeof halves);
-        std::array<std::uint32_t, kBlock> words;
-        std::transform(halves.begin(), halves.end(), words.begin(), [](std::uint32_t half) { return half << 16; });
-        return std::bit_cast<Block>(words);
+    if (width >= 8 && __builtin_cpu_supports("avx2")) {
+        return width8::passes;
     }
-    Scalars x;
-    x.fill(-kInfinity);
-    for (std::size_t i = 0; i < found; ++i) {
-        x[i] = row[begin + i];
-    }
-    return std::bit_cast<Block>(x);
-}
-
-void store(float* to, const Block& x) { std::memcpy(to, &x, sizeof x); }
-
-bool any(Words mask) { return (mask[0] | mask[1] | mask[2] | mask[3]) != 0; }
-
-// Joins a block's values in the order of 16 lanes: value i with i + 16 and so on, then lane i with i + 8, with i + 4 ..
-template <class Join>
-float fold(Block x, const Join& join) {
-    for (std::size_t i = 4; i < x.size(); ++i) {
-        x[i % 4] = join(x[i % 4], x[i]);
-    }
-    const auto four = join(join(x[0], x[2]), join(x[1], x[3]));
-    return join(join(four[0], four[2]), join(four[1], four[3]));
-}
-
-constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };
-
-// 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
-Floats power_of_two(Floats x) {
-    constexpr float magic = 12582912.0f;  // 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
-    const Floats shifted = x + magic, fraction = x - (shifted - magic);  // -1/2 .. 1/2
-    Floats p = 0.0013264727f * fraction + 0.009671513f;
-    for (const auto factor : {0.055507336f, 0.24022242f, 0.693147f, 1.0f}) {
-        p = p * fraction + factor;
-    }
-    const Words bits = std::bit_cast<Words>(p) + (std::bit_cast<Words>(shifted) << 23);
-    return std::bit_cast<Floats>(bits & std::bit_cast<Words>(x >= -124.0f));
+#endif
+    static_cast<void>(width);
+    return width4::passes;
 }
 
 }  // namespace
 
-Selector::Selector(std::size_t vocabulary) {
+Selector::Selector(std::size_t vocabulary, int width) : passes_(passes_of(width)) {
     const auto blocks = (vocabulary + kBlock - 1) / kBlock;
     for (auto of_block : {&maxima_, &sums_}) {
         of_block->resize(blocks);
@@ -89,23 +40,15 @@ Selector::Selector(std::size_t vocabulary) {
     for (auto of_token : {&copy_, &values_, &weights_}) {
         of_token->resize(blocks * kBlock);
     }
+    bins_.resize(blocks * kBlock);
     tokens_.resize(vocabulary);
     items_.reserve(vocabulary);
 }
 
 float Selector::peak(const Row& row) {
     row_ = row;
-    most_ = -kInfinity;
-    Words nan{};
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        const auto values = load(row, block);
-        for (const auto& x : values) {
-            nan |= std::bit_cast<Words>(x != x);
-        }
-        maxima_[block] = fold(values, larger);
-        most_ = larger(maxima_[block], most_);
-    }
-    return any(nan) ? std::numeric_limits<float>::quiet_NaN() : most_;
+    most_ = passes_.peak(row.data, row.bf16, row.count, maxima_.data());
+    return most_;
 }
 
 std::int64_t Selector::first_largest() const {
@@ -118,9 +61,7 @@ std::int64_t Selector::first_largest() const {
 }
 
 std::span<float> Selector::copy() {
-    for (std::size_t block = 0; block < row_.blocks(); ++block) {
-        store(copy_.data() + block * kBlock, load(row_, block));
-    }
+    passes_.copy(row_.data, row_.bf16, row_.count, copy_.data());
     return {copy_.data(), row_.count};
 }
 
@@ -128,17 +69,7 @@ double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E)); 
 
 // Weighs the values of a row; returns the sum of the weights.
 double Selector::weigh(const Row& row, float scale) {
-    double total = 0;
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        auto values = load(row, block);
-        for (auto& x : values) {
-            x = power_of_two((x - most_) * scale);
-        }
-        store(weights_.data() + block * kBlock, values);
-        sums_[block] = fold(values, std::plus<>());
-        total += static_cast<double>(sums_[block]);
-    }
-    return total;
+    return passes_.weigh(row.data, row.bf16, row.count, most_, scale, weights_.data(), sums_.data());
 }
 
 // Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
@@ -176,40 +107,50 @@ Row Selector::keep_largest(std::size_t count) {
 // weights are added up in bins (a weight halves over 32 of them); in the bin where the share is reached, each value is
 // looked at.
 Selector::Item Selector::last_of(double share, const Row& row, float scale, double total) {
-    constexpr int bins = 4096;
     const auto target = share * total;
     // Values that weigh less than this have, all together, no more weight than what may be left out.
     const auto negligible = (1 - share) * total / static_cast<double>(row.count);
-    const auto each = [&](const auto& use) {  // use(index, bin)
+    passes_.bin(row.data, row.bf16, row.count, most_, scale, bins_.data());
+    const auto each = [&](const auto& use) {  // use(index of a block's first value)
         for (std::size_t block = 0; block < row.blocks(); ++block) {
             if (static_cast<double>(sums_[block]) >= negligible) {
-                const auto values = load(row, block);
-                std::array<Ints, kBlock / kWidth> vectors;
-                for (std::size_t i = 0; i < values.size(); ++i) {
-                    const Floats at = (most_ - values[i]) * scale * 32, last = bins - 1.0f - Floats{};
-                    vectors[i] = __builtin_convertvector(at < last ? at : last, Ints);  // NaN becomes the last bin
-                }
-                const auto of = std::bit_cast<std::array<int, kBlock>>(vectors);
-                for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row.count); ++i) {
-                    use(i, of[i % kBlock]);
-                }
+                use(block * kBlock);
             }
         }
     };
-    std::array<double, bins> sums{};
-    each([&](std::size_t i, int bin) { sums[static_cast<std::size_t>(bin)] += static_cast<double>(weights_[i]); });
-    double reached = 0;
-    int last = -1;
-    for (int bin = 0; bin < bins && (last < 0 || reached + sums[static_cast<std::size_t>(last)] < target); ++bin) {
-        if (sums[static_cast<std::size_t>(bin)] > 0) {
-            reached += last < 0 ? 0 : sums[static_cast<std::size_t>(last)];
+    // Neighbours in the row add to sums of their own, because an addition to a sum waits for the one before. The weights
+    // of a bin differ by 2 % and those of the last one are 0, so that the sums are exact, in whatever order.
+    constexpr std::size_t sides = 4;
+    std::array<std::array<double, sides>, kBins> sums{};
+    each([&](std::size_t begin) {
+        for (auto i = begin; i < begin + kBlock; i += sides) {
+            for (std::size_t side = 0; side < sides; ++side) {
+                sums[bins_[i + side]][side] += static_cast<double>(weights_[i + side]);
+            }
+        }
+    });
+    double reached = 0, within = 0;  // the weight of the bins before the last one, and its own
+    std::size_t last = kBins;
+    for (std::size_t bin = 0; bin < kBins && (last == kBins || reached + within < target); ++bin) {
+        const auto sum = (sums[bin][0] + sums[bin][1]) + (sums[bin][2] + sums[bin][3]);
+        if (sum > 0) {
+            reached += within;
+            within = sum;
             last = bin;
         }
     }
     items_.clear();
-    each([&](std::size_t i, int bin) {
-        if (bin == last) {
-            items_.push_back({row[i], static_cast<std::int32_t>(i)});
+    each([&](std::size_t begin) {
+        using Eight = std::uint16_t __attribute__((vector_size(16)));
+        for (auto i = begin; i < begin + kBlock; i += 8) {
+            Eight bins;
+            std::memcpy(&bins, bins_.data() + i, sizeof bins);
+            const auto found = std::bit_cast<std::array<std::uint64_t, 2>>(bins == static_cast<std::uint16_t>(last));
+            for (auto k = i; (found[0] | found[1]) != 0 && k < std::min(i + 8, row.count); ++k) {
+                if (bins_[k] == last) {
+                    items_.push_back({row[k], static_cast<std::int32_t>(k)});
+                }
+            }
         }
     });
     auto first = items_.begin(), end = items_.end();
@@ -232,33 +173,12 @@ Selector::Item Selector::last_of(double share, const Row& row, float scale, doub
 // Sets the weights to 0 that top_p and min_p leave out; returns the sum of the others.
 double Selector::restrict(const SamplingOptions& o, const Row& row, float scale, double total) {
     const auto last = o.top_p < 1 ? last_of(o.top_p, row, scale, total) : Item{-kInfinity, 0};
-    const auto last_token = static_cast<std::size_t>(last.token);
-    const auto above = std::nextafter(last.value, kInfinity);
     auto least = static_cast<float>(o.min_p);
     if (static_cast<double>(least) < o.min_p) {
         least = std::nextafter(least, kInfinity);
     }
-    double left = 0;
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        const auto values = load(row, block);
-        const auto at = weights_.data() + block * kBlock;
-        auto weights = load(at);
-        const auto lowest = block * kBlock <= last_token ? last.value : above;
-        for (std::size_t i = 0; i < weights.size(); ++i) {
-            const auto kept = (values[i] >= lowest) & (weights[i] >= least);
-            weights[i] = std::bit_cast<Floats>(std::bit_cast<Words>(weights[i]) & std::bit_cast<Words>(kept));
-        }
-        store(at, weights);
-        if (block == last_token / kBlock) {
-            for (auto i = last_token % kBlock + 1; i < kBlock; ++i) {
-                at[i] = std::bit_cast<Scalars>(values)[i] == last.value ? 0 : at[i];
-            }
-            weights = load(at);
-        }
-        sums_[block] = fold(weights, std::plus<>());
-        left += static_cast<double>(sums_[block]);
-    }
-    return left;
+    return passes_.restrict(row.data, row.bf16, row.count, last.value, std::nextafter(last.value, kInfinity),
+                            static_cast<std::size_t>(last.token), least, weights_.data(), sums_.data());
 }
 
 Selector::Candidates Selector::candidates(const SamplingOptions& o) {

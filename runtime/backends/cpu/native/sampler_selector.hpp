@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "sampler_passes.hpp"
+
 namespace sscc {
 
 // The options of a sequence; runtime/sampling.py says what each means and what its range is.
@@ -24,8 +26,6 @@ struct SamplingOptions {
 };
 
 namespace sampling {
-
-constexpr std::size_t kBlock = 64;  // values of a block; the maxima of logits and the sums of weights are by block
 
 // `count` values in f32 or bf16.
 struct Row {
@@ -44,8 +44,8 @@ struct Row {
 // whose largest value is finite.
 class Selector {
   public:
-    // For rows of at most `vocabulary` values. Throws std::bad_alloc.
-    explicit Selector(std::size_t vocabulary);
+    // For rows of at most `vocabulary` values, with vectors of at most `width` values. Throws std::bad_alloc.
+    Selector(std::size_t vocabulary, int width);
 
     // The largest value, or NaN where there is one.
     float peak(const Row& row);
@@ -98,6 +98,7 @@ class Selector {
         return of.listed ? tokens_[i] : static_cast<std::int64_t>(i);
     }
 
+    const Passes& passes_;
     Row row_{};
     float most_ = 0;                    // the largest value of the row
     std::vector<float> maxima_;         // of its blocks
@@ -105,6 +106,7 @@ class Selector {
     std::vector<float> values_;         // the largest values, in the order of tokens
     std::vector<std::int32_t> tokens_;  // of values_
     std::vector<float> weights_, sums_;
+    std::vector<std::uint16_t> bins_;   // of the weights
     std::vector<Item> items_;           // among which the largest are looked for
 };
 

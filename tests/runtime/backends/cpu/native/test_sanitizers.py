@@ -45,7 +45,11 @@ def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.skip("no C++ compiler here")
     folder = tmp_path_factory.mktemp("driver")
     whole = folder / "whole.cpp"
-    whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
+    passes = "".join(
+        f'#define SSCC_WIDTH {width}\n#include "{NATIVE}/sampler_passes.cpp"\n#undef SSCC_WIDTH\n'
+        for width in (4, 8, 16)
+    )
+    whole.write_text(passes + "".join(f'#include "{source}"\n' for source in SOURCES))
     paths = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
     flags = ["-std=c++20", "-Og", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
     compilations = [
