@@ -6,6 +6,10 @@
 //   the whole program, and that one could be made of instructions which the machine does not have.
 #include "sampler_passes.hpp"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #define SSCC_JOIN(a, b) a##b
 #define SSCC_JOINED(a, b) SSCC_JOIN(a, b)
 #define SSCC_NAMESPACE SSCC_JOINED(width, SSCC_WIDTH)
@@ -20,46 +24,83 @@ constexpr float kInfinity = __builtin_inff();
 using Floats = float __attribute__((vector_size(4 * kWidth)));
 using Ints = std::int32_t __attribute__((vector_size(4 * kWidth)));
 using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
-using Halves = std::uint16_t __attribute__((vector_size(2 * kWidth)));
+using Eight = float __attribute__((vector_size(32)));
 using Four = float __attribute__((vector_size(16)));
 
-struct Block {
-    Floats x[kVectors];
-};
+// The sums of a block and of a stretch of blocks are made in 16 lanes: value i with i + 16 and so on.
+constexpr std::size_t kLanes = 16 / kWidth;
 
-// The values of one block; minus infinity behind the row's last one.
+// Where the values of a block are; those of the row's last one are in `tail`, with minus infinity behind them.
 template <bool bf16>
-inline Block load(const void* data, std::size_t count, std::size_t block) {
+inline const char* block_of(const void* data, std::size_t count, std::size_t block, char (&tail)[kBlock * 4]) {
     constexpr std::size_t size = bf16 ? 2 : 4;
-    const auto found = count - block * kBlock < kBlock ? count - block * kBlock : kBlock;
-    auto from = static_cast<const char*>(data) + block * kBlock * size;
-    char tail[kBlock * 4];
-    if (found < kBlock) {
+    const auto from = static_cast<const char*>(data) + block * kBlock * size;
+    if (const auto found = count - block * kBlock; found < kBlock) {
         for (std::size_t i = 0; i < kBlock; ++i) {
             constexpr std::uint32_t least = bf16 ? 0xff80 : 0xff800000;  // minus infinity
             __builtin_memcpy(tail + i * size, &least, size);
         }
         __builtin_memcpy(tail, from, found * size);
-        from = tail;
+        return tail;
     }
-    Block block_of;
-    if constexpr (bf16) {
-        for (std::size_t i = 0; i < kVectors; ++i) {
-            Halves halves;
-            __builtin_memcpy(&halves, from + i * sizeof halves, sizeof halves);
-            block_of.x[i] = reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
-        }
-    } else {
-        __builtin_memcpy(&block_of, from, sizeof block_of);
-    }
-    return block_of;
+    return from;
 }
 
-inline Floats chosen(Ints mask, Floats x) { return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & mask); }
+// Vector i of a block.
+template <bool bf16>
+inline Floats load(const char* from, std::size_t i) {
+    if constexpr (!bf16) {
+        Floats x;
+        __builtin_memcpy(&x, from + i * sizeof x, sizeof x);
+        return x;
+    }
+#if SSCC_WIDTH == 16
+    const auto words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + i));
+    return reinterpret_cast<Floats>(reinterpret_cast<Words>(words) << 16);
+#elif SSCC_WIDTH == 8
+    const auto words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+    return reinterpret_cast<Floats>(reinterpret_cast<Words>(words) << 16);
+#else
+    using Halves = std::uint16_t __attribute__((vector_size(16)));
+    Halves halves{};
+    __builtin_memcpy(&halves, from + i * 8, 8);
+    return reinterpret_cast<Floats>(__builtin_shufflevector(Halves{}, halves, 0, 8, 1, 9, 2, 10, 3, 11));
+#endif
+}
+
+// Vectors 2 * i and 2 * i + 1 of a block, with their values in any order.
+template <bool bf16>
+inline void load_pair(const char* from, std::size_t i, Floats& a, Floats& b) {
+    if constexpr (bf16) {
+        Words both;
+        __builtin_memcpy(&both, from + i * sizeof both, sizeof both);
+        a = reinterpret_cast<Floats>(both << 16);
+        b = reinterpret_cast<Floats>(both & 0xffff0000);
+    } else {
+        a = load<bf16>(from, 2 * i);
+        b = load<bf16>(from, 2 * i + 1);
+    }
+}
+
+inline Floats all(float x) { return x - Floats{}; }
+
+inline Floats chosen(Ints mask, Floats x) { return mask ? x : Floats{}; }
+
+// Adds the addends of the values that are not below a threshold.
+inline void add_reached(Floats& sum, Floats x, Floats threshold, Floats addend) {
+#if SSCC_WIDTH == 16
+    sum = _mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(x, threshold, _CMP_GE_OQ), sum, addend);
+#else
+    sum += chosen(x >= threshold, addend);
+#endif
+}
 
 struct Larger {
     template <class T>
     T operator()(T a, T b) const { return a > b ? a : b; }
+#if SSCC_WIDTH == 16
+    Floats operator()(Floats a, Floats b) const { return _mm512_max_ps(a, b); }
+#endif
 };
 
 struct Sum {
@@ -67,18 +108,23 @@ struct Sum {
     T operator()(T a, T b) const { return a + b; }
 };
 
-// Joins a block's values in the order of 16 lanes: value i with i + 16 and so on, then lane i with i + 8, with i + 4 ..
+// Joins 16 lanes: lane i with i + 8, then with i + 4 and so on.
 template <class Join>
-inline float fold(const Block& of, Join join) {
-    constexpr std::size_t vectors = 16 / kWidth;
-    Floats lanes[vectors];
-    for (std::size_t i = 0; i < kVectors; ++i) {
-        lanes[i % vectors] = i < vectors ? of.x[i] : join(lanes[i % vectors], of.x[i]);
-    }
-    Four x[4];
-    __builtin_memcpy(&x, &lanes, sizeof x);
-    const Four four = join(join(x[0], x[2]), join(x[1], x[3]));
-    return join(join(four[0], four[2]), join(four[1], four[3]));
+inline float fold(const Floats (&lanes)[kLanes], Join join) {
+#if SSCC_WIDTH == 4
+    const Four four = join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]));
+#else
+#if SSCC_WIDTH == 8
+    const Eight eight = join(lanes[0], lanes[1]);
+#else
+    const auto x = lanes[0];
+    const Eight eight = join(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
+                             __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+#endif
+    const Four four = join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+#endif
+    const Four two = join(four, __builtin_shufflevector(four, four, 2, 3, 2, 3));
+    return join(two[0], two[1]);
 }
 
 // 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
@@ -94,85 +140,145 @@ inline Floats power_of_two(Floats x) {
     return chosen(x >= -124.0f, reinterpret_cast<Floats>(bits));
 }
 
+// Bit i is that of value i.
+inline std::uint64_t bits(Ints mask) {
+#if SSCC_WIDTH == 16
+    return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask));
+#elif SSCC_WIDTH == 8
+    return static_cast<unsigned>(_mm256_movemask_ps(reinterpret_cast<__m256>(mask)));
+#elif defined(__SSE__)
+    return static_cast<unsigned>(_mm_movemask_ps(reinterpret_cast<__m128>(mask)));
+#else
+    const Ints places = mask & Ints{1, 2, 4, 8};
+    return static_cast<unsigned>((places[0] | places[1]) | (places[2] | places[3]));
+#endif
+}
+
 template <bool bf16>
 float peak(const void* data, std::size_t count, float* maxima) {
     auto most = -kInfinity;
     Ints nan{};
+    char tail[kBlock * 4];
     for (std::size_t block = 0; block * kBlock < count; ++block) {
-        const auto values = load<bf16>(data, count, block);
-        for (const auto& x : values.x) {
-            nan |= x != x;
+        const auto from = block_of<bf16>(data, count, block, tail);
+        Floats lanes[kLanes];
+        for (std::size_t i = 0; i < kVectors / 2; ++i) {
+            Floats a, b;
+            load_pair<bf16>(from, i, a, b);
+            nan |= (a != a) | (b != b);
+            const auto x = Larger()(a, b);
+            lanes[i % kLanes] = i < kLanes ? x : Larger()(x, lanes[i % kLanes]);
         }
-        maxima[block] = fold(values, Larger());
+        maxima[block] = fold(lanes, Larger());
         most = maxima[block] > most ? maxima[block] : most;
     }
-    std::int32_t any = 0;
-    for (std::size_t i = 0; i < kWidth; ++i) {
-        any |= nan[i];
-    }
-    return any != 0 ? __builtin_nanf("") : most;
+    return bits(nan) != 0 ? __builtin_nanf("") : most;
 }
 
 template <bool bf16>
 void copy(const void* data, std::size_t count, float* to) {
+    char tail[kBlock * 4];
     for (std::size_t block = 0; block * kBlock < count; ++block) {
-        const auto values = load<bf16>(data, count, block);
-        __builtin_memcpy(to + block * kBlock, &values, sizeof values);
+        const auto from = block_of<bf16>(data, count, block, tail);
+        for (std::size_t i = 0; i < kVectors; ++i) {
+            const auto x = load<bf16>(from, i);
+            __builtin_memcpy(to + block * kBlock + i * kWidth, &x, sizeof x);
+        }
     }
 }
 
 template <bool bf16>
 double weigh(const void* data, std::size_t count, float most, float scale, float* weights, float* sums) {
     double total = 0;
+    char tail[kBlock * 4];
     for (std::size_t block = 0; block * kBlock < count; ++block) {
-        auto values = load<bf16>(data, count, block);
-        for (auto& x : values.x) {
-            x = power_of_two((x - most) * scale);
+        const auto from = block_of<bf16>(data, count, block, tail);
+        Floats lanes[kLanes]{};
+        for (std::size_t i = 0; i < kVectors; ++i) {
+            const auto weight = power_of_two((load<bf16>(from, i) - most) * scale);
+            if (weights != nullptr) {
+                __builtin_memcpy(weights + block * kBlock + i * kWidth, &weight, sizeof weight);
+            }
+            lanes[i % kLanes] += weight;
         }
-        __builtin_memcpy(weights + block * kBlock, &values, sizeof values);
-        sums[block] = fold(values, Sum());
+        sums[block] = fold(lanes, Sum());
         total += static_cast<double>(sums[block]);
     }
     return total;
 }
 
-template <bool bf16>
-void bin(const void* data, std::size_t count, float most, float scale, std::uint16_t* bins) {
-    const Floats last = kBins - 1.0f - Floats{};
-    for (std::size_t block = 0; block * kBlock < count; ++block) {
-        const auto values = load<bf16>(data, count, block);
-        for (std::size_t i = 0; i < kVectors; ++i) {
-            const Floats at = (most - values.x[i]) * scale * 32;
-            const auto whole = __builtin_convertvector(at < last ? at : last, Ints);  // NaN becomes the last bin
-            const auto halves = __builtin_convertvector(whole, Halves);
-            __builtin_memcpy(bins + block * kBlock + i * kWidth, &halves, sizeof halves);
+template <bool bf16, bool counted>
+void reach_as(const void* data, std::size_t count, const float* bounds, std::size_t stride, const float* thresholds,
+              double* sums) {
+    constexpr std::size_t stretch = 8;  // blocks that are few enough for sums in f32
+    char tail[kBlock * 4];
+    for (std::size_t at = 0; at < kThresholds; ++at) {
+        sums[at] = 0;
+    }
+    for (std::size_t begin = 0; begin * kBlock < count;) {
+        Floats lanes[kThresholds][kLanes]{};
+        for (std::size_t visited = 0; visited < stretch && begin * kBlock < count; begin += stride) {
+            if (bounds[begin] < thresholds[0]) {
+                continue;
+            }
+            ++visited;
+            const auto from = block_of<bf16>(data, count, begin, tail);
+            for (std::size_t at = 0; at < kThresholds; ++at) {
+                for (std::size_t i = 0; i < kVectors; ++i) {
+                    const auto x = load<bf16>(from, i);
+                    add_reached(lanes[at][i % kLanes], x, all(thresholds[at]), counted ? all(1) : x);
+                }
+            }
+        }
+        for (std::size_t at = 0; at < kThresholds; ++at) {
+            sums[at] += static_cast<double>(fold(lanes[at], Sum()));
         }
     }
 }
 
 template <bool bf16>
-double restrict(const void* data, std::size_t count, float lowest, float above, std::size_t last, float least,
-                float* weights, float* sums) {
+void reach(const void* data, std::size_t count, const float* bounds, std::size_t stride, bool counted,
+           const float* thresholds, double* sums) {
+    (counted ? reach_as<bf16, true> : reach_as<bf16, false>)(data, count, bounds, stride, thresholds, sums);
+}
+
+template <bool bf16>
+std::size_t between(const void* data, std::size_t count, const float* bounds, float low, float high,
+                    std::int32_t* indices) {
+    char tail[kBlock * 4];
+    std::size_t found = 0;
+    for (std::size_t block = 0; block * kBlock < count; ++block) {
+        if (bounds[block] < low) {
+            continue;
+        }
+        const auto from = block_of<bf16>(data, count, block, tail);
+        std::uint64_t here = 0;
+        for (std::size_t i = 0; i < kVectors; ++i) {
+            const auto x = load<bf16>(from, i);
+            here |= bits((x >= low) & (x < high)) << (i * kWidth);
+        }
+        if (const auto values = count - block * kBlock; values < kBlock) {
+            here &= (std::uint64_t{1} << values) - 1;
+        }
+        for (; here != 0; here &= here - 1) {
+            indices[found++] = static_cast<std::int32_t>(block * kBlock) + __builtin_ctzll(here);
+        }
+    }
+    return found;
+}
+
+double restrict(const float* weights, std::size_t count, float least, float* sums) {
     double total = 0;
     for (std::size_t block = 0; block * kBlock < count; ++block) {
-        const auto values = load<bf16>(data, count, block);
-        const auto at = weights + block * kBlock;
-        Block kept;
-        __builtin_memcpy(&kept, at, sizeof kept);
-        const auto reached = block * kBlock <= last ? lowest : above;
-        for (std::size_t i = 0; i < kVectors; ++i) {
-            kept.x[i] = chosen((values.x[i] >= reached) & (kept.x[i] >= least), kept.x[i]);
-        }
-        __builtin_memcpy(at, &kept, sizeof kept);
-        if (block == last / kBlock) {
-            float here[kBlock];
-            __builtin_memcpy(here, &values, sizeof here);
-            for (auto i = last % kBlock + 1; i < kBlock; ++i) {
-                at[i] = here[i] == lowest ? 0 : at[i];
+        Floats lanes[kLanes]{};
+        if (sums[block] >= least) {
+            for (std::size_t i = 0; i < kVectors; ++i) {
+                Floats weight;
+                __builtin_memcpy(&weight, weights + block * kBlock + i * kWidth, sizeof weight);
+                add_reached(lanes[i % kLanes], weight, all(least), weight);
             }
-            __builtin_memcpy(&kept, at, sizeof kept);
         }
-        sums[block] = fold(kept, Sum());
+        sums[block] = fold(lanes, Sum());
         total += static_cast<double>(sums[block]);
     }
     return total;
@@ -192,8 +298,8 @@ struct Either<of_bf16, of_f32> {
 }  // namespace
 
 const Passes passes{Either<peak<true>, peak<false>>::call, Either<copy<true>, copy<false>>::call,
-                    Either<weigh<true>, weigh<false>>::call, Either<bin<true>, bin<false>>::call,
-                    Either<restrict<true>, restrict<false>>::call};
+                    Either<weigh<true>, weigh<false>>::call, Either<reach<true>, reach<false>>::call,
+                    Either<between<true>, between<false>>::call, restrict};
 
 }  // namespace sscc::sampling::SSCC_NAMESPACE
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -14,6 +14,21 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLeastWeight = 0x1p-124f;
+constexpr double kFew = 512;  // values between two thresholds that may be looked at one by one
+
+// Floats in their order as integers; -0 is directly below 0.
+std::int64_t order(float x) {
+    const auto bits = std::bit_cast<std::int32_t>(x);
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+float in_order(std::int64_t at) {
+    const auto bits = static_cast<std::int32_t>(at);
+    return std::bit_cast<float>(bits < 0 ? bits ^ 0x7fffffff : bits);
+}
+
+float above(float x) { return in_order(order(x + 0.0f) + 1); }
 
 // The widest vectors that the machine has, and that are no wider than `width`.
 const Passes& passes_of(int width) {
@@ -40,8 +55,8 @@ Selector::Selector(std::size_t vocabulary, int width) : passes_(passes_of(width)
     for (auto of_token : {&copy_, &values_, &weights_}) {
         of_token->resize(blocks * kBlock);
     }
-    bins_.resize(blocks * kBlock);
     tokens_.resize(vocabulary);
+    indices_.resize(blocks * kBlock);
     items_.reserve(vocabulary);
 }
 
@@ -65,100 +80,122 @@ std::span<float> Selector::copy() {
     return {copy_.data(), row_.count};
 }
 
-double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E)); }
+double Selector::normaliser() {
+    return passes_.weigh(row_.data, row_.bf16, row_.count, most_, static_cast<float>(kLog2E), nullptr, sums_.data());
+}
 
-// Weighs the values of a row; returns the sum of the weights.
-double Selector::weigh(const Row& row, float scale) {
-    return passes_.weigh(row.data, row.bf16, row.count, most_, scale, weights_.data(), sums_.data());
+// Brings the edges together, from a first guess where there is one, until few keys or only equal ones are between them.
+// `target` stays between their sums, those of every stride-th block.
+void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
+                      std::optional<std::pair<float, float>> guess) const {
+    for (int pass = 0;; ++pass) {
+        const auto first = order(low.key), span = order(high.key) - first;
+        const auto inside = (low.sum - high.sum) / (keys.counted ? 1 : static_cast<double>(low.key));
+        if (span <= 1 || inside * static_cast<double>(stride) <= kFew) {
+            return;
+        }
+        const auto step = guess ? guess->second - guess->first : (high.key - low.key) / 16;
+        const auto share = static_cast<float>((target - high.sum) / (low.sum - high.sum));
+        const auto from = guess ? guess->first - step : high.key - share * (high.key - low.key) - 1.5f * step;
+        const auto linear = std::isfinite(step) && (guess || pass % 2 != 0);
+        std::array<float, kThresholds> thresholds;
+        for (std::size_t i = 0; i < kThresholds; ++i) {
+            const auto part = static_cast<std::int64_t>(i + 1);
+            const auto at = linear ? order(from + static_cast<float>(i) * step) : first + span * part / 5;
+            thresholds[i] = in_order(std::clamp(at, first + 1, first + span - 1));
+        }
+        guess.reset();
+        std::array<double, kThresholds> sums;
+        passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted,
+                      thresholds.data(), sums.data());
+        for (std::size_t i = 0; i < kThresholds; ++i) {
+            if (sums[i] < target) {
+                high = {thresholds[i], sums[i]};
+                break;
+            }
+            low = {thresholds[i], sums[i]};
+        }
+    }
+}
+
+// The edges between which the last of the fewest largest keys is whose sum reaches `target`.
+void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) const {
+    constexpr std::size_t stride = 16;
+    if (keys.row.blocks() < 4 * stride) {
+        return narrow(keys, 1, target, low, high, {});
+    }
+    const std::array<float, kThresholds> all{low.key, low.key, low.key, low.key};
+    std::array<double, kThresholds> sums;
+    passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted, all.data(),
+                  sums.data());
+    Edge sampled_low{low.key, sums[0]}, sampled_high{high.key, 0};
+    narrow(keys, stride, target / low.sum * sums[0], sampled_low, sampled_high, {});
+    narrow(keys, 1, target, low, high, std::pair(sampled_low.key, sampled_high.key));
 }
 
 // Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
 Row Selector::keep_largest(std::size_t count) {
-    auto least = -kInfinity;
+    Edge low{-kInfinity, static_cast<double>(row_.count)}, high{above(most_), 0};
     if (count <= row_.blocks()) {  // `count` blocks have a maximum of at least the count-th largest maximum
         const auto first = values_.begin(), nth = first + static_cast<std::ptrdiff_t>(count - 1);
         std::nth_element(first, nth, std::copy_n(maxima_.begin(), row_.blocks(), first), std::greater<>());
-        least = *nth;
+        low.key = *nth;
+    } else if (count < row_.count) {
+        search({row_, maxima_.data(), true}, static_cast<double>(count), low, high);
     }
-    items_.clear();
-    for (std::size_t block = 0; block < row_.blocks(); ++block) {
-        if (maxima_[block] >= least) {
-            for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row_.count); ++i) {
-                if (row_[i] >= least) {
-                    items_.push_back({row_[i], static_cast<std::int32_t>(i)});
-                }
-            }
-        }
-    }
-    if (items_.size() > count) {
-        const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(count);
+    collect({row_, maxima_.data(), true}, low.key, high.key, row_);
+    auto last = Item{-kInfinity, std::numeric_limits<std::int32_t>::max()};
+    if (const auto missing = count - static_cast<std::size_t>(high.sum); missing < items_.size()) {
+        const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(missing - 1);
         std::nth_element(items_.begin(), nth, items_.end(), comes_first);
-        items_.erase(nth, items_.end());
-        std::sort(items_.begin(), items_.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+        last = *nth;
     }
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-        values_[i] = items_[i].value;
-        tokens_[i] = items_[i].token;
+    const auto found = passes_.between(row_.data, row_.bf16, row_.count, maxima_.data(), low.key, kInfinity,
+                                       indices_.data());
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < found; ++i) {
+        const Item item{row_[static_cast<std::size_t>(indices_[i])], indices_[i]};
+        values_[kept] = item.value;
+        tokens_[kept] = item.token;
+        kept += comes_first(last, item) ? 0 : 1;
     }
-    return {values_.data(), false, items_.size()};
+    return {values_.data(), false, kept};
 }
 
-// The last of the fewest values that weigh `share` of the total, the largest ones and of equal ones the first. Their
-// weights are added up in bins (a weight halves over 32 of them); in the bin where the share is reached, each value is
-// looked at.
-Selector::Item Selector::last_of(double share, const Row& row, float scale, double total) {
+// Puts the `values` of keys in low <= x < high into items_, in their order.
+void Selector::collect(const Keys& keys, float low, float high, const Row& values) {
+    const auto found = passes_.between(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, low, high,
+                                       indices_.data());
+    items_.clear();
+    for (std::size_t i = 0; i < found; ++i) {
+        items_.push_back({values[static_cast<std::size_t>(indices_[i])], indices_[i]});
+    }
+}
+
+// Leaves out all but the fewest values that weigh `share` of the total, the largest ones and of equal ones the first: a
+// weight that is below what it returns, or that it set to 0.
+float Selector::cut(double share, const Row& row, double total) {
     const auto target = share * total;
     // Values that weigh less than this have, all together, no more weight than what may be left out.
     const auto negligible = (1 - share) * total / static_cast<double>(row.count);
-    passes_.bin(row.data, row.bf16, row.count, most_, scale, bins_.data());
-    const auto each = [&](const auto& use) {  // use(index of a block's first value)
-        for (std::size_t block = 0; block < row.blocks(); ++block) {
-            if (static_cast<double>(sums_[block]) >= negligible) {
-                use(block * kBlock);
-            }
-        }
-    };
-    // Neighbours in the row add to sums of their own, because an addition to a sum waits for the one before. The weights
-    // of a bin differ by 2 % and those of the last one are 0, so that the sums are exact, in whatever order.
-    constexpr std::size_t sides = 4;
-    std::array<std::array<double, sides>, kBins> sums{};
-    each([&](std::size_t begin) {
-        for (auto i = begin; i < begin + kBlock; i += sides) {
-            for (std::size_t side = 0; side < sides; ++side) {
-                sums[bins_[i + side]][side] += static_cast<double>(weights_[i + side]);
-            }
-        }
-    });
-    double reached = 0, within = 0;  // the weight of the bins before the last one, and its own
-    std::size_t last = kBins;
-    for (std::size_t bin = 0; bin < kBins && (last == kBins || reached + within < target); ++bin) {
-        const auto sum = (sums[bin][0] + sums[bin][1]) + (sums[bin][2] + sums[bin][3]);
-        if (sum > 0) {
-            reached += within;
-            within = sum;
-            last = bin;
-        }
+    Edge low{std::max(static_cast<float>(negligible), kLeastWeight), total}, high{above(1), 0};
+    const Keys keys{{weights_.data(), false, row.count}, sums_.data(), false};
+    search(keys, target, low, high);
+    // A larger value may weigh less than a smaller one, by the rounding of both.
+    constexpr float rounding = 2e-6f;
+    const auto least = low.key * (1 - rounding), most = high.key * (1 + rounding);
+    collect(keys, least, most, row);
+    const auto weight = [&](const Item& item) { return weights_[static_cast<std::size_t>(item.token)]; };
+    auto reached = high.sum;
+    for (const auto& item : items_) {
+        reached -= weight(item) >= high.key ? static_cast<double>(weight(item)) : 0.0;
     }
-    items_.clear();
-    each([&](std::size_t begin) {
-        using Eight = std::uint16_t __attribute__((vector_size(16)));
-        for (auto i = begin; i < begin + kBlock; i += 8) {
-            Eight bins;
-            std::memcpy(&bins, bins_.data() + i, sizeof bins);
-            const auto found = std::bit_cast<std::array<std::uint64_t, 2>>(bins == static_cast<std::uint16_t>(last));
-            for (auto k = i; (found[0] | found[1]) != 0 && k < std::min(i + 8, row.count); ++k) {
-                if (bins_[k] == last) {
-                    items_.push_back({row[k], static_cast<std::int32_t>(k)});
-                }
-            }
-        }
-    });
     auto first = items_.begin(), end = items_.end();
     while (end - first > 1) {
         const auto middle = first + (end - first) / 2;
         std::nth_element(first, middle, end, comes_first);
         const auto more = std::accumulate(first, middle, reached, [&](double sum, const Item& item) {
-            return sum + static_cast<double>(weights_[static_cast<std::size_t>(item.token)]);
+            return sum + static_cast<double>(weight(item));
         });
         if (more >= target) {
             end = middle;
@@ -167,45 +204,59 @@ Selector::Item Selector::last_of(double share, const Row& row, float scale, doub
             first = middle;
         }
     }
-    return *first;
-}
-
-// Sets the weights to 0 that top_p and min_p leave out; returns the sum of the others.
-double Selector::restrict(const SamplingOptions& o, const Row& row, float scale, double total) {
-    const auto last = o.top_p < 1 ? last_of(o.top_p, row, scale, total) : Item{-kInfinity, 0};
-    auto least = static_cast<float>(o.min_p);
-    if (static_cast<double>(least) < o.min_p) {
-        least = std::nextafter(least, kInfinity);
+    for (auto item = end; item < items_.end(); ++item) {
+        weights_[static_cast<std::size_t>(item->token)] = 0;
     }
-    return passes_.restrict(row.data, row.bf16, row.count, last.value, std::nextafter(last.value, kInfinity),
-                            static_cast<std::size_t>(last.token), least, weights_.data(), sums_.data());
+    return least;
 }
 
-Selector::Candidates Selector::candidates(const SamplingOptions& o) {
-    const auto listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
-    const auto row = listed ? keep_largest(static_cast<std::size_t>(o.top_k)) : row_;
-    const auto scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
-    const auto total = weigh(row, scale);
-    return {row.count, listed, o.top_p < 1 || o.min_p > 0 ? restrict(o, row, scale, total) : total};
+Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weights) {
+    Candidates of{row_, false, kLeastWeight, 0, 0};
+    of.listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
+    if (of.listed) {
+        of.row = keep_largest(static_cast<std::size_t>(o.top_k));
+    }
+    of.scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
+    const auto restricts = o.top_p < 1 || o.min_p > 0;
+    weights |= restricts;
+    of.total = passes_.weigh(of.row.data, of.row.bf16, of.row.count, most_, of.scale,
+                             weights ? weights_.data() : nullptr, sums_.data());
+    if (o.top_p < 1) {
+        of.least = cut(o.top_p, of.row, of.total);
+    }
+    if (restricts) {
+        const auto least = static_cast<float>(o.min_p);
+        of.least = std::max(of.least, static_cast<double>(least) < o.min_p ? above(least) : least);
+        of.total = passes_.restrict(weights_.data(), of.row.count, of.least, sums_.data());
+    }
+    of.weighed = weights;
+    return of;
 }
 
 // The first candidate at which the running sum of the weights exceeds `uniform` of their total; where it never does,
 // the last candidate that has a weight.
 std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
-    const auto of = candidates(o);
+    const auto of = candidates(o, false);
     const auto target = uniform * of.total;
     double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
     std::size_t chosen = 0;
-    for (std::size_t block = 0; block * kBlock < of.count && !(sum > target); ++block) {
+    for (std::size_t block = 0; block < of.row.blocks() && !(sum > target); ++block) {
         if (sums_[block] > 0) {
             chosen = block;
             before = sum;
             sum += static_cast<double>(sums_[block]);
         }
     }
-    auto last = chosen * kBlock;
-    for (auto i = last; i < (chosen + 1) * kBlock && !(sum > target && before > target); ++i) {
-        if (weights_[i] > 0) {
+    const auto begin = chosen * kBlock;
+    if (!of.weighed) {
+        const auto block = of.row.from(begin);
+        float its_sum;
+        passes_.weigh(block.data, block.bf16, std::min(block.count, kBlock), most_, of.scale, weights_.data() + begin,
+                      &its_sum);
+    }
+    auto last = begin;
+    for (auto i = begin; i < begin + kBlock && !(sum > target && before > target); ++i) {
+        if (weights_[i] >= of.least) {
             last = i;
             before += static_cast<double>(weights_[i]);
         }
@@ -214,10 +265,10 @@ std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
 }
 
 std::vector<std::pair<std::int64_t, float>> Selector::kept(const SamplingOptions& o) {
-    const auto of = candidates(o);
+    const auto of = candidates(o, true);
     std::vector<std::pair<std::int64_t, float>> list;
-    for (std::size_t i = 0; i < of.count; ++i) {
-        if (weights_[i] > 0) {
+    for (std::size_t i = 0; i < of.row.count; ++i) {
+        if (weights_[i] >= of.least) {
             list.emplace_back(token(of, i), weights_[i]);
         }
     }

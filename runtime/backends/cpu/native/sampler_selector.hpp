@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38,6 +39,9 @@ struct Row {
                     : static_cast<const float*>(data)[i];
     }
     std::size_t blocks() const { return (count + kBlock - 1) / kBlock; }
+    Row from(std::size_t begin) const {
+        return {static_cast<const std::byte*>(data) + begin * (bf16 ? 2 : 4), bf16, count - begin};
+    }
 };
 
 // `peak` comes first, for each row anew; the other functions are for the row that it was called with last, and for one
@@ -82,18 +86,35 @@ class Selector {
         return a.value != b.value ? a.value > b.value : a.token < b.token;
     }
 
-    // What a draw chooses from: the values whose weight is above 0. The weights are in weights_, their sums in sums_.
-    struct Candidates {
-        std::size_t count;
-        bool listed;  // whether tokens_ has the tokens; otherwise value i is that of token i
-        double total;
+    // What a search is for: the sum of the largest keys, or how many they are. No key of a block is above its bound.
+    struct Keys {
+        Row row;
+        const float* bounds;
+        bool counted;
     };
 
+    // A threshold, and the sum of the keys that are not below it.
+    struct Edge {
+        float key;
+        double sum;
+    };
+
+    // What a draw chooses from: the values that weigh at least `least`. The sums of their weights by block are in sums_.
+    struct Candidates {
+        Row row;
+        bool listed;  // whether tokens_ has the tokens; otherwise value i is that of token i
+        float least, scale;
+        double total;
+        bool weighed = false;  // whether the weights are in weights_
+    };
+
+    void narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
+                std::optional<std::pair<float, float>> guess) const;
+    void search(const Keys& keys, double target, Edge& low, Edge& high) const;
+    void collect(const Keys& keys, float low, float high, const Row& values);
     Row keep_largest(std::size_t count);
-    double weigh(const Row& row, float scale);
-    Item last_of(double share, const Row& row, float scale, double total);
-    double restrict(const SamplingOptions& options, const Row& row, float scale, double total);
-    Candidates candidates(const SamplingOptions& options);
+    float cut(double share, const Row& row, double total);
+    Candidates candidates(const SamplingOptions& options, bool weights);
     std::int64_t token(const Candidates& of, std::size_t i) const {
         return of.listed ? tokens_[i] : static_cast<std::int64_t>(i);
     }
@@ -106,7 +127,7 @@ class Selector {
     std::vector<float> values_;         // the largest values, in the order of tokens
     std::vector<std::int32_t> tokens_;  // of values_
     std::vector<float> weights_, sums_;
-    std::vector<std::uint16_t> bins_;   // of the weights
+    std::vector<std::int32_t> indices_;  // of the values between two thresholds
     std::vector<Item> items_;           // among which the largest are looked for
 };
 
