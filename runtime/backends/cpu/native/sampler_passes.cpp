@@ -3,7 +3,8 @@
 // - Without contraction (-ffp-contract=off) and without functions of the C library whose rounding is its own, every
 //   width gives the same bits.
 // - No inline function or template from outside of this file is called here. The linker keeps one instance of each for
-//   the whole program, and that one could be made of instructions which the machine does not have.
+//   the whole program, and that one could be made of instructions which the machine does not have. Intrinsics are no
+//   such functions. They stand where compilers make several instructions of what is one.
 #include "sampler_passes.hpp"
 
 #if defined(__x86_64__)
@@ -30,14 +31,14 @@ using Four = float __attribute__((vector_size(16)));
 // The sums of a block and of a stretch of blocks are made in 16 lanes: value i with i + 16 and so on.
 constexpr std::size_t kLanes = 16 / kWidth;
 
-// Where the values of a block are; those of the row's last one are in `tail`, with minus infinity behind them.
+// Where the values of a block are. Those of an incomplete one are copied to `tail`, with minus infinity behind them.
 template <bool bf16>
 inline const char* block_of(const void* data, std::size_t count, std::size_t block, char (&tail)[kBlock * 4]) {
     constexpr std::size_t size = bf16 ? 2 : 4;
     const auto from = static_cast<const char*>(data) + block * kBlock * size;
     if (const auto found = count - block * kBlock; found < kBlock) {
+        constexpr std::uint32_t least = bf16 ? 0xff80 : 0xff800000;  // minus infinity
         for (std::size_t i = 0; i < kBlock; ++i) {
-            constexpr std::uint32_t least = bf16 ? 0xff80 : 0xff800000;  // minus infinity
             __builtin_memcpy(tail + i * size, &least, size);
         }
         __builtin_memcpy(tail, from, found * size);
@@ -60,11 +61,13 @@ inline Floats load(const char* from, std::size_t i) {
 #elif SSCC_WIDTH == 8
     const auto words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
     return reinterpret_cast<Floats>(reinterpret_cast<Words>(words) << 16);
+#elif defined(__x86_64__)
+    const auto halves = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * 8));
+    return reinterpret_cast<Floats>(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
 #else
-    using Halves = std::uint16_t __attribute__((vector_size(16)));
-    Halves halves{};
-    __builtin_memcpy(&halves, from + i * 8, 8);
-    return reinterpret_cast<Floats>(__builtin_shufflevector(Halves{}, halves, 0, 8, 1, 9, 2, 10, 3, 11));
+    std::uint16_t __attribute__((vector_size(8))) halves;
+    __builtin_memcpy(&halves, from + i * sizeof halves, sizeof halves);
+    return reinterpret_cast<Floats>(__builtin_convertvector(halves, Words) << 16);
 #endif
 }
 
@@ -112,19 +115,18 @@ struct Sum {
 template <class Join>
 inline float fold(const Floats (&lanes)[kLanes], Join join) {
 #if SSCC_WIDTH == 4
-    const Four four = join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]));
+    const Four x = join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]));
 #else
 #if SSCC_WIDTH == 8
-    const Eight eight = join(lanes[0], lanes[1]);
+    const Eight all = join(lanes[0], lanes[1]);
 #else
-    const auto x = lanes[0];
-    const Eight eight = join(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7),
-                             __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+    const auto& of = lanes[0];
+    const Eight all = join(Eight{of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]},
+                           Eight{of[8], of[9], of[10], of[11], of[12], of[13], of[14], of[15]});
 #endif
-    const Four four = join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+    const Four x = join(Four{all[0], all[1], all[2], all[3]}, Four{all[4], all[5], all[6], all[7]});
 #endif
-    const Four two = join(four, __builtin_shufflevector(four, four, 2, 3, 2, 3));
-    return join(two[0], two[1]);
+    return join(join(x[0], x[2]), join(x[1], x[3]));
 }
 
 // 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
@@ -215,14 +217,14 @@ void reach_as(const void* data, std::size_t count, const float* bounds, std::siz
     for (std::size_t at = 0; at < kThresholds; ++at) {
         sums[at] = 0;
     }
-    for (std::size_t begin = 0; begin * kBlock < count;) {
+    for (std::size_t block = 0; block * kBlock < count;) {
         Floats lanes[kThresholds][kLanes]{};
-        for (std::size_t visited = 0; visited < stretch && begin * kBlock < count; begin += stride) {
-            if (bounds[begin] < thresholds[0]) {
+        for (std::size_t added = 0; added < stretch && block * kBlock < count; block += stride) {
+            if (bounds[block] < thresholds[0]) {
                 continue;
             }
-            ++visited;
-            const auto from = block_of<bf16>(data, count, begin, tail);
+            ++added;
+            const auto from = block_of<bf16>(data, count, block, tail);
             for (std::size_t at = 0; at < kThresholds; ++at) {
                 for (std::size_t i = 0; i < kVectors; ++i) {
                     const auto x = load<bf16>(from, i);

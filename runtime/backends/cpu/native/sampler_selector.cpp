@@ -84,8 +84,11 @@ double Selector::normaliser() {
     return passes_.weigh(row_.data, row_.bf16, row_.count, most_, static_cast<float>(kLog2E), nullptr, sums_.data());
 }
 
-// Brings the edges together, from a first guess where there is one, until few keys or only equal ones are between them.
-// `target` stays between their sums, those of every stride-th block.
+// Brings the edges together until few keys or only equal ones are between them, while the sum of the keys stays below
+// `target` at one and not at the other; all sums are of every stride-th block. Where there is a guess of the edges, the
+// first thresholds are these and as far again to both sides. Every other pass then divides what is between the edges
+// evenly in the order of floats, which ends soon whatever the keys are; the others try close to where the target is if
+// the keys are spread evenly.
 void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
                       std::optional<std::pair<float, float>> guess) const {
     for (int pass = 0;; ++pass) {
@@ -100,8 +103,8 @@ void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge&
         const auto linear = std::isfinite(step) && (guess || pass % 2 != 0);
         std::array<float, kThresholds> thresholds;
         for (std::size_t i = 0; i < kThresholds; ++i) {
-            const auto part = static_cast<std::int64_t>(i + 1);
-            const auto at = linear ? order(from + static_cast<float>(i) * step) : first + span * part / 5;
+            const auto at = linear ? order(from + static_cast<float>(i) * step)
+                                   : first + span * static_cast<std::int64_t>(i + 1) / std::int64_t{kThresholds + 1};
             thresholds[i] = in_order(std::clamp(at, first + 1, first + span - 1));
         }
         guess.reset();
@@ -118,7 +121,8 @@ void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge&
     }
 }
 
-// The edges between which the last of the fewest largest keys is whose sum reaches `target`.
+// Brings the edges together around the last of the fewest largest keys whose sum reaches `target`. A sample of the
+// blocks, which costs little, says where to begin.
 void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) const {
     constexpr std::size_t stride = 16;
     if (keys.row.blocks() < 4 * stride) {
@@ -147,7 +151,7 @@ Row Selector::keep_largest(std::size_t count) {
     auto last = Item{-kInfinity, std::numeric_limits<std::int32_t>::max()};
     if (const auto missing = count - static_cast<std::size_t>(high.sum); missing < items_.size()) {
         const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(missing - 1);
-        std::nth_element(items_.begin(), nth, items_.end(), comes_first);
+        select(items_.begin(), nth, items_.end());
         last = *nth;
     }
     const auto found = passes_.between(row_.data, row_.bf16, row_.count, maxima_.data(), low.key, kInfinity,
@@ -157,7 +161,7 @@ Row Selector::keep_largest(std::size_t count) {
         const Item item{row_[static_cast<std::size_t>(indices_[i])], indices_[i]};
         values_[kept] = item.value;
         tokens_[kept] = item.token;
-        kept += comes_first(last, item) ? 0 : 1;
+        kept += (item.value > last.value) | ((item.value == last.value) & (item.token <= last.token));
     }
     return {values_.data(), false, kept};
 }
@@ -166,9 +170,17 @@ Row Selector::keep_largest(std::size_t count) {
 void Selector::collect(const Keys& keys, float low, float high, const Row& values) {
     const auto found = passes_.between(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, low, high,
                                        indices_.data());
-    items_.clear();
+    items_.resize(found);
     for (std::size_t i = 0; i < found; ++i) {
-        items_.push_back({values[static_cast<std::size_t>(indices_[i])], indices_[i]});
+        items_[i] = {values[static_cast<std::size_t>(indices_[i])], indices_[i]};
+    }
+    tied_ = std::all_of(items_.begin(), items_.end(), [&](const Item& item) { return item.value == items_[0].value; });
+}
+
+// As std::nth_element does. Equal values are in order as they are.
+void Selector::select(Items::iterator first, Items::iterator nth, Items::iterator end) const {
+    if (!tied_) {
+        std::nth_element(first, nth, end, comes_first);
     }
 }
 
@@ -193,7 +205,7 @@ float Selector::cut(double share, const Row& row, double total) {
     auto first = items_.begin(), end = items_.end();
     while (end - first > 1) {
         const auto middle = first + (end - first) / 2;
-        std::nth_element(first, middle, end, comes_first);
+        select(first, middle, end);
         const auto more = std::accumulate(first, middle, reached, [&](double sum, const Item& item) {
             return sum + static_cast<double>(weight(item));
         });

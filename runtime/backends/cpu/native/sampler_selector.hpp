@@ -82,6 +82,7 @@ class Selector {
         float value;
         std::int32_t token;  // or another index
     };
+    using Items = std::vector<Item>;
     static bool comes_first(const Item& a, const Item& b) {
         return a.value != b.value ? a.value > b.value : a.token < b.token;
     }
@@ -112,6 +113,7 @@ class Selector {
                 std::optional<std::pair<float, float>> guess) const;
     void search(const Keys& keys, double target, Edge& low, Edge& high) const;
     void collect(const Keys& keys, float low, float high, const Row& values);
+    void select(Items::iterator first, Items::iterator nth, Items::iterator end) const;
     Row keep_largest(std::size_t count);
     float cut(double share, const Row& row, double total);
     Candidates candidates(const SamplingOptions& options, bool weights);
@@ -128,7 +130,8 @@ class Selector {
     std::vector<std::int32_t> tokens_;  // of values_
     std::vector<float> weights_, sums_;
     std::vector<std::int32_t> indices_;  // of the values between two thresholds
-    std::vector<Item> items_;           // among which the largest are looked for
+    Items items_;                       // among which the largest are looked for
+    bool tied_ = false;                 // whether all of them are equal
 };
 
 }  // namespace sampling
