@@ -18,7 +18,7 @@ namespace {
 
 // A pick that reads at least so many values takes longer than threads need to wake up, which is some 40 us. What is not
 // greedy takes as long as about so many passes that look for the largest value. Both numbers were measured.
-constexpr std::int64_t kWorthWaking = 300'000;
+constexpr std::int64_t kWorthWaking = 600'000;
 constexpr std::int64_t kRounds = 8;
 
 // A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.

@@ -80,8 +80,17 @@ std::span<float> Selector::copy() {
     return {copy_.data(), row_.count};
 }
 
-double Selector::normaliser() {
-    return passes_.weigh(row_.data, row_.bf16, row_.count, most_, static_cast<float>(kLog2E), nullptr, sums_.data());
+double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E), nullptr, sums_.data()); }
+
+double Selector::weigh(const Row& row, float scale, float* weights, float* sums) const {
+    return passes_.weigh(row.data, row.bf16, row.count, most_, scale, weights, sums);
+}
+
+Selector::Sums Selector::reach(const Keys& keys, std::size_t stride, const Thresholds& thresholds) const {
+    Sums sums;
+    passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted, thresholds.data(),
+                  sums.data());
+    return sums;
 }
 
 // Brings the edges together until few keys or only equal ones are between them, while the sum of the keys stays below
@@ -101,16 +110,14 @@ void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge&
         const auto share = static_cast<float>((target - high.sum) / (low.sum - high.sum));
         const auto from = guess ? guess->first - step : high.key - share * (high.key - low.key) - 1.5f * step;
         const auto linear = std::isfinite(step) && (guess || pass % 2 != 0);
-        std::array<float, kThresholds> thresholds;
+        Thresholds thresholds;
         for (std::size_t i = 0; i < kThresholds; ++i) {
             const auto at = linear ? order(from + static_cast<float>(i) * step)
                                    : first + span * static_cast<std::int64_t>(i + 1) / std::int64_t{kThresholds + 1};
             thresholds[i] = in_order(std::clamp(at, first + 1, first + span - 1));
         }
         guess.reset();
-        std::array<double, kThresholds> sums;
-        passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted,
-                      thresholds.data(), sums.data());
+        const auto sums = reach(keys, stride, thresholds);
         for (std::size_t i = 0; i < kThresholds; ++i) {
             if (sums[i] < target) {
                 high = {thresholds[i], sums[i]};
@@ -128,10 +135,7 @@ void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) co
     if (keys.row.blocks() < 4 * stride) {
         return narrow(keys, 1, target, low, high, {});
     }
-    const std::array<float, kThresholds> all{low.key, low.key, low.key, low.key};
-    std::array<double, kThresholds> sums;
-    passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted, all.data(),
-                  sums.data());
+    const auto sums = reach(keys, stride, {low.key, high.key, high.key, high.key});
     Edge sampled_low{low.key, sums[0]}, sampled_high{high.key, 0};
     narrow(keys, stride, target / low.sum * sums[0], sampled_low, sampled_high, {});
     narrow(keys, 1, target, low, high, std::pair(sampled_low.key, sampled_high.key));
@@ -139,15 +143,16 @@ void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) co
 
 // Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
 Row Selector::keep_largest(std::size_t count) {
+    const Keys keys{row_, maxima_.data(), true};
     Edge low{-kInfinity, static_cast<double>(row_.count)}, high{above(most_), 0};
     if (count <= row_.blocks()) {  // `count` blocks have a maximum of at least the count-th largest maximum
         const auto first = values_.begin(), nth = first + static_cast<std::ptrdiff_t>(count - 1);
         std::nth_element(first, nth, std::copy_n(maxima_.begin(), row_.blocks(), first), std::greater<>());
         low.key = *nth;
     } else if (count < row_.count) {
-        search({row_, maxima_.data(), true}, static_cast<double>(count), low, high);
+        search(keys, static_cast<double>(count), low, high);
     }
-    collect({row_, maxima_.data(), true}, low.key, high.key, row_);
+    collect(keys, low.key, high.key, row_);
     auto last = Item{-kInfinity, std::numeric_limits<std::int32_t>::max()};
     if (const auto missing = count - static_cast<std::size_t>(high.sum); missing < items_.size()) {
         const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(missing - 1);
@@ -222,26 +227,23 @@ float Selector::cut(double share, const Row& row, double total) {
     return least;
 }
 
-Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weights) {
-    Candidates of{row_, false, kLeastWeight, 0, 0};
+// The weights are written where `weighed`, or where candidates depend on them.
+Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weighed) {
+    const auto restricts = o.top_p < 1 || o.min_p > 0;
+    Candidates of{row_};
     of.listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
     if (of.listed) {
         of.row = keep_largest(static_cast<std::size_t>(o.top_k));
     }
+    of.weighed = weighed || restricts;
     of.scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
-    const auto restricts = o.top_p < 1 || o.min_p > 0;
-    weights |= restricts;
-    of.total = passes_.weigh(of.row.data, of.row.bf16, of.row.count, most_, of.scale,
-                             weights ? weights_.data() : nullptr, sums_.data());
-    if (o.top_p < 1) {
-        of.least = cut(o.top_p, of.row, of.total);
-    }
+    of.total = weigh(of.row, of.scale, of.weighed ? weights_.data() : nullptr, sums_.data());
+    of.least = o.top_p < 1 ? cut(o.top_p, of.row, of.total) : kLeastWeight;
     if (restricts) {
         const auto least = static_cast<float>(o.min_p);
         of.least = std::max(of.least, static_cast<double>(least) < o.min_p ? above(least) : least);
         of.total = passes_.restrict(weights_.data(), of.row.count, of.least, sums_.data());
     }
-    of.weighed = weights;
     return of;
 }
 
@@ -261,10 +263,7 @@ std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
     }
     const auto begin = chosen * kBlock;
     if (!of.weighed) {
-        const auto block = of.row.from(begin);
-        float its_sum;
-        passes_.weigh(block.data, block.bf16, std::min(block.count, kBlock), most_, of.scale, weights_.data() + begin,
-                      &its_sum);
+        weigh(of.row.block(chosen), of.scale, weights_.data() + begin, &sums_[chosen]);
     }
     auto last = begin;
     for (auto i = begin; i < begin + kBlock && !(sum > target && before > target); ++i) {

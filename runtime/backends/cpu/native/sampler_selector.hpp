@@ -1,6 +1,8 @@
 // What the sampler does with one row of logits, and the arrays that it needs for that: a thread has one of its own.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -39,8 +41,9 @@ struct Row {
                     : static_cast<const float*>(data)[i];
     }
     std::size_t blocks() const { return (count + kBlock - 1) / kBlock; }
-    Row from(std::size_t begin) const {
-        return {static_cast<const std::byte*>(data) + begin * (bf16 ? 2 : 4), bf16, count - begin};
+    Row block(std::size_t at) const {
+        const auto begin = at * kBlock;
+        return {static_cast<const std::byte*>(data) + begin * (bf16 ? 2 : 4), bf16, std::min(kBlock, count - begin)};
     }
 };
 
@@ -87,7 +90,7 @@ class Selector {
         return a.value != b.value ? a.value > b.value : a.token < b.token;
     }
 
-    // What a search is for: the sum of the largest keys, or how many they are. No key of a block is above its bound.
+    // What a search is in: the largest keys are added up, or counted. No key of a block is above its bound.
     struct Keys {
         Row row;
         const float* bounds;
@@ -100,15 +103,20 @@ class Selector {
         double sum;
     };
 
-    // What a draw chooses from: the values that weigh at least `least`. The sums of their weights by block are in sums_.
+    // What a draw chooses from: the values that weigh at least `least`, by their weights.
     struct Candidates {
         Row row;
-        bool listed;  // whether tokens_ has the tokens; otherwise value i is that of token i
-        float least, scale;
-        double total;
-        bool weighed = false;  // whether the weights are in weights_
+        bool listed = false;  // whether tokens_ has the tokens; otherwise value i is that of token i
+        float least = 0, scale = 0;
+        bool weighed = false;  // whether the weights are in weights_; the sums of blocks always are in sums_
+        double total = 0;
     };
 
+    using Thresholds = std::array<float, kThresholds>;  // rising
+    using Sums = std::array<double, kThresholds>;
+
+    double weigh(const Row& row, float scale, float* weights, float* sums) const;
+    Sums reach(const Keys& keys, std::size_t stride, const Thresholds& thresholds) const;
     void narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
                 std::optional<std::pair<float, float>> guess) const;
     void search(const Keys& keys, double target, Edge& low, Edge& high) const;
@@ -116,22 +124,22 @@ class Selector {
     void select(Items::iterator first, Items::iterator nth, Items::iterator end) const;
     Row keep_largest(std::size_t count);
     float cut(double share, const Row& row, double total);
-    Candidates candidates(const SamplingOptions& options, bool weights);
+    Candidates candidates(const SamplingOptions& options, bool weighed);
     std::int64_t token(const Candidates& of, std::size_t i) const {
         return of.listed ? tokens_[i] : static_cast<std::int64_t>(i);
     }
 
     const Passes& passes_;
     Row row_{};
-    float most_ = 0;                    // the largest value of the row
-    std::vector<float> maxima_;         // of its blocks
-    std::vector<float> copy_;           // in f32
-    std::vector<float> values_;         // the largest values, in the order of tokens
-    std::vector<std::int32_t> tokens_;  // of values_
+    float most_ = 0;                     // the largest value of the row
+    std::vector<float> maxima_;          // of its blocks
+    std::vector<float> copy_;            // in f32
+    std::vector<float> values_;          // the largest values, in the order of tokens
+    std::vector<std::int32_t> tokens_;   // of values_
     std::vector<float> weights_, sums_;
-    std::vector<std::int32_t> indices_;  // of the values between two thresholds
-    Items items_;                       // among which the largest are looked for
-    bool tied_ = false;                 // whether all of them are equal
+    std::vector<std::int32_t> indices_;  // of keys between two thresholds
+    Items items_;                        // among which the largest are looked for
+    bool tied_ = false;                  // whether all of them are equal
 };
 
 }  // namespace sampling
