@@ -85,9 +85,17 @@ inline void load_pair(const char* from, std::size_t i, Floats& a, Floats& b) {
     }
 }
 
+inline void store(float* to, Floats x) { __builtin_memcpy(to, &x, sizeof x); }
+
 inline Floats all(float x) { return x - Floats{}; }
 
-inline Floats chosen(Ints mask, Floats x) { return mask ? x : Floats{}; }
+inline Floats chosen(Ints mask, Floats x) {
+#if SSCC_WIDTH == 16
+    return mask ? x : Floats{};
+#else
+    return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & mask);
+#endif
+}
 
 // Adds the addends of the values that are not below a threshold.
 inline void add_reached(Floats& sum, Floats x, Floats threshold, Floats addend) {
@@ -129,17 +137,27 @@ inline float fold(const Floats (&lanes)[kLanes], Join join) {
     return join(join(x[0], x[2]), join(x[1], x[3]));
 }
 
+constexpr std::size_t kTogether = 4;  // vectors that are worked on side by side, because one alone waits for itself
+
 // 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
-inline Floats power_of_two(Floats x) {
+inline void to_powers_of_two(Floats (&x)[kTogether]) {
     constexpr float magic = 12582912.0f;  // 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
-    const Floats shifted = x + magic, fraction = x - (shifted - magic);  // -1/2 .. 1/2
-    Floats p = 0.0013264727f * fraction + 0.009671513f;
-    p = p * fraction + 0.055507336f;
-    p = p * fraction + 0.24022242f;
-    p = p * fraction + 0.693147f;
-    p = p * fraction + 1.0f;
-    const auto bits = reinterpret_cast<Words>(p) + (reinterpret_cast<Words>(shifted) << 23);
-    return chosen(x >= -124.0f, reinterpret_cast<Floats>(bits));
+    Floats shifted[kTogether], fraction[kTogether], p[kTogether];
+    for (std::size_t v = 0; v < kTogether; ++v) {
+        shifted[v] = x[v] + magic;
+        fraction[v] = x[v] - (shifted[v] - magic);  // -1/2 .. 1/2
+        p[v] = all(0.0013264727f);
+    }
+    constexpr float coefficients[] = {0.009671513f, 0.055507336f, 0.24022242f, 0.693147f, 1.0f};
+    for (const auto coefficient : coefficients) {
+        for (std::size_t v = 0; v < kTogether; ++v) {
+            p[v] = p[v] * fraction[v] + coefficient;
+        }
+    }
+    for (std::size_t v = 0; v < kTogether; ++v) {
+        const auto bits = reinterpret_cast<Words>(p[v]) + (reinterpret_cast<Words>(shifted[v]) << 23);
+        x[v] = chosen(x[v] >= -124.0f, reinterpret_cast<Floats>(bits));
+    }
 }
 
 // Bit i is that of value i.
@@ -183,30 +201,40 @@ void copy(const void* data, std::size_t count, float* to) {
     for (std::size_t block = 0; block * kBlock < count; ++block) {
         const auto from = block_of<bf16>(data, count, block, tail);
         for (std::size_t i = 0; i < kVectors; ++i) {
-            const auto x = load<bf16>(from, i);
-            __builtin_memcpy(to + block * kBlock + i * kWidth, &x, sizeof x);
+            store(to + block * kBlock + i * kWidth, load<bf16>(from, i));
         }
     }
 }
 
-template <bool bf16>
-double weigh(const void* data, std::size_t count, float most, float scale, float* weights, float* sums) {
+template <bool bf16, bool kept>
+double weigh_as(const void* data, std::size_t count, float most, float scale, float* weights, float* sums) {
     double total = 0;
     char tail[kBlock * 4];
     for (std::size_t block = 0; block * kBlock < count; ++block) {
         const auto from = block_of<bf16>(data, count, block, tail);
         Floats lanes[kLanes]{};
-        for (std::size_t i = 0; i < kVectors; ++i) {
-            const auto weight = power_of_two((load<bf16>(from, i) - most) * scale);
-            if (weights != nullptr) {
-                __builtin_memcpy(weights + block * kBlock + i * kWidth, &weight, sizeof weight);
+        for (std::size_t i = 0; i < kVectors; i += kTogether) {
+            Floats x[kTogether];
+            for (std::size_t v = 0; v < kTogether; ++v) {
+                x[v] = (load<bf16>(from, i + v) - most) * scale;
             }
-            lanes[i % kLanes] += weight;
+            to_powers_of_two(x);
+            for (std::size_t v = 0; v < kTogether; ++v) {
+                lanes[v % kLanes] += x[v];
+            }
+            for (std::size_t v = 0; kept && v < kTogether; ++v) {
+                store(weights + block * kBlock + (i + v) * kWidth, x[v]);
+            }
         }
         sums[block] = fold(lanes, Sum());
         total += static_cast<double>(sums[block]);
     }
     return total;
+}
+
+template <bool bf16>
+double weigh(const void* data, std::size_t count, float most, float scale, float* weights, float* sums) {
+    return (weights != nullptr ? weigh_as<bf16, true> : weigh_as<bf16, false>)(data, count, most, scale, weights, sums);
 }
 
 template <bool bf16, bool counted>
