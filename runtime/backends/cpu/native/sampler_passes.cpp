@@ -28,7 +28,7 @@ using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
 using Eight = float __attribute__((vector_size(32)));
 using Four = float __attribute__((vector_size(16)));
 
-// The sums of a block and of a stretch of blocks are made in 16 lanes: value i with i + 16 and so on.
+// Sums, of a block or of several, are made in 16 lanes: value i with i + 16 and so on. So many vectors have them.
 constexpr std::size_t kLanes = 16 / kWidth;
 
 // Where the values of a block are. Those of an incomplete one are copied to `tail`, with minus infinity behind them.
@@ -89,13 +89,7 @@ inline void store(float* to, Floats x) { __builtin_memcpy(to, &x, sizeof x); }
 
 inline Floats all(float x) { return x - Floats{}; }
 
-inline Floats chosen(Ints mask, Floats x) {
-#if SSCC_WIDTH == 16
-    return mask ? x : Floats{};
-#else
-    return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & mask);
-#endif
-}
+inline Floats chosen(Ints mask, Floats x) { return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & mask); }
 
 // Adds the addends of the values that are not below a threshold.
 inline void add_reached(Floats& sum, Floats x, Floats threshold, Floats addend) {
@@ -126,13 +120,13 @@ inline float fold(const Floats (&lanes)[kLanes], Join join) {
     const Four x = join(join(lanes[0], lanes[2]), join(lanes[1], lanes[3]));
 #else
 #if SSCC_WIDTH == 8
-    const Eight all = join(lanes[0], lanes[1]);
+    const Eight eight = join(lanes[0], lanes[1]);
 #else
     const auto& of = lanes[0];
-    const Eight all = join(Eight{of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]},
-                           Eight{of[8], of[9], of[10], of[11], of[12], of[13], of[14], of[15]});
+    const Eight eight = join(Eight{of[0], of[1], of[2], of[3], of[4], of[5], of[6], of[7]},
+                             Eight{of[8], of[9], of[10], of[11], of[12], of[13], of[14], of[15]});
 #endif
-    const Four x = join(Four{all[0], all[1], all[2], all[3]}, Four{all[4], all[5], all[6], all[7]});
+    const Four x = join(Four{eight[0], eight[1], eight[2], eight[3]}, Four{eight[4], eight[5], eight[6], eight[7]});
 #endif
     return join(join(x[0], x[2]), join(x[1], x[3]));
 }
