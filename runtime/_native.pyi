@@ -154,12 +154,13 @@ class BatchSampler:
     One call at a time: what comes while another thread is in a function raises UsageError.
     """
 
-    def __init__(self, slots: int, vocab_size: int, *, team: Team | None = None) -> None:
+    def __init__(self, slots: int, vocab_size: int, *, team: Team | None = None, width: int = 16) -> None:
         """Makes a sampler for logits [slots, vocab_size].
 
         Args:
             team: shares the slots of a pick that is worth it. Where it does another job, or belongs to the parent of
                 this process, the calling thread picks alone. Either gives the same results.
+            width: at most so many f32 are in a vector of the CPU: 16, 8 or 4. Each gives the same results.
 
         Raises UsageError for a size below 1 and for a vocabulary that does not fit in 31 bits, MemoryError for one too
         large for this machine.

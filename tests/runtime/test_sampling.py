@@ -570,3 +570,22 @@ def test_two_threads_at_once_are_refused_or_come_one_after_the_other() -> None:
         again.start(slot, Sampling(1.0, 0, 0.9, seed=slot), [])
     expected = [int(t) for _ in range(len(picked) // 4) for t in again.pick(logits, np.ones(4, bool))]
     assert sorted(picked) == sorted(expected)
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 4.0, 1e37])
+def test_vectors_of_every_width_give_the_same_bits(bf16: bool, spread: float) -> None:
+    logits = (np.random.default_rng(3).standard_normal((1, 5003)) * spread).astype(np.float32)
+    logits[:, ::7] = -np.inf
+    rows = (logits.view(np.uint32) >> 16).astype(np.uint16) if bf16 else logits
+    options = {"temperature": 0.8, "top_k": 0, "top_p": 0.9, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 5}
+    found = []
+    for width in (4, 8, 16):
+        sampler = _native.BatchSampler(1, logits.shape[1], width=width)
+        sampler.start(
+            0, np.arange(9), **options, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=[], logprobs=5
+        )
+        token = np.zeros(1, np.int64)
+        assert sampler.pick(rows, np.ones(1, bool), token) is None
+        found.append((token[0], sampler.logprobs(0), sampler.kept(0, rows)))
+    assert found[0] == found[1] == found[2]

@@ -75,8 +75,8 @@ nb::object logprobs(const Sampler& sampler, std::int64_t slot) {
 void add_sampler(nb::module_& m) {
     const auto array = [](const char* name) { return nb::arg(name).noconvert(); };
     nb::class_<Sampler>(m, "BatchSampler")
-        .def(nb::init<std::int64_t, std::int64_t, std::shared_ptr<Team>>(), nb::arg("slots"),
-             nb::arg("vocab_size"), nb::kw_only(), nb::arg("team") = nb::none())
+        .def(nb::init<std::int64_t, std::int64_t, std::shared_ptr<Team>, int>(), nb::arg("slots"),
+             nb::arg("vocab_size"), nb::kw_only(), nb::arg("team") = nb::none(), nb::arg("width") = 16)
         .def("start", &start, nb::arg("slot"), array("prompt"), nb::kw_only(), nb::arg("temperature"),
              nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition_penalty"),
              nb::arg("presence_penalty"), nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("logit_bias"),

@@ -18,7 +18,7 @@ namespace {
 
 // A pick that reads at least so many values takes longer than threads need to wake up, which is some 40 us. What is not
 // greedy takes as long as about so many passes that look for the largest value. Both numbers were measured.
-constexpr std::int64_t kWorthWaking = 300'000;
+constexpr std::int64_t kWorthWaking = 600'000;
 constexpr std::int64_t kRounds = 8;
 
 // A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.
@@ -65,7 +65,7 @@ bool Sampler::Slot::penalises() const {
     return options.repetition_penalty != 1 || options.presence_penalty != 0 || options.frequency_penalty != 0;
 }
 
-Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team)
+Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team, int width)
     : team_(std::move(team)) {
     if (slots < 1) {
         throw UsageError("a sampler of " + std::to_string(slots) + " slots");
@@ -78,7 +78,7 @@ Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Te
     active_.resize(slots_.size());
     const auto members = team_ == nullptr ? 1 : std::min<std::int64_t>(team_->size(), slots);
     for (std::int64_t member = 0; member < members; ++member) {
-        selectors_.emplace_back(static_cast<std::size_t>(vocabulary));
+        selectors_.emplace_back(static_cast<std::size_t>(vocabulary), width);
     }
 }
 

@@ -36,8 +36,8 @@ class Sampler {
   public:
     // Where a pick is worth it, `team` divides its slots among its threads. The calling thread picks alone where there
     // is no team, or where it does another job. Throws UsageError for fewer than 1 slot or a vocabulary that is empty
-    // or does not fit in 31 bits, and std::bad_alloc.
-    Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr);
+    // or does not fit in 31 bits, and std::bad_alloc. Vectors have at most `width` values, which changes no result.
+    Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr, int width = 16);
 
     // Begins a sequence in a slot, in place of the one there; `logprobs`: how many of the likeliest tokens to tell per
     // token. Throws UsageError for a slot, a token or a count out of range.

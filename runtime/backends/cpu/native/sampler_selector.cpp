@@ -1,11 +1,9 @@
-// Compiled without contraction (-ffp-contract=off), with vectors that every machine has and without functions of the C
-// library whose rounding is its own, so that every machine gives the same bits.
 #include "sampler_selector.hpp"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -16,72 +14,40 @@ namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLeastWeight = 0x1p-124f;
+constexpr double kFew = 512;  // values between two thresholds that may be looked at one by one
 
-constexpr std::size_t kWidth = 4;
-using Floats = float __attribute__((vector_size(4 * kWidth)));
-using Ints = std::int32_t __attribute__((vector_size(4 * kWidth)));
-using Words = std::uint32_t __attribute__((vector_size(4 * kWidth)));
-using Block = std::array<Floats, kBlock / kWidth>;
-using Scalars = std::array<float, kBlock>;
-
-Block load(const float* from) {
-    Block x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
+// Floats in their order as integers; -0 is directly below 0.
+std::int64_t order(float x) {
+    const auto bits = std::bit_cast<std::int32_t>(x);
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
 }
 
-// The values of one block; minus infinity behind the row's last one.
-Block load(const Row& row, std::size_t block) {
-    const auto begin = block * kBlock, found = std::min(kBlock, row.count - begin);
-    if (!row.bf16 && found == kBlock) {
-        return load(static_cast<const float*>(row.data) + begin);
-    }
-    std::array<std::uint16_t, kBlock> halves;
-    if (row.bf16 && found == kBlock) {
-        std::memcpy(&halves, static_cast<const std::uint16_t*>(row.data) + begin, sizeof halves);
-        std::array<std::uint32_t, kBlock> words;
-        std::transform(halves.begin(), halves.end(), words.begin(), [](std::uint32_t half) { return half << 16; });
-        return std::bit_cast<Block>(words);
-    }
-    Scalars x;
-    x.fill(-kInfinity);
-    for (std::size_t i = 0; i < found; ++i) {
-        x[i] = row[begin + i];
-    }
-    return std::bit_cast<Block>(x);
+float in_order(std::int64_t at) {
+    const auto bits = static_cast<std::int32_t>(at);
+    return std::bit_cast<float>(bits < 0 ? bits ^ 0x7fffffff : bits);
 }
 
-void store(float* to, const Block& x) { std::memcpy(to, &x, sizeof x); }
+float above(float x) { return in_order(order(x + 0.0f) + 1); }
 
-bool any(Words mask) { return (mask[0] | mask[1] | mask[2] | mask[3]) != 0; }
-
-// Joins a block's values in the order of 16 lanes: value i with i + 16 and so on, then lane i with i + 8, with i + 4 ..
-template <class Join>
-float fold(Block x, const Join& join) {
-    for (std::size_t i = 4; i < x.size(); ++i) {
-        x[i % 4] = join(x[i % 4], x[i]);
+// The widest vectors that the machine has, and that are no wider than `width`.
+const Passes& passes_of(int width) {
+#if defined(__x86_64__)
+    if (width >= 16 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        return width16::passes;
     }
-    const auto four = join(join(x[0], x[2]), join(x[1], x[3]));
-    return join(join(four[0], four[2]), join(four[1], four[3]));
-}
-
-constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };
-
-// 2**x, with a relative error of 2e-7 and exactly 1 at 0, for x <= 0; or 0 for x below -124 and for NaN.
-Floats power_of_two(Floats x) {
-    constexpr float magic = 12582912.0f;  // 1.5 * 2**23: adding it rounds to an integer, in the lowest bits
-    const Floats shifted = x + magic, fraction = x - (shifted - magic);  // -1/2 .. 1/2
-    Floats p = 0.0013264727f * fraction + 0.009671513f;
-    for (const auto factor : {0.055507336f, 0.24022242f, 0.693147f, 1.0f}) {
-        p = p * fraction + factor;
+    if (width >= 8 && __builtin_cpu_supports("avx2")) {
+        return width8::passes;
     }
-    const Words bits = std::bit_cast<Words>(p) + (std::bit_cast<Words>(shifted) << 23);
-    return std::bit_cast<Floats>(bits & std::bit_cast<Words>(x >= -124.0f));
+#endif
+    static_cast<void>(width);
+    return width4::passes;
 }
 
 }  // namespace
 
-Selector::Selector(std::size_t vocabulary) {
+Selector::Selector(std::size_t vocabulary, int width) : passes_(passes_of(width)) {
     const auto blocks = (vocabulary + kBlock - 1) / kBlock;
     for (auto of_block : {&maxima_, &sums_}) {
         of_block->resize(blocks);
@@ -90,22 +56,14 @@ Selector::Selector(std::size_t vocabulary) {
         of_token->resize(blocks * kBlock);
     }
     tokens_.resize(vocabulary);
+    indices_.resize(blocks * kBlock);
     items_.reserve(vocabulary);
 }
 
 float Selector::peak(const Row& row) {
     row_ = row;
-    most_ = -kInfinity;
-    Words nan{};
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        const auto values = load(row, block);
-        for (const auto& x : values) {
-            nan |= std::bit_cast<Words>(x != x);
-        }
-        maxima_[block] = fold(values, larger);
-        most_ = larger(maxima_[block], most_);
-    }
-    return any(nan) ? std::numeric_limits<float>::quiet_NaN() : most_;
+    most_ = passes_.peak(row.data, row.bf16, row.count, maxima_.data());
+    return most_;
 }
 
 std::int64_t Selector::first_largest() const {
@@ -118,106 +76,143 @@ std::int64_t Selector::first_largest() const {
 }
 
 std::span<float> Selector::copy() {
-    for (std::size_t block = 0; block < row_.blocks(); ++block) {
-        store(copy_.data() + block * kBlock, load(row_, block));
-    }
+    passes_.copy(row_.data, row_.bf16, row_.count, copy_.data());
     return {copy_.data(), row_.count};
 }
 
-double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E)); }
+double Selector::normaliser() { return weigh(row_, static_cast<float>(kLog2E), nullptr, sums_.data()); }
 
-// Weighs the values of a row; returns the sum of the weights.
-double Selector::weigh(const Row& row, float scale) {
-    double total = 0;
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        auto values = load(row, block);
-        for (auto& x : values) {
-            x = power_of_two((x - most_) * scale);
+double Selector::weigh(const Row& row, float scale, float* weights, float* sums) const {
+    return passes_.weigh(row.data, row.bf16, row.count, most_, scale, weights, sums);
+}
+
+Selector::Sums Selector::reach(const Keys& keys, std::size_t stride, const Thresholds& thresholds) const {
+    Sums sums;
+    passes_.reach(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, stride, keys.counted, thresholds.data(),
+                  sums.data());
+    return sums;
+}
+
+// Brings the edges together until few keys or only equal ones are between them, while the sum of the keys stays below
+// `target` at one and not at the other; all sums are of every stride-th block. Where there is a guess of the edges, the
+// first thresholds are these and as far again to both sides. Every other pass then divides what is between the edges
+// evenly in the order of floats, which ends soon whatever the keys are; the others try close to where the target is if
+// the keys are spread evenly.
+void Selector::narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
+                      std::optional<std::pair<float, float>> guess) const {
+    for (int pass = 0;; ++pass) {
+        const auto first = order(low.key), span = order(high.key) - first;
+        const auto inside = (low.sum - high.sum) / (keys.counted ? 1 : static_cast<double>(low.key));
+        if (span <= 1 || inside * static_cast<double>(stride) <= kFew) {
+            return;
         }
-        store(weights_.data() + block * kBlock, values);
-        sums_[block] = fold(values, std::plus<>());
-        total += static_cast<double>(sums_[block]);
+        const auto step = guess ? guess->second - guess->first : (high.key - low.key) / 16;
+        const auto share = static_cast<float>((target - high.sum) / (low.sum - high.sum));
+        const auto from = guess ? guess->first - step : high.key - share * (high.key - low.key) - 1.5f * step;
+        const auto linear = std::isfinite(step) && (guess || pass % 2 != 0);
+        Thresholds thresholds;
+        for (std::size_t i = 0; i < kThresholds; ++i) {
+            const auto at = linear ? order(from + static_cast<float>(i) * step)
+                                   : first + span * static_cast<std::int64_t>(i + 1) / std::int64_t{kThresholds + 1};
+            thresholds[i] = in_order(std::clamp(at, first + 1, first + span - 1));
+        }
+        guess.reset();
+        const auto sums = reach(keys, stride, thresholds);
+        for (std::size_t i = 0; i < kThresholds; ++i) {
+            if (sums[i] < target) {
+                high = {thresholds[i], sums[i]};
+                break;
+            }
+            low = {thresholds[i], sums[i]};
+        }
     }
-    return total;
+}
+
+// Brings the edges together around the last of the fewest largest keys whose sum reaches `target`. A sample of the
+// blocks, which costs little, says where to begin.
+void Selector::search(const Keys& keys, double target, Edge& low, Edge& high) const {
+    constexpr std::size_t stride = 16;
+    if (keys.row.blocks() < 4 * stride) {
+        return narrow(keys, 1, target, low, high, {});
+    }
+    const auto sums = reach(keys, stride, {low.key, high.key, high.key, high.key});
+    Edge sampled_low{low.key, sums[0]}, sampled_high{high.key, 0};
+    narrow(keys, stride, target / low.sum * sums[0], sampled_low, sampled_high, {});
+    narrow(keys, 1, target, low, high, std::pair(sampled_low.key, sampled_high.key));
 }
 
 // Puts the `count` largest values into values_ and their tokens into tokens_, in the order of tokens.
 Row Selector::keep_largest(std::size_t count) {
-    auto least = -kInfinity;
+    const Keys keys{row_, maxima_.data(), true};
+    Edge low{-kInfinity, static_cast<double>(row_.count)}, high{above(most_), 0};
     if (count <= row_.blocks()) {  // `count` blocks have a maximum of at least the count-th largest maximum
         const auto first = values_.begin(), nth = first + static_cast<std::ptrdiff_t>(count - 1);
         std::nth_element(first, nth, std::copy_n(maxima_.begin(), row_.blocks(), first), std::greater<>());
-        least = *nth;
+        low.key = *nth;
+    } else if (count < row_.count) {
+        search(keys, static_cast<double>(count), low, high);
     }
-    items_.clear();
-    for (std::size_t block = 0; block < row_.blocks(); ++block) {
-        if (maxima_[block] >= least) {
-            for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row_.count); ++i) {
-                if (row_[i] >= least) {
-                    items_.push_back({row_[i], static_cast<std::int32_t>(i)});
-                }
-            }
-        }
+    collect(keys, low.key, high.key, row_);
+    auto last = Item{-kInfinity, std::numeric_limits<std::int32_t>::max()};
+    if (const auto missing = count - static_cast<std::size_t>(high.sum); missing < items_.size()) {
+        const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(missing - 1);
+        select(items_.begin(), nth, items_.end());
+        last = *nth;
     }
-    if (items_.size() > count) {
-        const auto nth = items_.begin() + static_cast<std::ptrdiff_t>(count);
-        std::nth_element(items_.begin(), nth, items_.end(), comes_first);
-        items_.erase(nth, items_.end());
-        std::sort(items_.begin(), items_.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+    const auto found = passes_.between(row_.data, row_.bf16, row_.count, maxima_.data(), low.key, kInfinity,
+                                       indices_.data());
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < found; ++i) {
+        const Item item{row_[static_cast<std::size_t>(indices_[i])], indices_[i]};
+        values_[kept] = item.value;
+        tokens_[kept] = item.token;
+        kept += (item.value > last.value) | ((item.value == last.value) & (item.token <= last.token));
     }
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-        values_[i] = items_[i].value;
-        tokens_[i] = items_[i].token;
-    }
-    return {values_.data(), false, items_.size()};
+    return {values_.data(), false, kept};
 }
 
-// The last of the fewest values that weigh `share` of the total, the largest ones and of equal ones the first. Their
-// weights are added up in bins (a weight halves over 32 of them); in the bin where the share is reached, each value is
-// looked at.
-Selector::Item Selector::last_of(double share, const Row& row, float scale, double total) {
-    constexpr int bins = 4096;
+// Puts the `values` of keys in low <= x < high into items_, in their order.
+void Selector::collect(const Keys& keys, float low, float high, const Row& values) {
+    const auto found = passes_.between(keys.row.data, keys.row.bf16, keys.row.count, keys.bounds, low, high,
+                                       indices_.data());
+    items_.resize(found);
+    for (std::size_t i = 0; i < found; ++i) {
+        items_[i] = {values[static_cast<std::size_t>(indices_[i])], indices_[i]};
+    }
+    tied_ = std::all_of(items_.begin(), items_.end(), [&](const Item& item) { return item.value == items_[0].value; });
+}
+
+// As std::nth_element does. Equal values are in order as they are.
+void Selector::select(Items::iterator first, Items::iterator nth, Items::iterator end) const {
+    if (!tied_) {
+        std::nth_element(first, nth, end, comes_first);
+    }
+}
+
+// Leaves out all but the fewest values that weigh `share` of the total, the largest ones and of equal ones the first: a
+// weight that is below what it returns, or that it set to 0.
+float Selector::cut(double share, const Row& row, double total) {
     const auto target = share * total;
     // Values that weigh less than this have, all together, no more weight than what may be left out.
     const auto negligible = (1 - share) * total / static_cast<double>(row.count);
-    const auto each = [&](const auto& use) {  // use(index, bin)
-        for (std::size_t block = 0; block < row.blocks(); ++block) {
-            if (static_cast<double>(sums_[block]) >= negligible) {
-                const auto values = load(row, block);
-                std::array<Ints, kBlock / kWidth> vectors;
-                for (std::size_t i = 0; i < values.size(); ++i) {
-                    const Floats at = (most_ - values[i]) * scale * 32, last = bins - 1.0f - Floats{};
-                    vectors[i] = __builtin_convertvector(at < last ? at : last, Ints);  // NaN becomes the last bin
-                }
-                const auto of = std::bit_cast<std::array<int, kBlock>>(vectors);
-                for (auto i = block * kBlock; i < std::min((block + 1) * kBlock, row.count); ++i) {
-                    use(i, of[i % kBlock]);
-                }
-            }
-        }
-    };
-    std::array<double, bins> sums{};
-    each([&](std::size_t i, int bin) { sums[static_cast<std::size_t>(bin)] += static_cast<double>(weights_[i]); });
-    double reached = 0;
-    int last = -1;
-    for (int bin = 0; bin < bins && (last < 0 || reached + sums[static_cast<std::size_t>(last)] < target); ++bin) {
-        if (sums[static_cast<std::size_t>(bin)] > 0) {
-            reached += last < 0 ? 0 : sums[static_cast<std::size_t>(last)];
-            last = bin;
-        }
+    Edge low{std::max(static_cast<float>(negligible), kLeastWeight), total}, high{above(1), 0};
+    const Keys keys{{weights_.data(), false, row.count}, sums_.data(), false};
+    search(keys, target, low, high);
+    // A larger value may weigh less than a smaller one, by the rounding of both.
+    constexpr float rounding = 2e-6f;
+    const auto least = low.key * (1 - rounding), most = high.key * (1 + rounding);
+    collect(keys, least, most, row);
+    const auto weight = [&](const Item& item) { return weights_[static_cast<std::size_t>(item.token)]; };
+    auto reached = high.sum;
+    for (const auto& item : items_) {
+        reached -= weight(item) >= high.key ? static_cast<double>(weight(item)) : 0.0;
     }
-    items_.clear();
-    each([&](std::size_t i, int bin) {
-        if (bin == last) {
-            items_.push_back({row[i], static_cast<std::int32_t>(i)});
-        }
-    });
     auto first = items_.begin(), end = items_.end();
     while (end - first > 1) {
         const auto middle = first + (end - first) / 2;
-        std::nth_element(first, middle, end, comes_first);
+        select(first, middle, end);
         const auto more = std::accumulate(first, middle, reached, [&](double sum, const Item& item) {
-            return sum + static_cast<double>(weights_[static_cast<std::size_t>(item.token)]);
+            return sum + static_cast<double>(weight(item));
         });
         if (more >= target) {
             end = middle;
@@ -226,66 +221,53 @@ Selector::Item Selector::last_of(double share, const Row& row, float scale, doub
             first = middle;
         }
     }
-    return *first;
+    for (auto item = end; item < items_.end(); ++item) {
+        weights_[static_cast<std::size_t>(item->token)] = 0;
+    }
+    return least;
 }
 
-// Sets the weights to 0 that top_p and min_p leave out; returns the sum of the others.
-double Selector::restrict(const SamplingOptions& o, const Row& row, float scale, double total) {
-    const auto last = o.top_p < 1 ? last_of(o.top_p, row, scale, total) : Item{-kInfinity, 0};
-    const auto last_token = static_cast<std::size_t>(last.token);
-    const auto above = std::nextafter(last.value, kInfinity);
-    auto least = static_cast<float>(o.min_p);
-    if (static_cast<double>(least) < o.min_p) {
-        least = std::nextafter(least, kInfinity);
+// The weights are written where `weighed`, or where candidates depend on them.
+Selector::Candidates Selector::candidates(const SamplingOptions& o, bool weighed) {
+    const auto restricts = o.top_p < 1 || o.min_p > 0;
+    Candidates of{row_};
+    of.listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
+    if (of.listed) {
+        of.row = keep_largest(static_cast<std::size_t>(o.top_k));
     }
-    double left = 0;
-    for (std::size_t block = 0; block < row.blocks(); ++block) {
-        const auto values = load(row, block);
-        const auto at = weights_.data() + block * kBlock;
-        auto weights = load(at);
-        const auto lowest = block * kBlock <= last_token ? last.value : above;
-        for (std::size_t i = 0; i < weights.size(); ++i) {
-            const auto kept = (values[i] >= lowest) & (weights[i] >= least);
-            weights[i] = std::bit_cast<Floats>(std::bit_cast<Words>(weights[i]) & std::bit_cast<Words>(kept));
-        }
-        store(at, weights);
-        if (block == last_token / kBlock) {
-            for (auto i = last_token % kBlock + 1; i < kBlock; ++i) {
-                at[i] = std::bit_cast<Scalars>(values)[i] == last.value ? 0 : at[i];
-            }
-            weights = load(at);
-        }
-        sums_[block] = fold(weights, std::plus<>());
-        left += static_cast<double>(sums_[block]);
+    of.weighed = weighed || restricts;
+    of.scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
+    of.total = weigh(of.row, of.scale, of.weighed ? weights_.data() : nullptr, sums_.data());
+    of.least = o.top_p < 1 ? cut(o.top_p, of.row, of.total) : kLeastWeight;
+    if (restricts) {
+        const auto least = static_cast<float>(o.min_p);
+        of.least = std::max(of.least, static_cast<double>(least) < o.min_p ? above(least) : least);
+        of.total = passes_.restrict(weights_.data(), of.row.count, of.least, sums_.data());
     }
-    return left;
-}
-
-Selector::Candidates Selector::candidates(const SamplingOptions& o) {
-    const auto listed = o.top_k > 0 && static_cast<std::size_t>(o.top_k) < row_.count;
-    const auto row = listed ? keep_largest(static_cast<std::size_t>(o.top_k)) : row_;
-    const auto scale = static_cast<float>(std::min(kLog2E / o.temperature, double{std::numeric_limits<float>::max()}));
-    const auto total = weigh(row, scale);
-    return {row.count, listed, o.top_p < 1 || o.min_p > 0 ? restrict(o, row, scale, total) : total};
+    return of;
 }
 
 // The first candidate at which the running sum of the weights exceeds `uniform` of their total; where it never does,
 // the last candidate that has a weight.
 std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
-    const auto of = candidates(o);
+    const auto of = candidates(o, false);
     const auto target = uniform * of.total;
     double sum = 0, before = 0;  // running sums at the end and at the beginning of the latest block that has a weight
     std::size_t chosen = 0;
-    for (std::size_t block = 0; block * kBlock < of.count && !(sum > target); ++block) {
+    for (std::size_t block = 0; block < of.row.blocks() && !(sum > target); ++block) {
         if (sums_[block] > 0) {
             chosen = block;
             before = sum;
             sum += static_cast<double>(sums_[block]);
         }
     }
-    auto last = chosen * kBlock;
-    for (auto i = last; i < (chosen + 1) * kBlock && !(sum > target && before > target); ++i) {
-        if (weights_[i] > 0) {
+    const auto begin = chosen * kBlock;
+    if (!of.weighed) {
+        weigh(of.row.block(chosen), of.scale, weights_.data() + begin, &sums_[chosen]);
+    }
+    auto last = begin;
+    for (auto i = begin; i < begin + kBlock && !(sum > target && before > target); ++i) {
+        if (weights_[i] >= of.least) {
             last = i;
             before += static_cast<double>(weights_[i]);
         }
@@ -294,10 +276,10 @@ std::int64_t Selector::draw(const SamplingOptions& o, double uniform) {
 }
 
 std::vector<std::pair<std::int64_t, float>> Selector::kept(const SamplingOptions& o) {
-    const auto of = candidates(o);
+    const auto of = candidates(o, true);
     std::vector<std::pair<std::int64_t, float>> list;
-    for (std::size_t i = 0; i < of.count; ++i) {
-        if (weights_[i] > 0) {
+    for (std::size_t i = 0; i < of.row.count; ++i) {
+        if (weights_[i] >= of.least) {
             list.emplace_back(token(of, i), weights_[i]);
         }
     }

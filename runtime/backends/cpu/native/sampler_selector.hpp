@@ -1,12 +1,17 @@
 // What the sampler does with one row of logits, and the arrays that it needs for that: a thread has one of its own.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "sampler_passes.hpp"
 
 namespace sscc {
 
@@ -25,8 +30,6 @@ struct SamplingOptions {
 
 namespace sampling {
 
-constexpr std::size_t kBlock = 64;  // values of a block; the maxima of logits and the sums of weights are by block
-
 // `count` values in f32 or bf16.
 struct Row {
     const void* data;
@@ -38,14 +41,18 @@ struct Row {
                     : static_cast<const float*>(data)[i];
     }
     std::size_t blocks() const { return (count + kBlock - 1) / kBlock; }
+    Row block(std::size_t at) const {
+        const auto begin = at * kBlock;
+        return {static_cast<const std::byte*>(data) + begin * (bf16 ? 2 : 4), bf16, std::min(kBlock, count - begin)};
+    }
 };
 
 // `peak` comes first, for each row anew; the other functions are for the row that it was called with last, and for one
 // whose largest value is finite.
 class Selector {
   public:
-    // For rows of at most `vocabulary` values. Throws std::bad_alloc.
-    explicit Selector(std::size_t vocabulary);
+    // For rows of at most `vocabulary` values, with vectors of at most `width` values. Throws std::bad_alloc.
+    Selector(std::size_t vocabulary, int width);
 
     // The largest value, or NaN where there is one.
     float peak(const Row& row);
@@ -78,34 +85,61 @@ class Selector {
         float value;
         std::int32_t token;  // or another index
     };
+    using Items = std::vector<Item>;
     static bool comes_first(const Item& a, const Item& b) {
         return a.value != b.value ? a.value > b.value : a.token < b.token;
     }
 
-    // What a draw chooses from: the values whose weight is above 0. The weights are in weights_, their sums in sums_.
-    struct Candidates {
-        std::size_t count;
-        bool listed;  // whether tokens_ has the tokens; otherwise value i is that of token i
-        double total;
+    // What a search is in: the largest keys are added up, or counted. No key of a block is above its bound.
+    struct Keys {
+        Row row;
+        const float* bounds;
+        bool counted;
     };
 
+    // A threshold, and the sum of the keys that are not below it.
+    struct Edge {
+        float key;
+        double sum;
+    };
+
+    // What a draw chooses from: the values that weigh at least `least`, by their weights.
+    struct Candidates {
+        Row row;
+        bool listed = false;  // whether tokens_ has the tokens; otherwise value i is that of token i
+        float least = 0, scale = 0;
+        bool weighed = false;  // whether the weights are in weights_; the sums of blocks always are in sums_
+        double total = 0;
+    };
+
+    using Thresholds = std::array<float, kThresholds>;  // rising
+    using Sums = std::array<double, kThresholds>;
+
+    double weigh(const Row& row, float scale, float* weights, float* sums) const;
+    Sums reach(const Keys& keys, std::size_t stride, const Thresholds& thresholds) const;
+    void narrow(const Keys& keys, std::size_t stride, double target, Edge& low, Edge& high,
+                std::optional<std::pair<float, float>> guess) const;
+    void search(const Keys& keys, double target, Edge& low, Edge& high) const;
+    void collect(const Keys& keys, float low, float high, const Row& values);
+    void select(Items::iterator first, Items::iterator nth, Items::iterator end) const;
     Row keep_largest(std::size_t count);
-    double weigh(const Row& row, float scale);
-    Item last_of(double share, const Row& row, float scale, double total);
-    double restrict(const SamplingOptions& options, const Row& row, float scale, double total);
-    Candidates candidates(const SamplingOptions& options);
+    float cut(double share, const Row& row, double total);
+    Candidates candidates(const SamplingOptions& options, bool weighed);
     std::int64_t token(const Candidates& of, std::size_t i) const {
         return of.listed ? tokens_[i] : static_cast<std::int64_t>(i);
     }
 
+    const Passes& passes_;
     Row row_{};
-    float most_ = 0;                    // the largest value of the row
-    std::vector<float> maxima_;         // of its blocks
-    std::vector<float> copy_;           // in f32
-    std::vector<float> values_;         // the largest values, in the order of tokens
-    std::vector<std::int32_t> tokens_;  // of values_
+    float most_ = 0;                     // the largest value of the row
+    std::vector<float> maxima_;          // of its blocks
+    std::vector<float> copy_;            // in f32
+    std::vector<float> values_;          // the largest values, in the order of tokens
+    std::vector<std::int32_t> tokens_;   // of values_
     std::vector<float> weights_, sums_;
-    std::vector<Item> items_;           // among which the largest are looked for
+    std::vector<std::int32_t> indices_;  // of keys between two thresholds
+    Items items_;                        // among which the largest are looked for
+    bool tied_ = false;                  // whether all of them are equal
 };
 
 }  // namespace sampling

@@ -4,6 +4,7 @@ plans; any logits and options."""
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -32,6 +33,9 @@ SOURCES = [
     *(HERE / f"{name}.cpp" for name in ("core_driver", "sampler_driver", "driver")),
 ]
 SANITIZERS = ("address,undefined", "thread")
+WIDTHS: dict[int, list[str]] = {4: []}  # of the sampler's vectors: the compiler's options, as in CMakeLists.txt
+if platform.machine() in ("x86_64", "AMD64"):
+    WIDTHS |= {8: ["-mavx2"], 16: ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]}
 WORDS = 24
 
 Driver = Callable[..., list[str]]
@@ -39,20 +43,30 @@ Driver = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def executables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The driver with each of the sanitizers, compiled side by side, each in one piece."""
+    """The driver with each of the sanitizers, compiled side by side: all in one piece but the sampler's passes."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         pytest.skip("no C++ compiler here")
     folder = tmp_path_factory.mktemp("driver")
     whole = folder / "whole.cpp"
     whole.write_text("".join(f'#include "{source}"\n' for source in SOURCES))
-    paths = {sanitizer: folder / sanitizer for sanitizer in SANITIZERS}
     flags = ["-std=c++20", "-Og", "-pthread", "-ffp-contract=off", "-fno-sanitize-recover=all", f"-I{NATIVE}"]
-    compilations = [
-        subprocess.Popen([compiler, *flags, f"-fsanitize={sanitizer}", str(whole), "-o", str(executable)])
-        for sanitizer, executable in paths.items()
-    ]
-    assert [process.wait() for process in compilations] == [0] * len(SANITIZERS)
+    compilations, links = [], []
+    paths = {}
+    for sanitizer in SANITIZERS:
+        command = [compiler, *flags, f"-fsanitize={sanitizer}"]
+        sources: dict[str, list[str]] = {"whole": [str(whole)]} | {
+            f"passes{width}": [str(NATIVE / "sampler_passes.cpp"), f"-DSSCC_WIDTH={width}", *options]
+            for width, options in WIDTHS.items()
+        }
+        objects = {name: str(folder / f"{name}-{sanitizer}.o") for name in sources}
+        for name, words in sources.items():
+            compilations.append(subprocess.Popen([*command, *words, "-c", "-o", objects[name]]))
+        paths[sanitizer] = folder / sanitizer
+        links.append([*command, *objects.values(), "-o", str(paths[sanitizer])])
+    assert [process.wait() for process in compilations] == [0] * len(compilations)
+    for link in links:
+        subprocess.run(link, check=True)
     return paths
 
 
