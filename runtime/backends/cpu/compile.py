@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ class Jit:
             raise InternalError(f"generated code is malformed: {error}") from None
         if cpu:
             _set_target(parsed, {"target-cpu": cpu, "target-features": ""})
+        if not optimise:
+            _leave_as_written(parsed)
         self._engine: Any = ExecutionEngine(parsed, opt_level=optimise, enable_object_dump=True, enable_pic=True)
         self._names = module.exported
 
@@ -93,8 +96,22 @@ def _set_target(module: Any, target: dict[str, str]) -> None:
 
     with module.context:
         pairs = [ir.ArrayAttr.get([ir.StringAttr.get(k), ir.StringAttr.get(v)]) for k, v in target.items()]
-        for operation in module.body.operations:
-            if operation.operation.name == "llvm.func":
-                attributes = operation.operation.attributes
-                others = list(attributes["passthrough"]) if "passthrough" in attributes else []
-                attributes["passthrough"] = ir.ArrayAttr.get([*others, *pairs])
+        for attributes in _attributes_of_functions(module):
+            others = list(attributes["passthrough"]) if "passthrough" in attributes else []
+            attributes["passthrough"] = ir.ArrayAttr.get([*others, *pairs])
+
+
+def _leave_as_written(module: Any) -> None:
+    """The engine's level is that of the passes over LLVM's IR alone: machine code is selected and scheduled at its
+    default level whatever it says, which takes twice as long. Functions that are not to be optimised say so."""
+    from torch_mlir import ir
+
+    with module.context:
+        for attributes in _attributes_of_functions(module):
+            attributes["no_inline"] = attributes["optimize_none"] = ir.UnitAttr.get()
+
+
+def _attributes_of_functions(module: Any) -> Iterator[Any]:
+    for operation in module.body.operations:
+        if operation.operation.name == "llvm.func":
+            yield operation.operation.attributes
