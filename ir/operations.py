@@ -482,7 +482,7 @@ class MoreRows(Group):
 
 @dataclass(frozen=True)
 class DecodeAttention(Op):
-    """`row`, two `update`s, `validity` and `cached_attention` of one decode step in one, which reads each row once.
+    """`row`, the `update`s, `validity` and `cached_attention` of one decode step in one, which reads each row once.
 
     Attention is over the rows of the cache, then those of the other segments, numbered through. For every active slot
     b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
@@ -492,16 +492,24 @@ class DecodeAttention(Op):
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
+
+    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value: of latent rows,
+    which are not encoded and have no other segments.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
     query: Query
     new_key: NewKey
-    new_value: NewValue
+    new_value: Annotated[str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True)]
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache")]
+    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True)]
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
+    v_cache: Annotated[
+        str,
+        Operand(
+            "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True
+        ),
+    ]
     position: PerSlot
     prompt_len: PerSlot
     active: Active

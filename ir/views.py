@@ -30,6 +30,17 @@ def root_of(value: ir.Value) -> ir.Value:
     return value
 
 
+def begins(value: ir.Value, rows: ir.Value) -> bool:
+    """Whether the rows of `value` are the first numbers of those of `rows`."""
+    op = producer(value)
+    if op is None or op.name != "tensor.extract_slice" or list(op.operands) != [rows]:
+        return False
+    offsets, sizes, strides = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))
+    whole = list(rows.type.shape)
+    alike = sizes[:-1] == whole[:-1] and list(value.type.shape) == sizes
+    return alike and not any(offsets) and set(strides) == {1}
+
+
 def computes(op: ir.Operation) -> bool:
     """Whether `op` is work on tensors: not a view, not a constant, and not a part of another operation's body."""
     if is_view(op) or is_rematerialised(op) or not op.results or is_lookup(op):

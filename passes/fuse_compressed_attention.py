@@ -62,7 +62,8 @@ After, the chunk::
     }
 
 Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
-writes it; so does the chunk where those of a prompt are.
+writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows), the
+decode step has one cache.
 
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
@@ -85,7 +86,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.rewriting import functions, producer
-from sscc.ir.views import root_of
+from sscc.ir.views import begins, root_of
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import make_plain
@@ -149,37 +150,47 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     if {columns.validity for columns, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
         return False
     (_, cache), *rest = placed
-    key, value = cache["key"], cache["value"]
-    k_update, v_update = (_made_by(updated, "kv.update") for updated in (key, value))
-    if k_update is None or v_update is None or "index" in cache:
+    # Values that are the first numbers of keys have no cache of their own.
+    window = producer(cache["value"]) if begins(cache["value"], cache["key"]) else None
+    sides = [cache["key"]] if window is not None else [cache["key"], cache["value"]]
+    updates = [op for op in (_made_by(updated, "kv.update") for updated in sides) if op is not None]
+    if len(updates) != len(sides) or "index" in cache or (window is not None and rest):
         return False
-    k, v = kv.operands_of(k_update), kv.operands_of(v_update)
+    parts = [kv.operands_of(op) for op in updates]
     position, prompt_len, active = validity.operands
-    row = _made_by(k["row"], "kv.row")
-    (k_new, v_new), encoders = _decoded([k["new"], v["new"]])
-    if row is None or k["row"] != v["row"] or kv.operand_of(row, "position") != position:
+    row = _made_by(parts[0]["row"], "kv.row")
+    new, encoders = _decoded([part["new"] for part in parts])
+    if row is None or {part["row"] for part in parts} != {row.results[0]} or kv.operand_of(row, "position") != position:
         return False
-    if {k["active"], v["active"]} != {active} or not _one_group(attention, row, validity, k_update, v_update):
+    if {part["active"] for part in parts} != {active} or not _one_group(attention, row, validity, *updates):
+        return False
+    if window is not None and encoders:
         return False
     others = [{name: item for name, item in segment.items() if name != "valid"} for _, segment in rest]
-    caches = [root_of(item) for item in (key, value, k["cache"], v["cache"])]
+    before = [part["cache"] for part in parts]
+    caches = [root_of(item) for item in (*sides, *before)]
     read = [root_of(item) for other in others for item in other.values()]
-    if k["cache"] == v["cache"] or any(item in caches for item in read):
+    if len(set(before)) != len(before) or any(item in caches for item in read):
         return False  # what is updated is something else too, perhaps as it was before
-    readers = [reader for updated in (key, value) for reader in _readers(updated) if reader != attention]
+    inside = [attention] if window is None else [attention, window]
+    read_again = [*sides, *(op.results[0] for op in inside[1:])]
+    readers = [reader for value in read_again for reader in _readers(value) if reader not in inside]
     if not all(_follows(reader, attention) for reader in readers):
         return False
+    (k_new, v_new), (k_before, v_before), (k_type, v_type) = (
+        [*items, None][:2] for items in (new, before, [value.type for value in sides])
+    )
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.DecodeAttention(
-            attention.operands[0], k_new, v_new, k["cache"], v["cache"], k["cache"], v["cache"], position, prompt_len,
+            attention.operands[0], k_new, v_new, k_before, v_before, k_before, v_before, position, prompt_len,
             active, *kv.members(DecodeAttention, *others), attention.attributes["scale"], attention.results[0].type,
-            key.type, value.type,
+            k_type, v_type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
         kv.inherit(fused, attention)
     masks = [producer(segment["valid"]) for _, segment in placed]
-    _replace([(attention.results[0], fused.out), (key, fused.k_updated), (value, fused.v_updated)])
-    _erase(attention, k_update, v_update, *encoders, *masks, validity, row)
+    _replace([(attention.results[0], fused.results[0]), *zip(sides, list(fused.results)[1:], strict=True)])
+    _erase(attention, window, *updates, *encoders, *masks, validity, row)
     count("decode attentions fused")
     return True
 

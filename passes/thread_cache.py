@@ -123,7 +123,8 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
-from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, producer
+from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
+from sscc.ir.views import begins
 from sscc.passes.base import Pass
 
 LAYER = "sscc.layer"
@@ -183,18 +184,8 @@ class _Attended:
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
             return cls(operands[3], (operands[4],), tuple(operands[:3]))
-        is_window = _begins(attention.operands[2], attention.operands[1])
+        is_window = begins(attention.operands[2], attention.operands[1])
         return cls(operands[0], tuple(operands[1:2] if is_window else operands[1:]), ())
-
-
-def _begins(value: ir.Value, key: ir.Value) -> bool:
-    """Whether the rows of `value` are the first numbers of those of `key`."""
-    op = producer(value)
-    if op is None or op.name != "tensor.extract_slice" or list(op.operands) != [key]:
-        return False
-    offsets, sizes, strides = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))
-    whole = list(key.type.shape)
-    return offsets == [0] * 4 and strides == [1] * 4 and sizes[:3] == whole[:3] and list(value.type.shape) == sizes
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:

@@ -430,19 +430,23 @@ def _gather(op: ir.Operation, b: Builder) -> Compute:
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types, members = Scoring.of(op), geometry_of(op), b.types, kv.spec_of_op(op).members
+    width = op.results[0].type.shape[3]
 
     def decode(x: Operands) -> tuple[Tensor, ...]:
         position, active = x["position"], x["active"]
         row, valid = rows(position, g), validity(position, x["prompt_len"], active, g)
-        key, value = x["new_key"], x["new_value"]
+        new = {side: x[f"new_{side}"] for side in ("key", "value") if side in x}
         if g.encoded:
-            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
-        cache = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
+            new = {side: encoded(item, g.row_format) for side, item in new.items()}
+        cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
+        if "value" not in cache:
+            cache["value"] = cache["key"][..., :width]
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
         out = cached_attention(x["query"], seen, scoring, types, _format(g))
-        return out, updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
+        caches = {"key": "k_cache", "value": "v_cache"}
+        return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
     return _named(op, decode)
 

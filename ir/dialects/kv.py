@@ -188,9 +188,23 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
+        if cls.OPERATION_NAME == "kv.decode_attention":
+            _check_sides(spec, sizes, geometry)
         chosen = geometry.topk if "topk" in spec.attributes else 0
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
+
+
+def _check_sides(spec: OpSpec, sizes: Mapping[str, int], geometry: Geometry) -> None:
+    """A decode step has K and V, or rows of which V are the first numbers."""
+    there = {name in spec.operands for name in ("new_value", "value", "v_cache")}
+    if len(there) > 1:
+        raise SignatureMismatch("has some of new_value, value and v_cache: it has all or none")
+    if there == {False} and (sizes["Dv"] > sizes["D"] or geometry.encoded or spec.members):
+        raise SignatureMismatch(
+            f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of its rows, which are not "
+            "encoded and alone"
+        )
 
 
 _PERHAPS = ext.Operand[ir.RankedTensorType] | None
@@ -259,16 +273,18 @@ def spec_of_op(op: ir.Operation) -> OpSpec:
         SignatureMismatch: where its `operandSegmentSizes` are not those of whole members, or omit what it must have.
     """
     spec = SPECS[op.name]
-    if any(operand.omissible for operand in spec.operands.values()):
-        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else [1] * len(spec.inputs)
+    omissible = {name for name, operand in spec.operands.items() if operand.omissible}
+    fixed, without = len(spec.inputs), frozenset[str]()
+    if omissible:
+        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else [1] * fixed
         without = frozenset(name for name, size in zip(spec.inputs, sizes, strict=False) if not size)
-        if len(sizes) != len(spec.inputs) or not all(spec.operands[name].omissible for name in without):
+        if (len(sizes) != fixed and not spec.several) or without - omissible:
             raise SignatureMismatch(f"{PRESENT} are {sizes}, of {', '.join(spec.inputs)}")
-        return spec_of(spec.record, (), without)
     for several in spec.several.values():
         sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else []
-        fixed, names = len(spec.inputs), list(group_operands(several.record))
-        if len(sizes) != fixed + several.most * len(names) or sizes[:fixed] != [1] * fixed:
+        names = list(group_operands(several.record))
+        there = [int(name not in without) for name in spec.inputs]
+        if len(sizes) != fixed + several.most * len(names) or sizes[:fixed] != there:
             raise SignatureMismatch(f"{PRESENT} are {sizes}, of {fixed} operands and {several.most} {several.spelled}")
         parts = [sizes[at : at + len(names)] for at in range(fixed, len(sizes), len(names))]
         members = [tuple(name for name, size in zip(names, part, strict=True) if size) for part in parts]
@@ -276,8 +292,8 @@ def spec_of_op(op: ir.Operation) -> OpSpec:
             members.pop()
         if any(name not in member for member in members for name in several.needed):
             raise SignatureMismatch(f"{PRESENT} are {sizes}: each member is {several.spelled}")
-        return spec_of(spec.record, tuple(members))
-    return spec
+        return spec_of(spec.record, tuple(members), without)
+    return spec_of(spec.record, (), without)
 
 
 PRESENT = "operandSegmentSizes"
@@ -304,7 +320,8 @@ def operands_of(op: ir.Operation) -> dict[str, ir.Value]:
 
 def members_of(op: ir.Operation) -> list[dict[str, ir.Value]]:
     """The members of an operation's group: operands by name."""
-    spec, values = spec_of_op(op), iter(list(op.operands)[len(SPECS[op.name].inputs) :])
+    spec = spec_of_op(op)
+    values = iter(list(op.operands)[len(op.operands) - sum(map(len, spec.members)) :])
     return [{name: next(values) for name in names} for names in spec.members]
 
 

@@ -339,7 +339,8 @@ def _attend_cached(
     valid = meter.valid_rows(rows)
     for segment in segments[:1]:
         _convert(meter, segment.key, step.query, valid, DECODE_OPS)
-        _convert(meter, segment.value, step.out, valid, DECODE_OPS)
+        if segment.value:
+            _convert(meter, segment.value, step.out, valid, DECODE_OPS)
     _attend(meter, step, batch * heads * valid)
 
 
@@ -349,7 +350,8 @@ def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
 
 def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
-        _convert(meter, cache, new, 1, ENCODE_OPS)
+        if cache:
+            _convert(meter, cache, new, 1, ENCODE_OPS)
     _attend_cached(meter, step, (step, *step.segments))
 
 

@@ -27,6 +27,8 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse("it attends to no segment")
     if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
         _check_ring(step, sizes, refuse)
+    if isinstance(step, sch.DecodeAttention):
+        _check_sides(step, sizes, refuse)
     if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
         _check_landmarks(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
@@ -44,6 +46,16 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it chooses {sizes['Top']} of {sizes['N']} numbers")
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
+
+
+def _check_sides(step: sch.DecodeAttention, sizes: Sizes, refuse: Refuse) -> None:
+    """K and V are apart, or V are the first numbers of the rows, which are alone."""
+    there = {bool(name) for name in (step.new_value, step.value, step.v_cache)}
+    if len(there) > 1:
+        refuse("it has some of new_value, value and v_cache, it must have all or none")
+    if there == {False} and (sizes["Dv"] > sizes["D"] or step.segments):
+        rows = f"rows of {sizes['D']} numbers" + (", and segments" if step.segments else "")
+        refuse(f"its values are the first {sizes['Dv']} numbers of its keys, and it has {rows}")
 
 
 def _check_landmarks(

@@ -11,7 +11,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // No gathered tensor is left: its index and its source are operands.
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -39,7 +39,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Which segment is the cache is seen from the update; the mask says which rows come first.
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -69,7 +69,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
   // CHECK-NEXT: %[[I1:.+]] = tensor.extract_slice %[[I]][0, 0, 0] [2, 2, 1]
   // CHECK-NEXT: %[[I2:.+]] = tensor.extract_slice %[[I]][0, 0, 1] [2, 2, 1]
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},

@@ -399,6 +399,25 @@ def test_heads_that_do_not_divide_are_refused() -> None:
         attend(DECODE, heads=3)
 
 
+def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
+    latent = dataclasses.replace(DECODE, new_value="", value="", v_cache="")
+
+    def attend_over(step: DecodeAttention, width: int = 5, dtype: str = "f32") -> BodyFacts:
+        rows = (read("nk", 2, 1, 1, 8), update("kc", 2, 1, 6, 12 if dtype == "i8" else 8, dtype=dtype))
+        others = (read("nv", 2, 1, 1, 5), read("kp", 2, 1, 9, 8), read("vp", 2, 1, 9, 5), *SLOT)
+        return facts(read("q", 2, 4, 1, 8), *rows, *others, write("out", 2, 4, 1, width), steps=(step,))
+
+    attend_over(latent)
+    with pytest.raises(InputError, match="some of new_value, value and v_cache, it must have all or none"):
+        attend_over(dataclasses.replace(latent, new_value="nv"))
+    with pytest.raises(InputError, match="its values are the first 9 numbers of its keys, and it has rows of 8 numbers"):
+        attend_over(latent, 9)
+    with pytest.raises(InputError, match="and it has rows of 8 numbers, and segments"):
+        attend_over(dataclasses.replace(latent, segments=(MoreRows("kp", "vp"),)))
+    with pytest.raises(InputError, match="first numbers of its keys, which are encoded"):
+        attend_over(latent, 4, "i8")
+
+
 def test_indexed_rows_follow_the_ring() -> None:
     step = DecodeAttention(*_ATTEND, 0.5, 1, 4, (MoreRows("kp", "vp", "s"),))
     new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8), update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))

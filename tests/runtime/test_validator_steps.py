@@ -117,6 +117,13 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W)},
         {},
     ),
+    "decode, latent rows": (
+        sch.DecodeAttention("q", "nk", "", "kc", "", "kc", "", "p", "t", "a", "o", 0.5, 0, 1),
+        (QUERY, NEW[0], CACHES[0], *SLOTS, write("o", B, H, 1, D - 1)),
+        {"q": (B * H * D, 0), "nk": NEW_READS["nk"], **SLOT_READS, "o": (0, B * H * (D - 1)),
+         "kc": (B * V * R * D, B * V * D)},
+        {},
+    ),
     "indexed": (
         sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 0, R,
                             (sch.MoreRows("kp", "vp", "i"),)),

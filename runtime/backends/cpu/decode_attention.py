@@ -32,6 +32,7 @@ class Part:
     """A segment: rows first .. first + count - 1 of those that attention is over.
 
     Attributes:
+        value: `key` where V are the first numbers of K's rows.
         index: which rows of `key` and `value` they are; "" where these one after another.
     """
 
@@ -48,7 +49,7 @@ def parts_of(segments: Sequence[Segment | MoreRows | DecodeAttention], meta: Map
     for segment in segments:
         index = "" if isinstance(segment, DecodeAttention) else segment.index
         count = meta[index or segment.key][0][2]
-        parts.append(Part(segment.key, segment.value, index, first, count))
+        parts.append(Part(segment.key, segment.value or segment.key, index, first, count))
         first += count
     return parts
 
@@ -124,8 +125,8 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
     """
     parts = parts_of((step, *step.segments), meta)
     attention = Attention.of(step, parts, meta, features)
-    check_strides(step.kind, meta, (step.new_key, step.new_value, step.k_cache, step.v_cache))
-    for read, cache in ((step.key, step.k_cache), (step.value, step.v_cache)):
+    check_strides(step.kind, meta, [name for _, new, cache in _sides(step) for name in (new, cache)])
+    for read, _, cache in _sides(step):
         if meta[read][2] != meta[cache][2]:
             detail = f"{read!r} is {meta[read][2]}, {cache!r} is {meta[cache][2]}"
             raise InputError(f"{step.kind} takes rows in the dtype of their cache, but {detail}")
@@ -140,6 +141,12 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
                 write_result(unit, context.operands[step.out])
 
     return with_merge(attention, step.out, emit)
+
+
+def _sides(step: DecodeAttention) -> list[tuple[str, str, str]]:
+    """What is read of a cache, its new row, and the cache: of K, and of V where it has a cache of its own."""
+    sides = [(step.key, step.new_key, step.k_cache), (step.value, step.new_value, step.v_cache)]
+    return sides if step.v_cache else sides[:1]
 
 
 def with_merge(attention: Attention, out: str, emit: Callable[[Context], None]) -> Lowered:
@@ -272,7 +279,7 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
 
     dense = all(unit.row_bytes(part.index) == DTYPE_BYTES["i64"] for part in parts if part.index)
     lanes = ADDRESSES if dense else 1
-    keys, values = rows_of("key", step.k_cache), rows_of("value", step.v_cache)
+    keys, values = rows_of("key", step.k_cache), rows_of("value", step.v_cache or step.k_cache)
     return UnitRows(first, count, keys, values, later, lanes, row, _between(first, row, count))
 
 
@@ -399,7 +406,7 @@ def _list_later(f: Function, rows: UnitRows, scratch: Scratch, start: Value, siz
 def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
     f = unit.context.f
     with f.when(rows.has_new):
-        for new, cache in ((step.new_key, step.k_cache), (step.new_value, step.v_cache)):
+        for _, new, cache in _sides(step):
             source, held = unit.context.operands[new], unit.context.operands[cache]
             target = unit.at(cache) + rows.new * unit.row_bytes(cache)
             write_row(f, unit.at(new), source.dtype, target, held.dtype, source.shape[3], held.shape[3])

@@ -32,7 +32,7 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
     keys, values = [segment.key for segment in step.segments], [segment.value for segment in step.segments]
     if isinstance(step, DecodeAttention):
         keys, values = [step.k_cache, step.key, *keys], [step.v_cache, step.value, *values]
-    for first, *others in (keys, values):
+    for first, *others in filter(all, (keys, values)):
         for name in others:
             if interface.params[name].dtype != interface.params[first].dtype:
                 interface.refuse(f"{step.kind} reads rows of {name!r} and of {first!r}, which has another dtype")
@@ -70,11 +70,11 @@ def cached_attention(
 def decode_attention(
     query: Tensor,
     new_key: Tensor,
-    new_value: Tensor,
+    new_value: Tensor | None,
     key: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     position: Tensor,
     prompt_len: Tensor,
     active: Tensor,
@@ -93,15 +93,20 @@ def decode_attention(
     """
     row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
-    new_key, new_value = as_stored(new_key, k_cache), as_stored(new_value, v_cache)
+    new_key = as_stored(new_key, k_cache)
     counts = [key.shape[2], *(segment.count for segment in segments)]
     masks = _valid(position, prompt_len, active, sum(counts), sink + recent).split(counts, 1)
     more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
     keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
+    if new_value is None or value is None or v_cache is None:
+        value, new_value = key[..., : out.shape[-1]], new_key[..., : out.shape[-1]]
+    else:
+        new_value = as_stored(new_value, v_cache)
     values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
     out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], Scoring(scale, softcap), wide))
     update_rows(k_cache, new_key, row, active)
-    update_rows(v_cache, new_value, row, active)
+    if v_cache is not None:
+        update_rows(v_cache, new_value, row, active)
 
 
 def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:

@@ -103,6 +103,25 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
     return t
 
 
+LATENT = replace(DECODE, new_value="", value="", v_cache="")
+# (query heads, D, Dv) of rows whose first numbers are the values.
+LATENT_SIZES = [(3, 20, 16), (16, 72, 64), (40, 288, 256)]
+
+
+def latent_inputs(heads: int, depth: int, width: int, dtype: torch.dtype = F32, query: torch.dtype = F32) -> Tensors:
+    """Operands of `LATENT`."""
+    tensors = decode_inputs(heads, 1, depth, width, dtype, query)
+    return {name: tensor for name, tensor in tensors.items() if name not in ("new_value", "v_cache")}
+
+
+def latent_reference(tensors: Tensors) -> Tensors:
+    """What the reference makes of rows whose values are a cache of their own, in f64."""
+    width = tensors["out"].shape[3]
+    values = {new: tensors[rows][..., :width] for new, rows in (("new_value", "new_key"), ("v_cache", "k_cache"))}
+    want = decode_reference(tensors | values)
+    return {name: want[name] for name in tensors}
+
+
 def decode(tensors: Tensors, features: Features = HOST, step: DecodeAttention = DECODE) -> CompiledStep:
     return _decode(tuple(meta_of(tensors).items()), features, step)
 
@@ -142,6 +161,21 @@ def test_decode_attention_is_the_references(features: Features, case: int, shift
     check(tensors, want)
     assert not tensors["out"][1].any()
     assert len(compiled.lowered.phases) == 2
+
+
+@pytest.mark.parametrize(("dtype", "query"), DTYPES)
+@pytest.mark.parametrize("sizes", LATENT_SIZES)
+def test_values_may_be_the_first_numbers_of_keys(
+    sizes: tuple[int, int, int], dtype: torch.dtype, query: torch.dtype
+) -> None:
+    """Native code and the reference, of groups that fill many tiles."""
+    ours = latent_inputs(*sizes, dtype, query)
+    theirs, want = copied(ours), latent_reference(ours)
+    decode(ours, step=LATENT)(ours)
+    check(ours, want)
+    operands = {name: theirs.get(region) for name, region in vars(LATENT).items() if isinstance(region, str)}
+    attention.decode_attention(**operands, sink=SINK, recent=RECENT, scale=LATENT.scale, wide=torch.float32)
+    check(theirs, want)
 
 
 @pytest.mark.parametrize(("dtype", "padding"), [(F32, 5), (BF16, 1)])
