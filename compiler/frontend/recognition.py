@@ -68,6 +68,8 @@ class AttentionRecogniser(TorchFunctionMode):
             weights = self._of(args[0])
             if weights is not None and weights.weights and self.layer is not None:
                 return self._attend(weights, args[1], func(*args, **keywords))
+        if name == "__getitem__":
+            args = (args[0], _without_lists(args[1]))
         result = func(*args, **keywords)
         if isinstance(result, Tensor):
             scores = self._after(name, args, keywords)
@@ -168,6 +170,15 @@ def _stacks(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
     if isinstance(module, torch.nn.ModuleList):
         return [module]
     return [stack for child in module.children() for stack in _stacks(child)]
+
+
+def _without_lists(index: Any) -> Any:
+    """An index in which a list of one number is a slice: torch would make a tensor of it, on the meta device."""
+    if isinstance(index, tuple):
+        return tuple(_without_lists(part) for part in index)
+    if isinstance(index, list) and len(index) == 1 and type(index[0]) is int:
+        return slice(index[0], index[0] + 1 or None)
+    return index
 
 
 def zero_mask(batch_size: int, q_length: int, kv_length: int, *args: Any, **keywords: Any) -> Tensor:
