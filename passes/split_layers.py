@@ -56,7 +56,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function
+from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
 from sscc.ir.structure import describe
@@ -64,7 +64,6 @@ from sscc.passes.base import Pass
 
 EMBED = -1
 ATTENTION = "kv.self_attention"
-RESHAPES = frozenset({"tensor.collapse_shape", "tensor.expand_shape"})
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class _Splitter:
                 self.of_token.update(op.results)
         self._share_tables()
         self._sink_to_head()
-        self._sink_reshapes()
+        self._join_reshapes()
 
     def _share_tables(self) -> None:
         """Makes one of what the embedding computes several times alike: a model may make a table for each layer, and
@@ -140,17 +139,33 @@ class _Splitter:
                 self.stage[op] = self.layers
             (head_only if self.stage[op] == self.layers else read_elsewhere).update(outer_values(op))
 
-    def _sink_reshapes(self) -> None:
-        """Moves a reshape of the hidden state into the layer that reads both: it would be given one value twice."""
-        readers: dict[ir.Value, set[int]] = {}
-        for op in self.ops:
-            for value in outer_values(op):
-                readers.setdefault(value, set()).add(self.stage[op])
-        for op in self.ops:
-            if op.name in RESHAPES and op.operands[0] in self.of_token:
-                stages = readers.get(op.results[0], set())
-                if len(stages) == 1 and stages <= readers[op.operands[0]]:
-                    self.stage[op] = stages.pop()
+    def _join_reshapes(self) -> None:
+        """Where a layer reads the hidden state and what that was reshaped from, which is one value given twice, it
+        reads the first alone, and reshapes it back."""
+        placed = [(op, self.stage[op]) for op in self.ops]
+        readers: dict[ir.Value, list[tuple[ir.Operation, int]]] = {}
+        for op, stage in placed:
+            for value in op.operands:
+                readers.setdefault(value, []).append((op, stage))
+        for made, origin in list(placed):
+            if made.name != "tensor.expand_shape" or made.operands[0] not in self.of_token:
+                continue
+            source, result = made.operands[0], made.results[0]
+            for stage in {stage for _, stage in readers.get(result, [])} - {origin}:
+                users = [reader for reader, place in readers[source] if place == stage]
+                if not users or _sizes(source) != _sizes(result):
+                    continue
+                with ir.InsertionPoint(users[0]), users[0].location:
+                    back = reshape(result, source.type.shape)
+                for user in users:
+                    for index, value in enumerate(user.operands):
+                        if value == source:
+                            user.operands[index] = back
+                at = next(place for place, (op, _) in enumerate(placed) if op == users[0])
+                placed.insert(at, (back.owner, stage))
+                self.of_token.add(back)
+        # An operation's hash depends on its operands, which have changed, so the table of stages is built anew.
+        self.ops, self.stage = [op for op, _ in placed], dict(placed)
 
     def _named_layer(self, op: ir.Operation) -> int | None:
         path = module_path(op.location)
@@ -277,6 +292,11 @@ def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:
     if source is not None and is_rematerialised(source) and not list(source.operands):
         return describe(source, {})
     return f"%{numbers.setdefault(value, len(numbers))}"
+
+
+def _sizes(value: ir.Value) -> list[int]:
+    """The dimensions of a tensor that are not 1."""
+    return [size for size in value.type.shape if size != 1]
 
 
 def _location(ops: list[ir.Operation]) -> ir.Location:

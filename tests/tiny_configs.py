@@ -137,6 +137,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
     "ministral": {"head_dim": 8},
     "nemotron": {"num_key_value_heads": 2},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},

@@ -20,10 +20,14 @@ from sscc.compiler.frontend.model_config import causal_class, model_parts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
-STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
+# Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
+STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
 FULL_LAYERS = frozenset({"full_attention", "attention"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+INDEXED_LAYERS = frozenset(
+    {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
+)
 # What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
 # Under these names a config has always meant how many tokens a text may have.
@@ -178,7 +182,12 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
         elif kind == "chunked_attention":
             yield f"layer {layer} is chunked attention (attention_chunk_size = {config.attention_chunk_size})"
         elif kind in STATE_LAYERS:
-            yield f"layer {layer} is a state-space or hybrid layer ({kind})"
+            yield f"layer {layer} is a state-space or hybrid layer ({kind}), which keeps another state than K and V"
+        elif kind in INDEXED_LAYERS:
+            yield (
+                f"layer {layer} attends to positions that an index of its own chooses ({kind}): a choice by query, and "
+                "sscc keeps no keys of such an index"
+            )
         else:
             yield f"layer {layer} is {kind}, not full attention"
 
@@ -227,8 +236,6 @@ def _rope(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
             raise InputError(f"{config.model_type}: rope_type is {kind!r:.80}, it must be a word")
         if kind == "longrope":
             yield from _longrope(config, values, max_context)
-        elif kind == "dynamic":
-            yield "dynamic rope, whose frequencies change with the text's length (rope_type = dynamic)"
         elif kind not in STATIC_ROPE_TYPES:
             yield f"rope_type {kind} is not one of {', '.join(sorted(STATIC_ROPE_TYPES))}, longrope"
 
@@ -246,6 +253,8 @@ def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: 
 
 def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
+    if getattr(config, "rotary_value", None) is not None:
+        yield "rotary embeddings of positions that the model counts itself (rotary_value)"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and "chunked_attention" not in _listed_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"

@@ -175,10 +175,10 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
 
 
 def _freeze_frequencies(module: torch.nn.Module) -> None:
-    """Makes longrope static. It would choose its frequencies in every call, by the longest position it sees. Admission
-    has checked that no context exceeds the original one, and there the choice is always the table it holds now."""
+    """Makes rope static that would choose its frequencies in every call, by the longest position it sees. Admission has
+    checked that no context exceeds the original one, and there the choice is always the table it holds now."""
     for child in module.modules():
-        if getattr(child, "rope_type", None) == "longrope":
+        if getattr(child, "rope_type", None) in ("dynamic", "longrope"):
             vars(child)["rope_type"] = "default"
 
 

@@ -19,8 +19,8 @@ from sscc.compiler.frontend import experts  # noqa: F401, registers the implemen
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import recognise_attention
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
+from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
 MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
@@ -34,18 +34,37 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
 
     Raises:
         InputError: transformers cannot build it, or it is larger than any model.
-        UnsupportedError: it knows transformers' own kinds of attention only.
     """
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
-        model: transformers.PreTrainedModel = _from_config(
-            config, attn_implementation=IMPLEMENTATION, experts_implementation=IMPLEMENTATION, dtype=dtype
-        )
+        model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
     if not type(model)._supports_attention_backend:
-        recognise_attention(model, IMPLEMENTATION)
+        recognise_attention(model)
     _supply_positions(model)
     evaluating: torch.nn.Module = model.eval()
     return evaluating
+
+
+def _with_our_attention(
+    config: transformers.PreTrainedConfig, keywords: dict[str, Any]
+) -> transformers.PreTrainedModel:
+    try:
+        return _from_config(config, attn_implementation=IMPLEMENTATION, **keywords)
+    except KeyError as error:
+        if error.args != (IMPLEMENTATION,):
+            raise
+    # Older classes have a table of attention classes, which lacks ours.
+    model = _from_config(config, attn_implementation="eager", **keywords)
+    set_attention(model, WRITTEN_OUT)
+    return model
+
+
+def set_attention(model: torch.nn.Module, implementation: str) -> None:
+    """Sets the attention implementation of a model of transformers, also where its class writes attention out: there
+    transformers' own method for it does nothing."""
+    for part in model.modules():
+        if isinstance(part, transformers.PreTrainedModel):
+            part.config._attn_implementation = implementation
 
 
 def _supply_positions(model: torch.nn.Module) -> None:
@@ -125,12 +144,6 @@ def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        # Some models look attention up in a table of their own, which lacks ours.
-        if isinstance(error, KeyError) and error.args == (IMPLEMENTATION,):
-            raise UnsupportedError(
-                f"{config.model_type} cannot be compiled: its attention does not go through transformers' attention "
-                "interface"
-            ) from error
         raise InputError(
             f"transformers cannot build the {config.model_type} of this config{_suspect(config, error)}: "
             f"{type(error).__name__}: {one_line(error)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
+from sscc.ir.errors import UnsupportedError
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -48,7 +50,7 @@ def _retraced(
 
     def run(*arguments: Tensor) -> Any:
         with torch.fx.traceback.preserve_node_meta():
-            return torch.fx.Interpreter(module).run(*arguments)
+            return _WithoutComplexNumbers(module).run(*arguments)
 
     values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     trace = make_fx(
@@ -61,6 +63,56 @@ def _retraced(
         node.replace_all_uses_with(node.args[0])  # a program is on one device
     retraced.graph.eliminate_dead_code()
     return retraced
+
+
+@dataclass(frozen=True)
+class _Complex:
+    """A tensor of complex numbers: [.., 2], their real and imaginary parts."""
+
+    parts: Tensor
+
+
+class _WithoutComplexNumbers(torch.fx.Interpreter):
+    """Runs a graph with two real numbers for every complex one, which torch-mlir lowers to nothing."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rule = COMPLEX.get(target)
+        held = any(isinstance(argument, _Complex) for argument in args)
+        if rule is None and held:
+            raise UnsupportedError(f"{target} of complex numbers cannot be compiled: of them only rotations are")
+        if rule is None or not (held or target in MAKES_COMPLEX):
+            return super().call_function(target, args, kwargs)
+        return rule(*args, **kwargs)
+
+
+def _rotated(x: Any, y: Any) -> _Complex:
+    """The product of two tensors of complex numbers, or of one and of real numbers."""
+    if not isinstance(x, _Complex):
+        x, y = y, x
+    if not isinstance(y, _Complex):
+        return _Complex(x.parts * (y[..., None] if isinstance(y, Tensor) else y))
+    a, b, c, d = x.parts[..., 0], x.parts[..., 1], y.parts[..., 0], y.parts[..., 1]
+    return _Complex(torch.stack([a * c - b * d, a * d + b * c], -1))
+
+
+MAKES_COMPLEX = frozenset({torch.ops.aten.polar.default, torch.ops.aten.view_as_complex.default})
+COMPLEX: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.polar.default: lambda size, angle: _Complex(
+        torch.stack([size * angle.cos(), size * angle.sin()], -1)
+    ),
+    torch.ops.aten.view_as_complex.default: _Complex,
+    torch.ops.aten.view_as_real.default: lambda z: z.parts,
+    torch.ops.aten.mul.Tensor: _rotated,
+    torch.ops.aten.mul.Scalar: _rotated,
+    torch.ops.aten.unsqueeze.default: lambda z, dim: _Complex(z.parts.unsqueeze(dim if dim >= 0 else dim - 1)),
+    torch.ops.aten.slice.Tensor: lambda z, dim=0, *bounds: _Complex(
+        torch.ops.aten.slice.Tensor(z.parts, dim if dim >= 0 else dim - 1, *bounds)
+    ),
+    torch.ops.aten._to_copy.default: lambda z, **where: z,
+    torch.ops.aten.to.dtype_layout: lambda z, **where: z,
+    torch.ops.aten._assert_tensor_metadata.default: lambda z, **expected: None,
+}
+"""What operators do to complex numbers: rotary embeddings are written with them."""
 
 
 def works_in_place(node: torch.fx.Node) -> bool:

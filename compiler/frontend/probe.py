@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.frontend.construction import build_model, canonical_names
+from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.sources import StoredForm
@@ -136,7 +136,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
         pieces = _in_pieces(forward, ids)
         if checkpoint.program is None:
-            model.set_attn_implementation("eager")  # type: ignore[operator]
+            set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
             theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
             difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])

@@ -20,6 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from transformers.masking_utils import AttentionMaskInterface
+
+from sscc.compiler.frontend.operator import IMPLEMENTATION
+
+WRITTEN_OUT = "sscc_written_out"
+"""The attention implementation of models that add a mask without asking whether there is one: they get zeros."""
 
 PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
 SHAPES = frozenset({"view", "reshape", "contiguous", "to", "float", "type", "type_as", "dropout"})
@@ -62,20 +68,25 @@ class AttentionRecogniser(TorchFunctionMode):
             weights = self._of(args[0])
             if weights is not None and weights.weights and self.layer is not None:
                 return self._attend(weights, args[1], func(*args, **keywords))
+        if name == "__getitem__":
+            args = (args[0], _without_lists(args[1]))
         result = func(*args, **keywords)
         if isinstance(result, Tensor):
             scores = self._after(name, args, keywords)
             if scores is not None:
                 self._scores[id(result)] = result, scores
-            elif name in ("zeros", "zeros_mask"):
+            elif name == "zeros" or (name in (*SHAPES, "__getitem__") and id(args[0]) in self._zeros):
                 self._zeros[id(result)] = result
-            elif id(result) in self._scores:  # written over by what is not known
-                del self._scores[id(result)]
+            else:
+                self._forget(result)
+        elif name == "__setitem__":
+            self._forget(args[0])
         return result
 
-    def is_zero(self, mask: Tensor) -> None:
-        """Notes that a tensor, which the model is given as its mask, holds zeros."""
-        self._zeros[id(mask)] = mask
+    def _forget(self, written: Tensor) -> None:
+        """What is known of a tensor, which a function has made or written over, holds no longer."""
+        self._scores.pop(id(written), None)
+        self._zeros.pop(id(written), None)
 
     def _of(self, value: Any) -> _Scores | None:
         return self._scores.get(id(value), (None, None))[1]
@@ -123,15 +134,15 @@ class AttentionRecogniser(TorchFunctionMode):
         return x.reshape(self.batch, -1, *x.shape[1:]) if x.dim() == 3 else x
 
 
-def recognise_attention(model: Any, implementation: str) -> None:
+def recognise_attention(model: Any) -> None:
     """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
-    implementation is `implementation`."""
+    implementation is one of ours."""
     running: list[AttentionRecogniser] = []
     original = model.forward
 
     @functools.wraps(original)
     def forward(*args: Any, **keywords: Any) -> Any:
-        if model.config._attn_implementation != implementation:
+        if model.config._attn_implementation not in (IMPLEMENTATION, WRITTEN_OUT):
             return original(*args, **keywords)
         ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
         running.append(AttentionRecogniser(ids.shape[0]))
@@ -159,3 +170,20 @@ def _stacks(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
     if isinstance(module, torch.nn.ModuleList):
         return [module]
     return [stack for child in module.children() for stack in _stacks(child)]
+
+
+def _without_lists(index: Any) -> Any:
+    """An index in which a list of one number is a slice: torch would make a tensor of it, on the meta device."""
+    if isinstance(index, tuple):
+        return tuple(_without_lists(part) for part in index)
+    if isinstance(index, list) and len(index) == 1 and type(index[0]) is int:
+        return slice(index[0], index[0] + 1 or None)
+    return index
+
+
+def zero_mask(batch_size: int, q_length: int, kv_length: int, *args: Any, **keywords: Any) -> Tensor:
+    """The mask function of `WRITTEN_OUT`: [b, 1, q, kv] zeros, as causality is the operator's own business."""
+    return torch.zeros(batch_size, 1, q_length, kv_length, dtype=keywords["dtype"], device=keywords.get("device"))
+
+
+AttentionMaskInterface.register(WRITTEN_OUT, zero_mask)
