@@ -117,7 +117,7 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
         "--weights",
         metavar="HOW",
         help="embed (default), or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: weights of "
-        "products are quantised; or both: reference,int4",
+        "products are quantised; keep: those of a quantised checkpoint stay its codes; or both: reference,int4",
     )
     weights.add_argument(
         "--no-weights", action="store_true", help="from the config alone, for models too large to load"

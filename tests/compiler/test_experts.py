@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,16 @@ def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
     first, *others = (feed(session, prompt, tokens) for session in sessions)
     for other in others:
         assert (other - first).norm() / first.norm() < 2e-3
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_routers_are_not_quantised(family: str, compiled: Compiler, tmp_path: Path) -> None:
+    """What chooses among experts is known by the choice that reads its products, whatever it is called."""
+    options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK, "weight_format": WeightFormat(8, 16)}
+    output = tmp_path / "graph.mlir"
+    compile_model(CompileOptions(compiled.checkpoint(family), output, compile_to="graph", **options))
+    named = set(re.findall(r'sscc\.weight = "([^"]+)"', output.read_text()))
+    routers = {name for name in named if re.search(r"\.(gate|router|router\.layer|gate\.wg)\.weight(\.|$)", name)}
+    assert routers, named
+    assert all(name.endswith(".weight") for name in routers), routers
+    assert any(name.endswith("q_proj.weight.values") for name in named)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 import sscc
 from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.probe import load_model
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
-from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, write
+from tests.compiler.frontend import published
+from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, write, write_config
 from tests.families import random_tokens
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession
@@ -224,3 +229,187 @@ def test_a_scale_that_is_not_finite(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"'blk.0.attn_q.weight' holds a scale that is not finite"):
         open_checkpoint(path).source.codes("model.layers.0.self_attn.q_proj.weight")
+
+
+# ------------------------------------------------------------------------------------------------------------- experts
+
+MOE = transformers.Qwen3MoeConfig(
+    hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, vocab_size=64, max_position_embeddings=CONTEXT, num_experts=4,
+    num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=10000.0,
+)  # fmt: skip
+
+
+def write_moe(path: Path, kind: str, up_kind: str | None = None) -> dict[str, torch.Tensor]:
+    """A Qwen3-MoE with the matrices of experts stacked as llama.cpp has them; returns all numbers by transformers'
+    names."""
+    torch.manual_seed(6)
+    model = transformers.Qwen3MoeForCausalLM(MOE)
+    writer = gguf.GGUFWriter(path, "qwen3moe")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(64)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(96)
+    writer.add_expert_feed_forward_length(32)
+    writer.add_expert_count(4)
+    writer.add_expert_used_count(2)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(16)
+    writer.add_value_length(16)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(64)
+    names, numbers = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3MOE, 2), {}
+
+    def add(name: str, values: np.ndarray, type_name: str) -> torch.Tensor:
+        type_ = gguf.GGMLQuantizationType[type_name]
+        blocks = gguf.quants.quantize(values, type_)
+        writer.add_tensor(name, blocks, raw_dtype=type_)
+        return torch.from_numpy(gguf.quants.dequantize(blocks, type_).reshape(values.shape))
+
+    for name, tensor in model.state_dict().items():
+        values, layer = tensor.numpy() * (4 if tensor.dim() > 1 else 1), "".join(name.split(".")[2:3])
+        if name.endswith("experts.gate_up_proj"):
+            halves = zip(("gate", "up"), np.split(values, 2, axis=1), (kind, up_kind or kind), strict=True)
+            parts = [add(f"blk.{layer}.ffn_{half}_exps.weight", part.copy(), type_) for half, part, type_ in halves]
+            numbers[name] = torch.cat(parts, 1)
+        elif name.endswith("experts.down_proj"):
+            numbers[name] = add(f"blk.{layer}.ffn_down_exps.weight", values, kind)
+        else:
+            stem, suffix = name.rsplit(".", 1)
+            plain = tensor.dim() == 1 or "mlp.gate." in name
+            numbers[name] = add(f"{names.get_name(stem)}.{suffix}", values, "F32" if plain else kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return numbers
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_1"])
+def test_stacked_experts_of_a_gguf(kind: str, tmp_path: Path) -> None:
+    numbers = write_moe(tmp_path / "m.gguf", kind)
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    assert checkpoint.config is not None
+    assert checkpoint.config.moe_intermediate_size == 32
+    assert checkpoint.names().keys() == numbers.keys()
+    for name, expected in numbers.items():
+        assert torch.equal(checkpoint.tensor(name), expected), name
+    form = checkpoint.stored_form("model.layers.0.mlp.experts.gate_up_proj")
+    assert (form is None) == (kind == "F16")
+    if form is not None:
+        assert str(form.format) == {"Q8_0": "int8:32:f16", "Q4_1": "int4:32:minimum:f16"}[kind]
+
+
+def test_experts_are_kept(tmp_path: Path) -> None:
+    numbers = write_moe(tmp_path / "m.gguf", "Q4_0")
+    artifact = Artifact.load(sscc.compile(tmp_path / "m.gguf", output=tmp_path / "a.rdu", weights="keep", **SHAPE).path)
+    kept = {source for t in artifact.program.tensors if t.encoding for source in t.sources}
+    assert kept == {n for n, value in numbers.items() if value.dim() > 1} - {
+        "model.embed_tokens.weight",
+        *(f"model.layers.{layer}.mlp.gate.weight" for layer in range(2)),
+    }
+    expected = expected_logits(tmp_path / "m.gguf")
+    for interpreter, tolerance in TOLERANCE.items():
+        assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
+
+
+def test_gate_and_up_of_two_types_are_dequantised(tmp_path: Path) -> None:
+    numbers = write_moe(tmp_path / "m.gguf", "Q4_0", "Q8_0")
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    assert torch.equal(checkpoint.tensor(name), numbers[name])
+    form = checkpoint.stored_form(name)
+    assert form is not None
+    assert (form.text, form.format) == ("GGUF Q4_0 and Q8_0", None)
+
+
+def test_experts_that_are_stored_one_by_one_are_kept(tmp_path: Path) -> None:
+    """Codes of compressed-tensors are joined as transformers joins numbers."""
+    generator, stored = torch.Generator().manual_seed(8), {}
+    numbers: dict[str, torch.Tensor] = {}
+    torch.manual_seed(9)
+    for name, tensor in transformers.Qwen3MoeForCausalLM(MOE).state_dict().items():
+        if ".experts." not in name:
+            stored[name] = tensor.clone()
+            continue
+        stem, joined = name.rpartition("experts.")[0] + "experts", []
+        for expert in range(4):
+            rows = []
+            for which in ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",):
+                shape = (32, 64) if which != "down_proj" else (64, 32)
+                parts, values = published.packed(generator, shape)
+                stored |= {f"{stem}.{expert}.{which}{ending}": part for ending, part in parts.items()}
+                rows.append(values)
+            joined.append(torch.cat(rows))
+        numbers[name] = torch.stack(joined)
+    save_file(stored, tmp_path / "model.safetensors")
+    write_config(tmp_path, MOE, CASES["packed4"][0])
+    checkpoint = open_checkpoint(tmp_path)
+    for name, expected in numbers.items():
+        assert torch.equal(checkpoint.tensor(name), expected)
+        form = checkpoint.stored_form(name)
+        assert form is not None
+        assert str(form.format) == "int4:32"
+    artifact = Artifact.load(sscc.compile(tmp_path, output=tmp_path / "a.rdu", weights="keep", **SHAPE).path)
+    assert {source for t in artifact.program.tensors if t.encoding for source in t.sources} == numbers.keys()
+    expected = expected_logits(tmp_path)
+    for interpreter, tolerance in TOLERANCE.items():
+        assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from sscc.compiler.checkpoint_tensors import checkpoint_reader
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.runtime.artifact.tensor_files import Stack, TensorSpec, write_tensors
+
+checkpoint = open_checkpoint(Path(sys.argv[1]))
+names = [name for name, (shape, _) in checkpoint.names().items() if len(shape) == 2 and "proj" in name]
+layout = {}
+for name in names:
+    shape, form = checkpoint.names()[name][0], checkpoint.stored_form(name)
+    if sys.argv[2] == "keep":
+        for part in form.format.parts:
+            encoding = Encoding(form.format, part)
+            spec = TensorSpec(form.format.stored(part, *shape), encoding.dtype)
+            layout[f"{name}.{part}"] = Stack(spec, (name,), str(encoding))
+    else:
+        layout[name] = Stack(TensorSpec(shape, "bf16"), (name,))
+held = int(next(l for l in open("/proc/self/status") if l.startswith("VmData")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (held + int(sys.argv[3]), held + int(sys.argv[3])))
+with open("/dev/null", "wb") as file:
+    write_tensors(file, layout, checkpoint_reader(checkpoint, "it"))
+print("written", sum(checkpoint.names()[name][0][0] * checkpoint.names()[name][0][1] for name in names))
+"""
+LARGE = transformers.LlamaConfig(
+    hidden_size=1024, intermediate_size=1024, num_hidden_layers=16, num_attention_heads=8, num_key_value_heads=8,
+    vocab_size=32, max_position_embeddings=CONTEXT,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["keep", "numbers"])
+def test_weights_stream_through_less_memory_than_they_take(kind: str, tmp_path: Path) -> None:
+    """Codes of 60 MB that are 470 MB as f32, of which a tensor has 4 MB, through 40 MB."""
+    stored = {}
+    for name, meta in build_skeleton(LARGE).state_dict().items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = torch.zeros(meta.shape)
+            continue
+        n, k = meta.shape
+        stem = name.removesuffix(".weight")
+        stored[f"{stem}.weight_packed"] = torch.zeros(n, k // 8, dtype=torch.int32)
+        stored[f"{stem}.weight_scale"] = torch.ones(n, k // 128, dtype=torch.bfloat16)
+        stored[f"{stem}.weight_shape"] = torch.tensor([n, k])
+    save_file(stored, tmp_path / "model.safetensors")
+    write_config(tmp_path, LARGE, CASES["packed4"][0])
+    assert (tmp_path / "model.safetensors").stat().st_size > 58e6
+    arguments = [sys.executable, "-c", LIMITED, str(tmp_path), kind, str(40 << 20)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[1]) * 4 > 4.6e8
