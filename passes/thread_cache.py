@@ -195,7 +195,7 @@ def _unlike(name: str, taken: Container[str]) -> str:
 
 def _heads_and_dims(attention: ir.Operation) -> list[tuple[int, int]]:
     """(heads, head dim) of Q, K and V."""
-    return [(v.type.shape[1], v.type.shape[3]) for v in attention.operands]
+    return [(v.type.shape[1], v.type.shape[3]) for v in list(attention.operands)[:3]]
 
 
 class _Threader:
@@ -207,7 +207,7 @@ class _Threader:
         self.attention = _attention_of(function)
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
-        query, key, value, _ = (v.type for v in [*self.attention.operands, self.attention.results[0]])
+        query, key, value = (v.type for v in list(self.attention.operands)[:3])
         self.element = key.element_type
         self.heads, self.kv_heads, self.widths = query.shape[1], key.shape[1], (key.shape[3], value.shape[3])
         self.scale = self.attention.attributes["scale"]
@@ -398,7 +398,7 @@ class _Threader:
         self._note_settings(new)
 
     def _decode_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        query, key, value = qkv
+        query, key, value, *sinks = qkv
         added, own = self._own(added)
         k_all, v_all, *indexed, position, prompt_len, active = added
         k_cache, v_cache = (self._window(cache, own) for cache in (k_all, v_all))
@@ -410,7 +410,7 @@ class _Threader:
         v_new = kv.Update(v_cache, self._encoded(value), row, active, v_cache.type).updated
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(query, valid, [k_new, v_new], *([indexed] if indexed else []))
+        out = self._attended(query, sinks, valid, [k_new, v_new], *([indexed] if indexed else []))
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             k_new, v_new = insert_slice(k_new, k_all, offsets), insert_slice(v_new, v_all, offsets)
@@ -418,7 +418,7 @@ class _Threader:
 
     def _query_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
-        (query, key, value), g, batch = qkv, self.geometry, self.facts.batch
+        (query, key, value, *sinks), g, batch = qkv, self.geometry, self.facts.batch
         k_cache, v_cache, k_store, v_store, *others, position, _, active = added
         count = len(landmark_states(LANDMARKS, g))
         landmarks, residents = others[:count], others[count:]
@@ -439,23 +439,27 @@ class _Threader:
         if residents:
             types = [value.type for value in residents]
             residents = list(kv.Fetch(
-                query, k_new, scores, *stored[:2], position, active, *residents, self.scale, *types
+                query, k_new, scores, *stored[:2], position, active, *residents, *(sinks or [None]), self.scale, *types
             ).results)  # fmt: skip
             _, index, *attended = residents
         else:
-            attended, index = stored[:2], self._choose(query, k_new, scores, position, active)
-        out = self._attended(query, valid, [k_new, v_new], [*attended, index])
+            attended, index = stored[:2], self._choose(query, k_new, scores, position, active, sinks)
+        out = self._attended(query, sinks, valid, [k_new, v_new], [*attended, index])
         return out, [k_new, v_new, *stored, *residents]
 
     def _choose(
-        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value
-    ) -> ir.Value:
-        """The positions [B, Hkv, K] that queries choose."""
+        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
+        sinks: Sequence[ir.Value],
+    ) -> ir.Value:  # fmt: skip
+        """The positions [B, Hkv, K] that queries choose; `sinks` are the logits of learned sinks, if there are any."""
         picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
-        selected: ir.Value = kv.Choose(query, key, scores, position, active, self.scale, picks).selected
+        operands = (query, key, scores, position, active, *(sinks or [None]))
+        selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
         return selected
 
-    def _attended(self, query: ir.Value, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
+    def _attended(
+        self, query: ir.Value, sinks: Sequence[ir.Value], valid: ir.Value, *segments: Sequence[ir.Value]
+    ) -> ir.Value:
         """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
         members, first = [], 0
         for segment in segments:
@@ -464,7 +468,8 @@ class _Threader:
             members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
             first += rows
         type_ = self.attention.results[0].type
-        out: ir.Value = kv.CachedAttention(query, *kv.members(CachedAttention, *members), self.scale, type_).out
+        operands = (query, *(sinks or [None]), *kv.members(CachedAttention, *members))
+        out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out
         return out
 
     def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
@@ -475,7 +480,7 @@ class _Threader:
         return extract_slice(cache, [0, 0, own[FIRST], 0], [slots, heads, self.geometry.cache_rows, width])
 
     def _prefill_attention(self, qkv: list[ir.Value], added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
-        query, key, value = qkv
+        query, key, value, *sinks = qkv
         k_scratch, v_scratch, *others, start, length = added
         count = len(self._observed())
         observed, landmarks = others[:count], self._landmarks_added(key, others[count:], start)
@@ -484,7 +489,8 @@ class _Threader:
         k_new = insert_slice(key, k_scratch, [0, 0, start, 0])
         v_new = insert_slice(value, v_scratch, [0, 0, start, 0])
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        done = kv.CausalAttention(query, k_new, v_new, start, length, self.scale, self.attention.results[0].type, sums)
+        operands = (query, k_new, v_new, start, length, *(sinks or [None]))
+        done = kv.CausalAttention(*operands, self.scale, self.attention.results[0].type, sums)
         last = zip(observed, (query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
         return done.out, [k_new, v_new, *observed, *landmarks]
@@ -502,11 +508,13 @@ class _Threader:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
+        sinks = self._sinks() if residents else []
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
             *scratch,
             *(outputs if g.indexed else self._caches()),
+            *sinks,
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
@@ -516,6 +524,8 @@ class _Threader:
         k_cache, v_cache, *others = list(function.arguments)[len(scratch) :]
         others, own = self._own(others)
         *picks, slot, length = others
+        count = len(picks) - len(sinks)
+        picks, learned = picks[:count], picks[count:]
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
             if g.selects:
@@ -533,12 +543,25 @@ class _Threader:
             near: list[ir.Value] = []
             if residents:
                 ring = extract_slice(caches[0], offsets, [1, *list(k_cache.type.shape)[1:]])
-                chosen = self._last_choice(observed, ring, length)
+                chosen = self._last_choice(observed, ring, length, learned)
                 near = self._first_residents(chosen, (k_scratch, v_scratch), picks, slot)
             func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_settings(function)
 
-    def _last_choice(self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value) -> ir.Value:
+    def _sinks(self) -> list[Argument]:
+        """The logits of learned sinks, as an argument of another function; none where the layer has none."""
+        sinks = list(self.attention.operands)[3:]
+        arguments = list(self.function.arguments)
+        if not all(value in arguments for value in sinks):
+            raise UnsupportedError(
+                f"{self.attention.location}: layer {self.layer} computes the logits of its learned sinks: they must "
+                "be a weight where --kv-fetch chooses at the end of a prompt"
+            )
+        return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
+
+    def _last_choice(
+        self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]
+    ) -> ir.Value:
         """The positions [1, Hkv, K] that the last query of a prompt chooses; `observed` as kept, then landmarks."""
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
@@ -549,7 +572,7 @@ class _Threader:
         active = not_negative(position)  # as it always is: a step takes flags
         scores_type = tensor_type([1, self.heads, codes.type.shape[2]], ir.F32Type.get())
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
-        return self._choose(query, ring, scores, position, active)
+        return self._choose(query, ring, scores, position, active, sinks)
 
     def _first_residents(
         self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value
