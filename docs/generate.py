@@ -213,7 +213,7 @@ def _step(spec: OpSpec) -> Iterator[str]:
 
 def _types(kind: Any) -> tuple[type, ...]:
     """Those of a union; None is what a field is that is left out."""
-    return get_args(kind) or (kind,)
+    return tuple(t for t in get_args(kind) or (kind,) if t is not type(None))
 
 
 def _operand(name: str, operand: Operand) -> str:

@@ -105,6 +105,7 @@ Start = Annotated[str, Number(_zero, _last_start, _last_start)]
 Length = Annotated[str, Number(_one, _prompt, _prompt)]
 Scale = Annotated[float, Attribute()]
 Softcap = Annotated[float | None, Attribute(optional=True)]
+SinkLogits = Annotated[str | None, Operand("H:f", "read", optional=True, omissible=True)]
 Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
@@ -121,6 +122,7 @@ class SelfAttention(Op):
     query: Annotated[str, Operand("B H S D:f", "read")]
     key: Annotated[str, Operand("B Hkv S D:f", "read")]
     value: Annotated[str, Operand("B Hkv S Dv:f", "read")]
+    sink_logits: SinkLogits
     layer: Annotated[int, Attribute()]
     scale: Scale
     softcap: Softcap
@@ -236,6 +238,7 @@ class CachedAttention(Op):
     out: Attended
     scale: Scale
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,7 @@ class CausalAttention(Op):
     log_sum_exp: ChunkSums = ""
     window: Window = 0
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 @dataclass(frozen=True)
@@ -394,6 +398,7 @@ class ChooseRows(Op):
     sink: Sink
     recent: Recent
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 @dataclass(frozen=True)
@@ -434,6 +439,7 @@ class FetchRows(Op):
     recent: Recent
     fetch: Fetch
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 # ------------------------------------------------------------------------------------------------ mixture of experts
@@ -519,6 +525,7 @@ class DecodeAttention(Op):
     recent: Recent
     segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 @dataclass(frozen=True)
@@ -602,6 +609,7 @@ class QueryAttention(Op):
     ] = ""  # fmt: skip
     fetch: Fetch = 0
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 @dataclass(frozen=True)
@@ -633,6 +641,7 @@ class ChunkAttention(Op):
     log_sum_exp: ChunkSums = ""
     window: Window = 0
     softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 OPERATIONS: tuple[type[Op], ...] = (

@@ -57,7 +57,7 @@ class Operand:
         copy_of: an operand that is updated, of which this one is the rows as they were: the same place, or a copy.
         fetched: whether the operation fetches the rows that it needs from memory by itself, as it goes.
         padded: whether rows of a chunk are undefined where they are behind the prompt's end; nothing depends on them.
-        optional: whether a step may go without it ("").
+        optional: whether a step may go without it ("", or None where that is the field's default).
         omissible: whether an operation of the dialect may too; it then has no result for it either.
         flat: whether a step has it without the last dimension, which is 1.
     """
@@ -270,8 +270,10 @@ class OpSpec:
         return {name: regions[name] for name, operand in self.operands.items() if regions[name] or not operand.optional}
 
     def step(self, values: Mapping[str, Any]) -> Op:
-        """The step with these values of fields and of operands of members; what it goes without is ""."""
-        fields: dict[str, Any] = dict.fromkeys(spec_of(self.record).operands.keys() - self.operands.keys(), "")
+        """The step with these values of fields and of operands of members; what it goes without is the field's default,
+        or ""."""
+        missing = spec_of(self.record).operands.keys() - self.operands.keys()
+        fields: dict[str, Any] = {name: getattr(self.record, name, "") for name in missing}
         fields |= {name: value for name, value in values.items() if name in self.fields}
         for group, several in self.several.items():
             fields[group] = tuple(

@@ -309,7 +309,9 @@ class _Latent:
 
 
 def _latent_of(attention: ir.Operation) -> _Latent | None:
-    query, key, value = attention.operands
+    query, key, value, *sinks = attention.operands
+    if sinks:
+        return None
     if key.type.shape[1] != query.type.shape[1]:
         return None
     joined = producer(key)

@@ -27,7 +27,7 @@ Before, a decode step and a chunk of prefill::
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
       %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
       %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
-          operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>}
+          operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>}
         : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
       return %o, %k1, %v1 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
     }
@@ -183,8 +183,8 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.DecodeAttention(
             attention.operands[0], k_new, v_new, k_before, v_before, k_before, v_before, position, prompt_len,
-            active, *kv.members(DecodeAttention, *others), attention.attributes["scale"], attention.results[0].type,
-            k_type, v_type,
+            active, kv.operands_of(attention).get("sink_logits"), *kv.members(DecodeAttention, *others),
+            attention.attributes["scale"], attention.results[0].type, k_type, v_type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
         kv.inherit(fused, attention)
@@ -246,6 +246,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
     if scores is None:
         return False
     ring, chosen, query = members[0], members[1], attention.operands[0]
+    sinks = kv.operands_of(attention).get("sink_logits")
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
     landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
@@ -275,6 +276,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         {part["row"] for part in parts[2:]} == {position},
         {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
+        chooses.get("sink_logits") == sinks,
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
         len({(op.attributes["scale"], kv.optional_of(op, "softcap")) for op in (attention, choice, scores)}) == 1,
@@ -292,7 +294,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
     with ir.InsertionPoint(attention), attention.location:
         before, omitted = [part["cache"] for part in parts], [None] * (6 - len(parts))
         fused = kv.QueryAttention(
-            query, k_new, v_new, *before[:2], *before, *omitted, position, active, *(residents or [None] * 4),
+            query, k_new, v_new, *before[:2], *before, *omitted, position, active, *(residents or [None] * 4), sinks,
             attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated), *omitted,
             *([value.type for value in kept] or [None] * 4),
         )  # fmt: skip
@@ -325,7 +327,7 @@ def _is_next(value: ir.Value, position: ir.Value) -> bool:
 
 
 def _fuse_chunk(attention: ir.Operation) -> None:
-    query, key, value, start, length = attention.operands
+    query, key, value, start, length, *sinks = attention.operands
     out, sums = attention.results
     appends = [op for op in (_appended(appended, start) for appended in (key, value)) if op is not None]
     if len(appends) != 2:
@@ -337,8 +339,8 @@ def _fuse_chunk(attention: ir.Operation) -> None:
         return
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.ChunkAttention(
-            query, k_new, v_new, k_scratch, v_scratch, start, length, attention.attributes["scale"], out.type,
-            sums.type, key.type, value.type,
+            query, k_new, v_new, k_scratch, v_scratch, start, length, *(sinks or [None]),
+            attention.attributes["scale"], out.type, sums.type, key.type, value.type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
         kv.inherit(fused, attention)

@@ -172,11 +172,13 @@ class _Attended:
         query: as it meets what is cached.
         rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers.
         expanded: where prefill attends to something else than it caches, the query, K and V that it attends to.
+        sinks: the logits of learned sinks, if there are any.
     """
 
     query: ir.Value
     rows: tuple[ir.Value, ...]
-    expanded: tuple[ir.Value, ...]
+    expanded: tuple[ir.Value, ...] = ()
+    sinks: tuple[ir.Value, ...] = ()
 
     @classmethod
     def by(cls, attention: ir.Operation, values: Callable[[ir.Value], ir.Value] = lambda value: value) -> _Attended:
@@ -184,8 +186,9 @@ class _Attended:
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
             return cls(operands[3], (operands[4],), tuple(operands[:3]))
+        query, key, value, *sinks = operands
         is_window = begins(attention.operands[2], attention.operands[1])
-        return cls(operands[0], tuple(operands[1:2] if is_window else operands[1:]), ())
+        return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
@@ -456,7 +459,7 @@ class _Threader:
         now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(attended.query, valid, self._sides(now), *([indexed] if indexed else []))
+        out = self._attended(attended, valid, self._sides(now), *([indexed] if indexed else []))
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
@@ -491,24 +494,26 @@ class _Threader:
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         if residents:
             types = [value.type for value in residents]
-            residents = list(kv.Fetch(
-                query, k_new, scores, *stored[:2], position, active, *residents, self.scale, *types
-            ).results)  # fmt: skip
+            operands = (query, k_new, scores, *stored[:2], position, active, *residents, *(attended.sinks or [None]))
+            residents = list(kv.Fetch(*operands, self.scale, *types).results)
             _, index, *chosen = residents
         else:
-            chosen, index = stored[:2], self._choose(query, k_new, scores, position, active)
-        out = self._attended(query, valid, [k_new, v_new], [*chosen, index])
+            chosen = stored[:2]
+            index = self._choose(query, k_new, scores, position, active, attended.sinks)
+        out = self._attended(attended, valid, [k_new, v_new], [*chosen, index])
         return out, [k_new, v_new, *stored, *residents]
 
     def _choose(
-        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value
-    ) -> ir.Value:
-        """The positions [B, Hkv, K] that queries choose."""
+        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
+        sinks: Sequence[ir.Value],
+    ) -> ir.Value:  # fmt: skip
+        """The positions [B, Hkv, K] that queries choose; `sinks` are the logits of learned sinks, if there are any."""
         picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
-        selected: ir.Value = kv.Choose(query, key, scores, position, active, self.scale, picks).selected
+        operands = (query, key, scores, position, active, *(sinks or [None]))
+        selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
         return selected
 
-    def _attended(self, query: ir.Value, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
+    def _attended(self, attended: _Attended, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
         """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
         members, first = [], 0
         for segment in segments:
@@ -517,7 +522,8 @@ class _Threader:
             members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
             first += rows
         type_ = self.attention.results[0].type
-        out: ir.Value = kv.CachedAttention(query, *kv.members(CachedAttention, *members), self.scale, type_).out
+        operands = (attended.query, *(attended.sinks or [None]), *kv.members(CachedAttention, *members))
+        out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out
         return out
 
     def _window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
@@ -536,9 +542,10 @@ class _Threader:
         now = self._appended(rows, scratches, start)
         whole = self._appended(attended.expanded[1:], expanded, start)
         query = attended.expanded[0] if whole else attended.query
+        sinks = attended.sinks or [None]
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
         type_ = self.attention.results[0].type
-        done = kv.CausalAttention(query, *(whole or now), start, length, self.scale, type_, sums)
+        done = kv.CausalAttention(query, *(whole or now), start, length, *sinks, self.scale, type_, sums)
         last = zip(observed, (attended.query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
         return done.out, [*now, *observed, *whole, *landmarks]
@@ -557,11 +564,13 @@ class _Threader:
         g, index_type = self.geometry, ir.IndexType.get()
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
+        sinks = self._sinks() if residents else []
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
             *scratch,
             *(outputs if g.indexed else self._caches()),
+            *sinks,
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
@@ -572,6 +581,8 @@ class _Threader:
         others = list(function.arguments)[len(scratch) :]
         wholes, (others, own) = others[:count], self._own(others[count:])
         *picks, slot, length = others
+        count = len(picks) - len(sinks)
+        picks, learned = picks[:count], picks[count:]
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
             if g.selects:
@@ -587,12 +598,24 @@ class _Threader:
             near: list[ir.Value] = []
             if residents:
                 ring = extract_slice(caches[0], offsets, [1, *list(wholes[0].type.shape)[1:]])
-                chosen = self._last_choice(observed, ring, length)
+                chosen = self._last_choice(observed, ring, length, learned)
                 near = self._first_residents(chosen, scratches, picks, slot)
             func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_settings(function)
 
-    def _last_choice(self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value) -> ir.Value:
+    def _sinks(self) -> list[Argument]:
+        """The logits of learned sinks, as an argument of another function; none where the layer has none."""
+        sinks, arguments = self.attended.sinks, list(self.function.arguments)
+        if not all(value in arguments for value in sinks):
+            raise UnsupportedError(
+                f"{self.attention.location}: layer {self.layer} computes the logits of its learned sinks: they must "
+                "be a weight where --kv-fetch chooses at the end of a prompt"
+            )
+        return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
+
+    def _last_choice(
+        self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]
+    ) -> ir.Value:
         """The positions [1, Hkv, K] that the last query of a prompt chooses; `observed` as kept, then landmarks."""
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
@@ -603,7 +626,7 @@ class _Threader:
         active = not_negative(position)  # as it always is: a step takes flags
         scores_type = tensor_type([1, self.heads, codes.type.shape[2]], ir.F32Type.get())
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
-        return self._choose(query, ring, scores, position, active)
+        return self._choose(query, ring, scores, position, active, sinks)
 
     def _first_residents(
         self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value

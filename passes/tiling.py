@@ -166,11 +166,11 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
-    axis = axes.pop()
+    letters = ("B",) if axes.pop() == 0 else ("H", "Hkv")
     spec = kv.spec_of_op(op)
     for name, value in kv.operands_of(op).items():
-        whole = spec.operands[name].dims[axis : axis + 1] not in (("B",), ("H",), ("Hkv",))
-        tiling.require(value, WHOLE if whole else axis)
+        cut = [number for number, letter in enumerate(spec.operands[name].dims) if letter in letters]
+        tiling.require(value, cut[0] if cut else WHOLE)
 
 
 def is_contraction(op: ir.Operation) -> bool:

@@ -452,8 +452,9 @@ def check_tables(captured: Captured, max_context: int) -> None:
     Raises:
         UsageError: naming the table, its rows and the context.
     """
-    # A value that is looked up at a position (the type of a token, say) is not itself a position.
-    positions = _reached(captured, "positions", beyond=LOOKUPS)
+    # A value that is looked up at a position (the type of a token, say) is not itself a position, and what attention
+    # gives is none: experts are chosen by it, and their biases looked up.
+    positions = _reached(captured, "positions", beyond=LOOKUPS | {torch.ops.sscc.attention.default})
     for node in captured.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
             continue

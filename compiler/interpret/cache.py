@@ -7,7 +7,7 @@ head h reads KV head h // (H // Hkv).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -80,10 +80,12 @@ def grouped(query: Tensor, kv_heads: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What makes scores of products of queries and keys: a factor, and a cap above 0 or None."""
+    """What makes scores of products of queries and keys, and weights of these: a factor, a cap above 0 or None, and the
+    logits of learned sinks [H] or None."""
 
     scale: float
-    softcap: float | None
+    softcap: float | None = None
+    sinks: Tensor | None = None
 
     @classmethod
     def of(cls, op: ir.Operation) -> Scoring:
@@ -91,6 +93,17 @@ class Scoring:
 
     def capped(self, scaled: Tensor) -> Tensor:
         return scaled if self.softcap is None else (scaled / self.softcap).tanh() * self.softcap
+
+    def with_sinks(self, x: Operands) -> Scoring:
+        """As this, with the sinks that are among an operation's operands, if they are."""
+        return replace(self, sinks=x.get("sink_logits"))
+
+    def columns(self, scores: Tensor) -> Tensor:
+        """Scores [Hkv, H / Hkv, S, N] and behind them those of the learned sinks, if there are any."""
+        if self.sinks is None:
+            return scores
+        sinks = self.sinks.to(scores.dtype).reshape(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat([scores, sinks], 3)
 
 
 def scores_of(query: Tensor, key: Tensor, scoring: Scoring, dtype: torch.dtype) -> Tensor:
@@ -116,9 +129,11 @@ def attention(
     scores = scores_of(query, key, scoring, dtype)
     if hidden is not None:
         scores = scores.masked_fill(hidden, float("-inf"))
-    out = torch.einsum("hgsn,hnd->hgsd", scores.softmax(-1), value.to(dtype))
+    columns = scoring.columns(scores)
+    weights = columns.softmax(-1)[..., : key.shape[1]]
+    out = torch.einsum("hgsn,hnd->hgsd", weights, value.to(dtype))
     heads, count = query.shape[:2]
-    sums = scores.logsumexp(-1).to(types.accumulate)
+    sums = columns.logsumexp(-1).to(types.accumulate)
     return out.reshape(heads, count, value.shape[2]).to(query.dtype), sums.reshape(heads, count, 1)
 
 
@@ -325,9 +340,10 @@ def _candidates_of_slots(position: Tensor, active: Tensor, rows: int, g: Geometr
 
 def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: Types) -> Tensor:
     """[Hkv, n]: the mean probability of each candidate of a slot. Query [H, 1, D], key [Hkv, SR, D], scores [H, n]."""
-    exact = scores_of(query, key, scoring, types.accumulate)[:, :, 0]
-    candidate_scores = scores.reshape(*exact.shape[:2], -1).to(types.accumulate)
-    return torch.cat([candidate_scores, exact], 2).softmax(2)[:, :, : scores.shape[1]].mean(1)
+    exact = scores_of(query, key, scoring, types.accumulate)
+    candidate_scores = scores.reshape(*exact.shape[:3], -1).to(types.accumulate)
+    columns = scoring.columns(torch.cat([candidate_scores, exact], 3))[:, :, 0]
+    return columns.softmax(2)[:, :, : scores.shape[1]].mean(1)
 
 
 def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
@@ -335,6 +351,7 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
     assert g.fetch is not None
     after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident"))
     resident, places, *rows = after
+    scoring = scoring.with_sinks(x)
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
         key = decoded(x["key"][slot], _format(g))
         weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scoring, types)
@@ -384,13 +401,19 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
-    return _named(op, lambda x: cached_attention(x["query"], _segments(members, x), scoring, types, row_format))
+    return _named(
+        op,
+        lambda x: cached_attention(x["query"], _segments(members, x), scoring.with_sinks(x), types, row_format),
+    )
 
 
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    return lambda query, key, value, start, length: causal_attention(
-        query, key, value, int(start), scoring, g.window, types, _format(g)
+    return _named(
+        op,
+        lambda x: causal_attention(
+            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.window, types, _format(g)
+        ),
     )
 
 
@@ -444,7 +467,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, scoring, types, _format(g))
+        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
         caches = {"key": "k_cache", "value": "v_cache"}
         return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
@@ -459,7 +482,7 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
         if g.encodes_prompts:
             key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
-        return *causal_attention(x["query"], k, v, start, scoring, g.window, types, _format(g)), k, v
+        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.window, types, _format(g)), k, v
 
     return _named(op, chunk)
 
@@ -480,7 +503,12 @@ def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
 
 def _choose(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    return lambda query, key, scores, position, active: choose(query, key, scores, position, active, scoring, g, types)
+    return _named(
+        op,
+        lambda x: choose(
+            x["query"], x["key"], x["scores"], x["position"], x["active"], scoring.with_sinks(x), g, types
+        ),
+    )
 
 
 def _fetch(op: ir.Operation, b: Builder) -> Several:
@@ -508,13 +536,14 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         near: Sequence[Tensor] = ()
         if g.fetch is None:
             chosen = {"key": stored["k_store"], "value": stored["v_store"]}
-            chosen["index"] = choose(x["query"], ring["key"], scores, position, active, scoring, g, types)
+            index = choose(x["query"], ring["key"], scores, position, active, scoring.with_sinks(x), g, types)
+            chosen["index"] = index
         else:
             near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scoring, g, types)
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
-        out = cached_attention(x["query"], seen, scoring, types, _format(g))
+        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
         caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
         return out, *caches, *stored.values(), *near
 

@@ -19,7 +19,8 @@ each other operand, then for every segment that there might be a 1 or 0 per oper
 that are missing are the last ones.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import new_class
 from typing import Any
@@ -229,7 +230,26 @@ def _operation(record: type[Op]) -> Any:
     def fill(namespace: dict[str, Any]) -> None:
         namespace |= {"__annotations__": hints, "__doc__": record.__doc__, "__module__": __name__}
 
-    return new_class(record.__name__, (Checked,), {"name": record.op, "traits": [ext.Pure]}, fill)
+    made: Any = new_class(record.__name__, (Checked,), {"name": record.op, "traits": [ext.Pure]}, fill)
+    if not spec.several and len(_omissible(spec)) == 1:
+        made.__init__ = _without_sizes(made.__init__)
+    return made
+
+
+def _omissible(spec: OpSpec) -> list[str]:
+    """The operands that an operation may omit."""
+    return [name for name in spec.inputs if name in spec.operands and spec.operands[name].omissible]
+
+
+def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
+    """What makes an operation that does not say which operands it has: their number says it."""
+
+    @functools.wraps(make)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        del self.operation.attributes[PRESENT]
+
+    return init
 
 
 SelfAttention = _operation(operations.SelfAttention)
@@ -273,32 +293,35 @@ def spec_of_op(op: ir.Operation) -> OpSpec:
         SignatureMismatch: where its `operandSegmentSizes` are not those of whole members, or omit what it must have.
     """
     spec = SPECS[op.name]
-    omissible = {name for name, operand in spec.operands.items() if operand.omissible}
-    fixed, without = len(spec.inputs), frozenset[str]()
-    if omissible:
-        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else [1] * fixed
-        without = frozenset(name for name, size in zip(spec.inputs, sizes, strict=False) if not size)
-        if (len(sizes) != fixed and not spec.several) or without - omissible:
-            raise SignatureMismatch(f"{PRESENT} are {sizes}, of {', '.join(spec.inputs)}")
-    for several in spec.several.values():
-        sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else []
-        names = list(group_operands(several.record))
-        there = [int(name not in without) for name in spec.inputs]
-        if len(sizes) != fixed + several.most * len(names) or sizes[:fixed] != there:
-            raise SignatureMismatch(f"{PRESENT} are {sizes}, of {fixed} operands and {several.most} {several.spelled}")
-        parts = [sizes[at : at + len(names)] for at in range(fixed, len(sizes), len(names))]
-        members = [tuple(name for name, size in zip(names, part, strict=True) if size) for part in parts]
-        while members and not members[-1]:
-            members.pop()
-        if any(name not in member for member in members for name in several.needed):
-            raise SignatureMismatch(f"{PRESENT} are {sizes}: each member is {several.spelled}")
-        return spec_of(spec.record, tuple(members), without)
-    return spec_of(spec.record, (), without)
+    omissible = _omissible(spec)
+    if not omissible and not spec.several:
+        return spec
+    (several,) = spec.several.values() or [None]
+    fixed, names = len(spec.inputs), list(group_operands(several.record)) if several else []
+    count = fixed + (several.most * len(names) if several else 0)
+    sizes = list(op.attributes[PRESENT]) if PRESENT in op.attributes else _counted(op, spec, omissible)
+    without = frozenset(name for name, size in zip(spec.inputs, sizes, strict=False) if not size)
+    if len(sizes) != count or not without <= set(omissible):
+        of = f"{fixed} operands and {several.most} {several.spelled}" if several else ", ".join(spec.inputs)
+        raise SignatureMismatch(f"{PRESENT} are {sizes}, of {of}")
+    parts = [sizes[at : at + len(names)] for at in range(fixed, count, len(names))] if several else []
+    members = [tuple(name for name, size in zip(names, part, strict=True) if size) for part in parts]
+    while members and not members[-1]:
+        members.pop()
+    if several and any(name not in member for member in members for name in several.needed):
+        raise SignatureMismatch(f"{PRESENT} are {sizes}: each member is {several.spelled}")
+    return spec_of(spec.record, tuple(members), without)
+
+
+def _counted(op: ir.Operation, spec: OpSpec, omissible: Sequence[str]) -> list[int]:
+    """What `PRESENT` would say of an operation that lacks it, as one does that has but one operand to omit."""
+    there = len(op.operands) == len(spec.inputs) or len(omissible) != 1
+    return [int(there or name not in omissible) for name in spec.inputs] if not spec.several else []
 
 
 PRESENT = "operandSegmentSizes"
-"""On an operation that has members of a group, or may omit an operand: a 1 for each operand, and for each that a member
-might have, or that might be omitted, a 1 or 0."""
+"""On an operation that has members of a group, or may omit several operands: a 1 for each operand, and for each that a
+member might have, or that might be omitted, a 1 or 0."""
 
 
 def members(record: type[Op], *present: Mapping[str, ir.Value]) -> list[ir.Value | None]:

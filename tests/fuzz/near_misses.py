@@ -84,7 +84,7 @@ DECODE = Pattern(
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
     %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
     %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
-        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !c, !m) -> !q
+        operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !c, !m) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
     "q=2x4x1x8xf32 c=2x2x4x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1",
     "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m",
@@ -100,7 +100,7 @@ INDEXED = Pattern(
     %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
     %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %chosen) {scale = 0.5 : f64,
-        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
+        operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
         : (!q, !c, !c, !h, !s, !s, !h, !p) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
     "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64",
@@ -133,7 +133,7 @@ QUERY = Pattern(
     %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
     %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %chosen) {scale = 0.5 : f64,
-        operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
+        operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
         : (!q, !c, !c, !h, !s, !s, !h, !p) -> !q
     return %o, %k1, %v1, %ks1, %vs1, %codes1, %scales1 : !q, !c, !c, !s, !s, !l, !z""",
     "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64 "

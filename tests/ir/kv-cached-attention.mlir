@@ -9,7 +9,7 @@
 // CHECK: "kv.cached_attention"({{.*}}){{.*}} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -21,7 +21,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[0].valid is tensor<2x2x9xi1>, expected a tensor of rank 2 [B R0]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -33,7 +33,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' query is tensor<2x4x2x8xf32>: dimension 2 (1) is 2, expected 1
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x2x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x2x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x2x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -45,7 +45,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[0].value is tensor<2x2x9x6xf32>: dimension 2 (R0) is 9, expected 6
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x6x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x6x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -57,7 +57,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[0].key is tensor<2x2x9x8xbf16>, expected element type f32
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xbf16>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xbf16>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xbf16>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -69,7 +69,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' 5 query heads are not a multiple of 2 KV heads
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x5x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x5x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x5x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x5x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x5x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x5x1x6xf32>
     return %0 : tensor<2x5x1x6xf32>
   }
 }
@@ -81,7 +81,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' op attribute "scale" is expected but not provided
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -93,7 +93,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: expected base attribute 'builtin.float' but got 'builtin.integer'
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 1 : i64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 1 : i64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -105,7 +105,7 @@ module attributes {kv.geometry = #geometry} {
 // CHECK: "kv.cached_attention"
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi1>, tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
@@ -118,7 +118,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[1].valid is tensor<2x3xi1>: dimension 1 (R1) is 3, expected 20
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
@@ -131,7 +131,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[1].index is tensor<2x3xi64>, expected a tensor of rank 3 [B Hkv R1]
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi1>, tensor<2x3xi64>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
@@ -141,10 +141,10 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: a segment in parts
 // A segment has K, V and a mask.
-// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0]: each member is (key, value, valid, perhaps index)
+// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0]: each member is (key, value, valid, perhaps index)
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %index) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query, %key, %value, %valid, %k, %v, %index) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x9xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
@@ -154,10 +154,10 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: a gap
 // Segments follow each other.
-// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]: each member is (key, value, valid, perhaps index)
+// ERROR: InputError: 'kv.cached_attention' operandSegmentSizes are [1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]: each member is (key, value, valid, perhaps index)
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query, %k, %v, %flags, %index) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi1>, tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
@@ -170,7 +170,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' attends to no segment
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %valid: tensor<2x9xi1>, %k: tensor<2x2x20x8xf32>, %v: tensor<2x2x20x6xf32>, %flags: tensor<2x3xi1>, %index: tensor<2x2x3xi64>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%query) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %0 = "kv.cached_attention"(%query) {operandSegmentSizes = array<i32: 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }

@@ -13,7 +13,7 @@
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -28,7 +28,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #compact} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -43,7 +43,7 @@ module attributes {kv.geometry = #compact} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -58,7 +58,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<1x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<1x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -73,7 +73,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x19x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x19x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -88,7 +88,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x8xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x8xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -103,7 +103,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xbf16>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xbf16>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -118,7 +118,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -133,7 +133,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x4xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x4xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -148,7 +148,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xf32>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -163,7 +163,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x3x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x3x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x3x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x3x1x6xf32>
@@ -178,7 +178,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>}
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>

@@ -10,7 +10,7 @@
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -25,7 +25,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x2x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x2x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -40,7 +40,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<3x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<3x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -55,7 +55,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x8xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -70,7 +70,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x10x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x10x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -85,7 +85,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x4x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x4x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -100,7 +100,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xbf16>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xbf16>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -115,7 +115,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi32>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi32>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -130,7 +130,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi64>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -145,7 +145,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x3x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x3x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x3x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x3x1x6xf32>
@@ -160,7 +160,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x8xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x8xf32>
@@ -175,7 +175,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -190,7 +190,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -205,7 +205,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 1 : i64} 
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 1 : i64} 
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>

@@ -78,7 +78,7 @@ module attributes {kv.geometry = #geometry} {
 // CHECK: "kv.cached_attention"({{.*}}){{.*}} : (tensor<2x4x1x8xf32>, tensor<2x2x9x12xi8>, tensor<2x2x9x10xi8>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
 module attributes {kv.geometry = #geometry} {
   func.func @f(%q: tensor<2x4x1x8xf32>, %k: tensor<2x2x9x12xi8>, %v: tensor<2x2x9x10xi8>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%q, %k, %v, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x12xi8>, tensor<2x2x9x10xi8>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%q, %k, %v, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x12xi8>, tensor<2x2x9x10xi8>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }
@@ -89,7 +89,7 @@ module attributes {kv.geometry = #geometry} {
 // ERROR: InputError: 'kv.cached_attention' segments[0].key is tensor<2x2x9x16xi8>: dimension 3 (D) is 16, expected 12
 module attributes {kv.geometry = #geometry} {
   func.func @f(%q: tensor<2x4x1x8xf32>, %k: tensor<2x2x9x16xi8>, %v: tensor<2x2x9x10xi8>, %valid: tensor<2x9xi1>) -> tensor<2x4x1x6xf32> {
-    %0 = "kv.cached_attention"(%q, %k, %v, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x16xi8>, tensor<2x2x9x10xi8>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
+    %0 = "kv.cached_attention"(%q, %k, %v, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x9x16xi8>, tensor<2x2x9x10xi8>, tensor<2x9xi1>) -> tensor<2x4x1x6xf32>
     return %0 : tensor<2x4x1x6xf32>
   }
 }

@@ -274,7 +274,7 @@ def test_the_evaluator_chooses_the_rows_of_the_definition(bits: int, dim: int) -
     for seed in range(20):
         t = Trial(bits, dim, seed)
         position, active = t.live - 1, torch.ones(3, dtype=torch.bool)
-        query, scoring = t.query[:, :, None], evaluator.Scoring(t.scale, None)
+        query, scoring = t.query[:, :, None], evaluator.Scoring(t.scale)
         if bits == 16:
             scores = evaluator.key_scores(query, t.codes, position, active, scoring, t.g, Types())
         else:

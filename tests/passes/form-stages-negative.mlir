@@ -146,7 +146,7 @@ module attributes {kv.geometry = #geometry} {
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}) attributes {sscc.kernel} {
     %e = tensor.empty() : tensor<2x4x1x8xf32>
     %s = linalg.exp ins(%q : tensor<2x4x1x8xf32>) outs(%e : tensor<2x4x1x8xf32>) -> tensor<2x4x1x8xf32>
-    %o = "kv.cached_attention"(%s, %k, %k, %m) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
+    %o = "kv.cached_attention"(%s, %k, %k, %m) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     %y = linalg.tanh ins(%o : tensor<2x4x1x8xf32>) outs(%e : tensor<2x4x1x8xf32>) -> tensor<2x4x1x8xf32>
     return %y : tensor<2x4x1x8xf32>
   }

@@ -357,7 +357,7 @@ module attributes {kv.geometry = #geometry} {
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
       %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x8xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>,
+    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>,
       tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
     return %r#0, %r#1, %r#2 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>

@@ -11,7 +11,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // No gathered tensor is left: its index and its source are operands.
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -25,7 +25,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -39,7 +39,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Which segment is the cache is seen from the update; the mask says which rows come first.
   // CHECK-LABEL: func.func private @k(
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -53,7 +53,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %kp, %vp, %far, %i, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %kp, %vp, %far, %i, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -69,7 +69,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
   // CHECK-NEXT: %[[I1:.+]] = tensor.extract_slice %[[I]][0, 0, 0] [2, 2, 1]
   // CHECK-NEXT: %[[I2:.+]] = tensor.extract_slice %[[I]][0, 0, 1] [2, 2, 1]
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
@@ -86,7 +86,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %one = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
     %two = tensor.extract_slice %valid[0, 4] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %two, %i2, %kp, %vp, %one, %i1) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %two, %i2, %kp, %vp, %one, %i1) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -112,7 +112,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -139,7 +139,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -166,7 +166,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %k1, %v1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %k1, %v1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -193,7 +193,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kc, %vc, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kc, %vc, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -221,7 +221,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
     %i3 = tensor.concat dim(2) %i, %e : (tensor<2x2x2xi64>, tensor<2x2x1xi64>) -> tensor<2x2x3xi64>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %i3, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %i3, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -247,7 +247,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %m, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %m, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -274,7 +274,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -301,7 +301,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %b) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -328,7 +328,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%s, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }
@@ -352,7 +352,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %o = "kv.cached_attention"(%q, %kc, %vc, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o = "kv.cached_attention"(%q, %kc, %vc, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
     return %o, %kc, %vc : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
   }

@@ -18,7 +18,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> !k
     %valid = "kv.validity"(%p, %p, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
-    %o = "kv.cached_attention"(%q, %k1, %k1, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !k, !k, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
+    %o = "kv.cached_attention"(%q, %k1, %k1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !k, !k, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
     return %o : tensor<2x4x1x8xf32>
   }
 }

@@ -48,7 +48,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -89,7 +89,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -131,7 +131,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -172,7 +172,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -213,7 +213,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -254,7 +254,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -295,7 +295,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %kc, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s
   }
@@ -336,7 +336,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %i = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x4xi1> to tensor<2x3xi1>
     %far = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x4xi1> to tensor<2x1xi1>
-    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %ks1, %vs1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.25 : f64}
       : (tensor<2x4x1x8xf32>, !kc, !vc, tensor<2x3xi1>, !ks, !vs, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
     %again = "kv.choose"(%q, %k1, %f, %p, %a) {scale = 0.25 : f64} : (tensor<2x4x1x8xf32>, !kc, tensor<2x4x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x1xi64>
     return %o, %k1, %v1, %ks1, %vs1, %l1, %s1 : tensor<2x4x1x6xf32>, !kc, !vc, !ks, !vs, !l, !s

@@ -48,7 +48,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
       %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, !i, !f) -> !k
       %v1 = "kv.update"(%v, %vn, %row, %a) : (!v, tensor<2x2x1x6xf32>, !i, !f) -> !v
       %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> tensor<2x4xi1>
-      %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (!q, !k, !v, tensor<2x4xi1>) -> tensor<2x4x1x6xf32>
+      %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (!q, !k, !v, tensor<2x4xi1>) -> tensor<2x4x1x6xf32>
         loc("layers.0.attention"("model.py":5:0))
       %x1 = tensor.insert_slice %k1 into %x[%i, 0, 0, 0, 0] [1, 2, 2, 4, 8] [1, 1, 1, 1, 1] : !k into tensor<3x2x2x4x8xf32>
       %y1 = tensor.insert_slice %v1 into %y[%i, 0, 0, 0, 0] [1, 2, 2, 4, 6] [1, 1, 1, 1, 1] : !v into tensor<3x2x2x4x6xf32>

@@ -74,11 +74,11 @@ module attributes {kv.geometry = #geometry} {
   // CHECK: call @first
   // CHECK: call @second
   func.func private @first(%q: tensor<2x2x1x8xf32> {sscc.input = "x0"}, %k: tensor<2x2x4x8xf32> {sscc.input = "x1"}, %v: tensor<2x4xi1> {sscc.input = "x2"}) -> (tensor<2x2x1x8xf32> {sscc.output = "y0"}) attributes {sscc.kernel} {
-    %r = "kv.cached_attention"(%q, %k, %k, %v) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x2x1x8xf32>
+    %r = "kv.cached_attention"(%q, %k, %k, %v) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x2x1x8xf32>
     return %r : tensor<2x2x1x8xf32>
   }
   func.func private @second(%q: tensor<2x2x1x8xf32> {sscc.input = "x0"}, %k: tensor<2x2x4x8xf32> {sscc.input = "x1"}, %v: tensor<2x4xi1> {sscc.input = "x2"}) -> (tensor<2x2x1x8xf32> {sscc.output = "y0"}) attributes {sscc.kernel} {
-    %r = "kv.cached_attention"(%q, %k, %k, %v) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x2x1x8xf32>
+    %r = "kv.cached_attention"(%q, %k, %k, %v) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x2x1x8xf32>
     return %r : tensor<2x2x1x8xf32>
   }
   func.func public @decode(%q: tensor<2x2x1x8xf32> {sscc.input = "q"}, %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %v: tensor<2x4xi1> {sscc.input = "v"})

@@ -39,7 +39,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
       %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k"},
           tensor<2x2x4x8xf32> {sscc.state = "v"}, tensor<2x2x4x8xf32> {sscc.output = "t"}) {
-    %o:3 = "kv.decode_attention"(%q, %n, %n, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o:3 = "kv.decode_attention"(%q, %n, %n, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>,
          tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)

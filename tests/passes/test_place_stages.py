@@ -179,7 +179,8 @@ def test_scores_by_landmarks_are_work() -> None:
     operands = [q, n, n, c, c, c, c, s, s, *landmarks, p, a]
     types = [f"tensor<{shape}>" for shape in operands]
     names = [f"%{number}" for number in range(len(operands))]
-    there = [", ".join(["1"] * count + ["0"] * 4) for count in (len(operands), 7)]  # no resident rows
+    # No resident rows, and no learned sinks.
+    there = [", ".join(["1"] * count + ["0"] * none) for count, none in ((len(operands), 5), (7, 4))]
     sizes = [f"operandSegmentSizes = array<i32: {there[0]}>", f"resultSegmentSizes = array<i32: {there[1]}>"]
     text = f"""module attributes {{kv.geometry = {{{geometry}, {policy}}}}} {{
       func.func private @k({", ".join(map(": ".join, zip(names, types, strict=True)))}) {{

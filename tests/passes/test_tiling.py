@@ -211,7 +211,7 @@ def test_a_value_cannot_be_needed_in_two_ways() -> None:
 
 ATTENTION = """
   %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %m) {scale = 0.5 : f64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>,
     tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>,
     tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
     -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)

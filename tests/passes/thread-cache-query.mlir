@@ -39,7 +39,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: %[[N:.+]] = linalg.generic {{.*}} ins(%[[P]]
   // CHECK: arith.addi
   // CHECK: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[N]], %[[ACTIVE]]) {{.*}} -> tensor<2x4xi1>
-  // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1>, scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[I:.+]] = "kv.choose"(%[[Q]], %[[K1]], %[[F]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]
   // CHECK-NEXT: %[[FAR:.+]] = tensor.extract_slice %[[VALID]][0, 3] [2, 1]
@@ -122,7 +122,7 @@ module attributes {kv.geometry = #plain, sscc.program = #program} {
   // CHECK-SAME: %[[ACTIVE:arg10]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-NOT: kv.landmarks
   // CHECK: %[[L1:.+]] = "kv.update"(%[[L]], %arg1, %[[P]], %[[ACTIVE]])
-  // CHECK: "kv.landmark_scores"(%arg0, %[[L1]], %[[P]], %[[ACTIVE]]) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 1>, scale = 2.500000e-01 : f64}
+  // CHECK: "kv.landmark_scores"(%arg0, %[[L1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "hidden"}, %k: tensor<2x2x1x8xf32> {sscc.weight = "k"},
       %v: tensor<2x2x1x6xf32> {sscc.weight = "v"}) -> (tensor<2x4x1x6xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {

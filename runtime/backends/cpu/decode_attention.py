@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, MoreRows, Segment
@@ -23,7 +24,7 @@ from sscc.runtime.backends.cpu.figures import ADDRESSES, AHEAD_ROWS, ATTENTION_U
 from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.row_copies import Meta, check_strides
+from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 
@@ -89,7 +90,8 @@ class Attention:
     ) -> Attention:
         """Raises InputError where a row of an operand is not contiguous, or where segments are of several dtypes."""
         sides = [part.key for part in parts], [part.value for part in parts]
-        check_strides(step.kind, meta, (step.query, step.out, *sides[0], *sides[1]))
+        sinks = [step.sink_logits] if step.sink_logits else []
+        check_strides(step.kind, meta, (step.query, step.out, *sides[0], *sides[1], *sinks))
         for first, *others in sides:
             for name in others:
                 if meta[name][2] != meta[first][2]:
@@ -136,7 +138,7 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
             unit = Unit.of(attention, context, loop.index)
             rows = _rows(unit, step, parts)
             _write_new_row(unit, step, rows)
-            attend(unit, context.operands[step.query], rows, Scoring.of(step))
+            attend(unit, step, rows)
             if attention.splits == 1:
                 write_result(unit, context.operands[step.out])
 
@@ -348,12 +350,18 @@ def zero_row(unit: Unit) -> Value:
 # --------------------------------------------------------------------------------------------------- attention
 
 
-def begin_unit(unit: Unit, query: Operand) -> None:
-    """Fetches the group's queries and clears the result."""
+def begin_unit(unit: Unit, step: CachedAttention | DecodeAttention) -> None:
+    """Fetches the group's queries and clears the result; that of the first split begins with learned sinks."""
+    query = unit.context.operands[step.query]
     f, block = unit.context.f, unit.attention.block
     heads = [unit.head * block.group + g for g in range(block.group)]
     block_kernels.put_queries(f, block, [(unit.at(query, head), query.dtype) for head in heads], unit.scratch)
     unit.result.clear(f)
+    if step.sink_logits is not None:
+        sinks = unit.context.operands[step.sink_logits]
+        at = address(f, sinks, unit.head * block.group)
+        with f.when(unit.split.eq(0)):
+            block_kernels.take_sinks(f, block, unit.result, at, sinks.dtype)
 
 
 def attend_block(unit: Unit, count: Value, scoring: Scoring, then: Callable[[], None] | None = None) -> None:
@@ -367,11 +375,11 @@ def attend_block(unit: Unit, count: Value, scoring: Scoring, then: Callable[[], 
         block_kernels.values(f, block, tile, count, scratch, unit.result)
 
 
-def attend(unit: Unit, query: Operand, rows: UnitRows, scoring: Scoring) -> None:
+def attend(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
     """Attention of the unit's group over its rows, into `unit.result`. The next block's keys are listed, and asked
     for, while the values of this one are summed."""
     f, scratch, size = unit.context.f, unit.scratch, unit.attention.block.rows
-    begin_unit(unit, query)
+    begin_unit(unit, step)
     with f.when(rows.count > 0):
         _list_rows(f, rows, rows.keys, scratch.keys, rows.first, size)
     with f.loop(0, rows.count, size) as loop:
@@ -380,7 +388,8 @@ def attend(unit: Unit, query: Operand, rows: UnitRows, scoring: Scoring) -> None
         if unit.attention.block.ahead:
             _list_later(f, rows, scratch, start + AHEAD_ROWS, size)
         count = f.min(rows.count - loop.index, size)
-        attend_block(unit, count, scoring, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
+        next_keys = partial(_list_rows, f, rows, rows.keys, scratch.keys, start + size, size)
+        attend_block(unit, count, Scoring.of(step), next_keys)
 
 
 def _list_rows(

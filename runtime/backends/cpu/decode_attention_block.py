@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -136,6 +137,16 @@ class Result:
             f.store(f.splat(0.0), self.state(tile) + LINE)
         with f.loop(0, self._block.group * self._block.values.padded_bytes, LINE) as loop:
             f.store(f.splat(0.0), self.head(0) + loop.index)
+
+
+def take_sinks(f: Function, block: Block, result: Result, sinks: Value, dtype: str) -> None:
+    """Begins a running softmax with the logits of the group's learned sinks, [group] from `sinks` on; they have no
+    rows."""
+    for tile, (first, count) in enumerate(block.tiles):
+        logits = load_f32(f, sinks + first * DTYPE_BYTES[dtype], dtype, 0, count)
+        exists = f.first_lanes(count)
+        f.store(f.select(exists, logits, NEGATIVE_INFINITY), result.state(tile))
+        f.store(f.select(exists, f.splat(1.0), f.splat(0.0)), result.state(tile) + LINE)
 
 
 def put_queries(f: Function, block: Block, rows: Sequence[tuple[Value, str]], scratch: Scratch) -> None:

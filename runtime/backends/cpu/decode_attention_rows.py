@@ -63,7 +63,7 @@ def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], feat
         f = context.f
         with f.loop(context.begin, context.end) as loop:
             unit = Unit.of(attention, context, loop.index)
-            begin_unit(unit, context.operands[step.query])
+            begin_unit(unit, step)
             zeros = zero_row(unit) if any(part.index for part in parts) else None
             masked = [(part, segment.valid) for part, segment in zip(parts, step.segments, strict=True)]
             first = f.min(unit.split * part, attention.rows)

@@ -33,7 +33,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     sums_kernel,
     tiling,
 )
-from sscc.runtime.backends.cpu.decode_attention_chunks import Rows
+from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
@@ -133,6 +133,7 @@ class _Attention:
         names: query, key, value, out.
         length: the scalar that says where padding begins.
         log_sum_exp: where that of every query goes; "" where nobody wants it.
+        sinks: the logits of learned sinks; None where there are none.
         window: how many positions a query sees, its own included; 0 where it sees all before it.
     """
 
@@ -140,6 +141,7 @@ class _Attention:
     start: str
     length: str
     log_sum_exp: str
+    sinks: str | None
     scoring: Scoring
     tiles: AttentionTiling
     kv_heads: int
@@ -162,7 +164,7 @@ class _Attention:
         key: str,
         value: str,
     ) -> _Attention:
-        sums = [step.log_sum_exp] if step.log_sum_exp else []
+        sums = [name for name in (step.log_sum_exp, step.sink_logits) if name]
         check_strides(step.kind, operands, (step.query, step.out, key, value, *sums))
         (_, heads, chunk, depth), _, query_type = operands[step.query]
         columns = operands[step.out][0][3]
@@ -174,7 +176,8 @@ class _Attention:
         queries = block_of_queries(group, chunk, tiles.panel)
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
         names = (step.query, key, value, step.out)
-        places, sizes = (step.start, step.length, step.log_sum_exp), (kv_heads, group, chunk, limit, depth, columns)
+        places = (step.start, step.length, step.log_sum_exp, step.sink_logits)
+        sizes = (kv_heads, group, chunk, limit, depth, columns)
         return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, step.window)
 
     @property
@@ -326,6 +329,17 @@ class _Block:
             f.store(f.splat(0.0), self.at["total"] + group.index * 64)
         with f.loop(0, self.panels * a.panel_sums, 64) as place:
             f.store(f.splat(0.0), self.at["sums"] + place.index)
+        if a.sinks is not None:
+            self._take_sinks(self.context.operands[a.sinks])
+
+    def _take_sinks(self, sinks: Operand) -> None:
+        """Begins with the learned sinks, which have no keys. Peaks are products that scores are `left` times of."""
+        f, a = self.f, self.a
+        with f.loop(0, self.panels * a.tiles.panel) as row:
+            _, head = self._row(row.index)
+            logit = f.extract(load_f32(f, address(f, sinks, head), sinks.dtype, 0, 1), 0)
+            f.store(logit / a.scoring.left, self.at["peak"] + row.index * 4)
+            f.store(f.constant(1.0, F32), self.at["total"] + row.index * 4)
 
     def _keys(self, first: Value, limit: Value) -> None:
         """Takes in the block of keys from `first` on; no row from `limit` on is read."""

@@ -397,6 +397,7 @@ def _attention(
     inner = DecodeAttention(
         step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache, step.position,
         _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments, step.softcap,
+        step.sink_logits,
     )  # fmt: skip
     return inner, extra, chosen_bytes + align(choice.slots * 8)
 

@@ -275,7 +275,8 @@ def _largest_lane(f: Function, value: Value) -> Value:
 
 
 def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = None) -> None:
-    """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of attention.
+    """Maximum and sum of the exact scores of sinks and ring, all of which hold a position, by the kernels of attention;
+    of learned sinks, too.
 
     Args:
         new: the number of a row and a pointer to it, where it stands elsewhere than in `key`.
@@ -288,6 +289,9 @@ def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = Non
     for tile in range(len(block.tiles)):
         f.store(f.splat(NEGATIVE_INFINITY), result.state(tile))
         f.store(f.splat(0.0), result.state(tile) + LINE)
+    if step.sink_logits is not None:
+        sinks = context.operands[step.sink_logits]
+        block_kernels.take_sinks(f, block, result, address(f, sinks, unit.query_head(0)), sinks.dtype)
     rows, first = choice.sink + choice.recent, f.address_of(address(f, key, unit.slot, unit.kv_head))
     stride = row_stride((key.shape, key.strides, key.dtype))
     with f.loop(0, rows, block.rows) as loop:

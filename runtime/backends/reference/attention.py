@@ -39,11 +39,12 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
 
 
 def cached_attention_step(
-    query: Tensor, segments: Members, out: Tensor, *, scale: float, softcap: float | None, wide: torch.dtype
-) -> None:
+    query: Tensor, segments: Members, out: Tensor, sink_logits: Tensor | None, *, scale: float, softcap: float | None,
+    wide: torch.dtype,
+) -> None:  # fmt: skip
     """The step `CachedAttention` (shapes there)."""
     rows, masks = [SegmentRows.of(segment) for segment in segments], [segment["valid"] for segment in segments]
-    cached_attention(query, rows, masks, out, scale=scale, softcap=softcap, wide=wide)
+    cached_attention(query, rows, masks, out, scoring=Scoring(scale, softcap, sink_logits), wide=wide)
 
 
 def decode_attention_step(*, segments: Members, wide: torch.dtype, **others: Any) -> None:
@@ -57,14 +58,13 @@ def cached_attention(
     masks: Sequence[Tensor],
     out: Tensor,
     *,
-    scale: float,
-    softcap: float | None = None,
+    scoring: Scoring,
     wide: torch.dtype,
 ) -> None:
     """Attention over those rows of segments that masks name. Raises InputError where an index is beyond the rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
     keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
-    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], Scoring(scale, softcap), wide))
+    out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
 
 
 def decode_attention(
@@ -79,6 +79,7 @@ def decode_attention(
     prompt_len: Tensor,
     active: Tensor,
     out: Tensor,
+    sink_logits: Tensor | None = None,
     *,
     segments: Sequence[SegmentRows] = (),
     sink: int,
@@ -103,7 +104,8 @@ def decode_attention(
     else:
         new_value = as_stored(new_value, v_cache)
     values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
-    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], Scoring(scale, softcap), wide))
+    scoring = Scoring(scale, softcap, sink_logits)
+    out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
     update_rows(k_cache, new_key, row, active)
     if v_cache is not None:
         update_rows(v_cache, new_value, row, active)
@@ -187,7 +189,7 @@ def _attend(
     accumulation dtype."""
     counts, valid = [mask.shape[1] for mask in masks], torch.cat(list(masks), 1)
     queries = query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype)
+    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype, scoring.sinks_of(kv_heads))
     for begin, end in tiles(valid.shape[1]):
         seen = pad(valid[:, begin:end], (0, KEY_TILE - (end - begin)))
         if not bool(seen.any()):

@@ -19,6 +19,7 @@ def causal_attention(
     key: Tensor,
     value: Tensor,
     out: Tensor,
+    sink_logits: Tensor | None = None,
     *,
     log_sum_exp: Tensor | None,
     start: int,
@@ -37,7 +38,7 @@ def causal_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    softmax = _attend(query, key, value, out.shape[-1], start, Scoring(scale, softcap), window, wide)
+    softmax = _attend(query, key, value, out.shape[-1], start, Scoring(scale, softcap, sink_logits), window, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -60,6 +61,7 @@ def chunk_attention(
     k_scratch: Tensor,
     v_scratch: Tensor,
     out: Tensor,
+    sink_logits: Tensor | None = None,
     *,
     log_sum_exp: Tensor | None,
     start: int,
@@ -77,7 +79,7 @@ def chunk_attention(
     k_scratch[:, :, start : start + live] = as_stored(new_key[:, :, :live], k_scratch)
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
     causal_attention(
-        query, k_scratch, v_scratch, out, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
+        query, k_scratch, v_scratch, out, sink_logits, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
         window=window, softcap=softcap, wide=wide,
     )  # fmt: skip
 
@@ -98,7 +100,7 @@ def _attend(
     _, heads, chunk, depth = query.shape
     kv_heads = key.shape[1]
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
-    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide)
+    softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide, scoring.sinks_of(kv_heads, chunk))
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
     reached = max(start - window + 1, 0) if window else 0
     for begin, end in tiles(start + chunk):

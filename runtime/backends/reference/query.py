@@ -112,6 +112,7 @@ def choose_rows(
     position: Tensor,
     active: Tensor,
     selected: Tensor,
+    sink_logits: Tensor | None = None,
     *,
     scale: float,
     sink: int,
@@ -121,7 +122,7 @@ def choose_rows(
 ) -> None:
     """The step `ChooseRows` (shapes there)."""
     selected.fill_(-1)
-    scoring = Scoring(scale, softcap)
+    scoring = Scoring(scale, softcap, sink_logits)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
         candidate_scores, topk = scores[slot, :, begin:end], selected.shape[2]
         picks = choose(query[slot], numbers(key[slot], query.shape[3]), candidate_scores, topk, scoring, wide)
@@ -146,7 +147,8 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, wide: t
     kv_heads = key.shape[0]
     exact = exact_scores(query, key, scoring, wide).reshape(kv_heads, -1, key.shape[1])
     approximate = scores.to(wide).reshape(kv_heads, -1, scores.shape[1])
-    total = torch.cat([exact, approximate], 2).logsumexp(2, keepdim=True)
+    sinks = [] if scoring.sinks is None else [scoring.sinks.to(wide).reshape(kv_heads, -1, 1)]
+    total = torch.cat([exact, approximate, *sinks], 2).logsumexp(2, keepdim=True)
     return (approximate - total).exp().mean(1)
 
 
@@ -162,6 +164,7 @@ def fetch_rows(
     places: Tensor,
     k_resident: Tensor,
     v_resident: Tensor,
+    sink_logits: Tensor | None = None,
     *,
     scale: float,
     sink: int,
@@ -172,7 +175,7 @@ def fetch_rows(
 ) -> None:
     """The step `FetchRows` (shapes there)."""
     states = (resident, places, k_resident, v_resident, k_store, v_store)
-    scoring = Scoring(scale, softcap)
+    scoring = Scoring(scale, softcap, sink_logits)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
         mass = masses(query[slot], numbers(key[slot], query.shape[3]), scores[slot, :, begin:end], scoring, wide)
         update_residents(mass, sink, fetch, [state[slot] for state in states])
@@ -217,6 +220,7 @@ def query_attention(
     places: Tensor | None,
     k_resident: Tensor | None,
     v_resident: Tensor | None,
+    sink_logits: Tensor | None = None,
     *,
     scale: float,
     sink: int,
@@ -229,7 +233,7 @@ def query_attention(
 ) -> None:
     """The step `QueryAttention` (shapes there)."""
     check_rows(position[active], k_store.shape[2])
-    scoring = Scoring(scale, softcap)
+    scoring = Scoring(scale, softcap, sink_logits)
     selected = torch.full((*key.shape[:2], topk), -1)
     residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
     row = torch.where(position < sink, position, sink + (position - sink) % recent)
@@ -249,7 +253,7 @@ def query_attention(
     landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
     new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)
     decode_attention(
-        query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out,
+        query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out, sink_logits,
         segments=[chosen], sink=sink, recent=recent, scale=scale, softcap=softcap, wide=wide,
     )  # fmt: skip
     stores = [store for store in (k_store, v_store, codes, scales) if store is not None]

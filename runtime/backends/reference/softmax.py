@@ -14,10 +14,12 @@ KEY_TILE = 256
 
 @dataclass(frozen=True)
 class Scoring:
-    """What makes scores of products of queries and keys: a factor, and a cap above 0 or None."""
+    """What makes scores of products of queries and keys, and weights of these: a factor, a cap above 0 or None, and the
+    logits of learned sinks [H] or None."""
 
     scale: float
     softcap: float | None = None
+    sinks: Tensor | None = None
 
     def scores(self, products: Tensor) -> Tensor:
         return self.capped(products * self.scale)
@@ -25,16 +27,23 @@ class Scoring:
     def capped(self, scaled: Tensor) -> Tensor:
         return scaled if self.softcap is None else torch.tanh(scaled / self.softcap) * self.softcap
 
+    def sinks_of(self, kv_heads: int, queries: int = 1) -> Tensor | None:
+        """The learned sink of each query [Hkv, G * queries], in the order of heads; None where there is none."""
+        return None if self.sinks is None else self.sinks.repeat_interleave(queries).reshape(kv_heads, -1)
+
 
 class RunningSoftmax:
     """softmax(scores) @ values over keys that arrive in tiles; see Milakov and Gimelshein, arXiv 1805.02867.
 
-    `shape` is that of the queries without their last axis; `width` the last axis of the values.
+    `shape` is that of the queries without their last axis; `width` the last axis of the values; `sinks`, which fit the
+    last axes of `shape`, are scores that stand for no value.
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], width: int, dtype: torch.dtype, sinks: Tensor | None = None) -> None:
         self._peak = torch.full((*shape, 1), -torch.inf, dtype=dtype)
         self._total = torch.zeros((*shape, 1), dtype=dtype)
+        if sinks is not None:
+            self._peak, self._total = sinks.to(dtype).expand(shape)[..., None], self._total + 1
         self._output = torch.zeros((*shape, width), dtype=dtype)
 
     def add(self, scores: Tensor, values: Tensor | None = None) -> None:
