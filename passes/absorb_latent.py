@@ -310,8 +310,9 @@ class _Latent:
 
 def _latent_of(attention: ir.Operation) -> _Latent | None:
     query, key, value, *sinks = attention.operands
-    if sinks:
-        return None
+    spec = kv.spec_of_op(attention)
+    if sinks or any(name in attention.attributes for name in spec.optional_attributes):
+        return None  # what a window, a cap or learned sinks do to latent rows is not defined yet
     if key.type.shape[1] != query.type.shape[1]:
         return None
     joined = producer(key)
@@ -341,7 +342,7 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
         row, absorbed = _row(attention, latent), _absorbed(attention, latent)
         values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
         type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
-        new = kv.SelfAttention(absorbed, row, values, *_settings(attention), type_)
+        new = kv.SelfAttention(absorbed, row, values, None, *_settings(attention), type_)
         out = _product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
     attention.results[0].replace_all_uses_with(out)
     _erase(attention)
