@@ -59,13 +59,13 @@ After::
     func.func private @decode.layer.0(%hidden: .. "hidden"}, %latent: .. "latent"}, %shared: .. "shared"}, %up: ..
       ..
       %row = tensor.concat dim(3) %l, %s : (tensor<3x1x1x2xf32>, tensor<3x1x1x1xf32>) -> tensor<3x1x1x3xf32>
-      %a = tensor.extract_slice %hidden[0, 0, 0, 0] [3, 2, 1, 1] ..
-      %b = tensor.extract_slice %hidden[0, 0, 0, 1] [3, 2, 1, 1] ..
       %heads = tensor.expand_shape %up .. output_shape [2, 4, 2] ..
       %w_k = tensor.extract_slice %heads[0, 0, 0] [2, 1, 2] ..
+      %a = tensor.extract_slice %hidden[0, 0, 0, 0] [3, 2, 1, 1] ..
       ..
-      %absorbed = linalg.contract .. ins(%a, %w_k : tensor<3x2x1x1xf32>, tensor<2x1x2xf32>) ..
-      %query = tensor.concat dim(3) %absorbed, %b : .. -> tensor<3x2x1x3xf32>
+      %own = linalg.contract .. ins(%a, %w_k : tensor<3x2x1x1xf32>, tensor<2x1x2xf32>) ..
+      %b = tensor.extract_slice %hidden[0, 0, 0, 1] [3, 2, 1, 1] ..
+      %query = tensor.concat dim(3) %own, %b : .. -> tensor<3x2x1x3xf32>
       %values = tensor.extract_slice %row[0, 0, 0, 0] [3, 1, 1, 2] ..
       %o = "kv.self_attention"(%query, %row, %values) ..
       %w_v = tensor.extract_slice %heads[0, 1, 0] [2, 3, 2] ..
