@@ -132,17 +132,19 @@ class SelfAttention(Op):
 
 class LatentAttention(Op):
     """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [Dl]
-    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. `absorbed` are
-    the queries as they meet such rows: the product of one with a row is that of the query with the head's key."""
+    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. Its first Dr
+    numbers make columns first .. first + N - 1 of each head's keys, by the product with `up`; the others are the other
+    columns of all keys."""
 
     op = "latent_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
     key: Annotated[str, Operand("B H S D:f", "read")]
     value: Annotated[str, Operand("B H S Dv:f", "read")]
-    absorbed: Annotated[str, Operand("B H S Dl:f", "read")]
     latent: Annotated[str, Operand("B 1 S Dl:f", "read")]
+    up: Annotated[str, Operand("H N Dr:f", "read")]
     layer: Annotated[int, Attribute()]
     scale: Scale
+    first: Annotated[int, Attribute()]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 

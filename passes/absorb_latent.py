@@ -13,7 +13,8 @@ so that for a query q[h] = [a | b] and weights P of attention::
 
 A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
 the first r numbers of its keys. A prefill layer attends to K and V of every head as it was captured, which takes less
-arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached.
+arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached, and how the last
+queries of a prompt are to score it.
 
 Why: a row is r + p numbers in all, and not one of K and one of V for every head.
 
@@ -58,13 +59,13 @@ After::
     func.func private @decode.layer.0(%hidden: .. "hidden"}, %latent: .. "latent"}, %shared: .. "shared"}, %up: ..
       ..
       %row = tensor.concat dim(3) %l, %s : (tensor<3x1x1x2xf32>, tensor<3x1x1x1xf32>) -> tensor<3x1x1x3xf32>
-      %a = tensor.extract_slice %hidden[0, 0, 0, 0] [3, 2, 1, 1] ..
-      %b = tensor.extract_slice %hidden[0, 0, 0, 1] [3, 2, 1, 1] ..
       %heads = tensor.expand_shape %up .. output_shape [2, 4, 2] ..
       %w_k = tensor.extract_slice %heads[0, 0, 0] [2, 1, 2] ..
+      %a = tensor.extract_slice %hidden[0, 0, 0, 0] [3, 2, 1, 1] ..
       ..
-      %absorbed = linalg.contract .. ins(%a, %w_k : tensor<3x2x1x1xf32>, tensor<2x1x2xf32>) ..
-      %query = tensor.concat dim(3) %absorbed, %b : .. -> tensor<3x2x1x3xf32>
+      %own = linalg.contract .. ins(%a, %w_k : tensor<3x2x1x1xf32>, tensor<2x1x2xf32>) ..
+      %b = tensor.extract_slice %hidden[0, 0, 0, 1] [3, 2, 1, 1] ..
+      %query = tensor.concat dim(3) %own, %b : .. -> tensor<3x2x1x3xf32>
       %values = tensor.extract_slice %row[0, 0, 0, 0] [3, 1, 1, 2] ..
       %o = "kv.self_attention"(%query, %row, %values) ..
       %w_v = tensor.extract_slice %heads[0, 1, 0] [2, 3, 2] ..
@@ -83,14 +84,15 @@ Preserves: every other operation; locations.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, linalg, tensor
+from torch_mlir.dialects import tensor
 
-from sscc.ir.builders import elementwise, extract_slice, reshape, tensor_type
+from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -99,6 +101,7 @@ from sscc.ir.rewriting import fill_value, functions, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count
+from sscc.passes.latent_queries import absorbed, joined, product
 from sscc.passes.thread_cache import LAYER, attention_of
 from sscc.passes.tiling import is_cast
 
@@ -297,6 +300,11 @@ class _Latent:
         return int(self.key.rows.type.shape[1])
 
     @property
+    def first(self) -> int:
+        """Where in K the product's columns begin."""
+        return sum(width for width, _ in itertools.takewhile(lambda part: not part[1], self.parts))
+
+    @property
     def width(self) -> int:
         """r + p: numbers of a row."""
         return self.depth + sum(width for width, is_product in self.parts if not is_product)
@@ -315,10 +323,10 @@ def _latent_of(attention: ir.Operation) -> _Latent | None:
         return None  # what a window, a cap or learned sinks do to latent rows is not defined yet
     if key.type.shape[1] != query.type.shape[1]:
         return None
-    joined = producer(key)
-    pieces = list(joined.operands) if joined is not None and joined.name == "tensor.concat" else [key]
-    if joined is not None and joined.name == "tensor.concat" and ir.IntegerAttr(joined.attributes["dim"]).value != 3:
-        return None
+    whole = producer(key)
+    pieces = [key]
+    if whole is not None and whole.name == "tensor.concat":
+        pieces = list(whole.operands) if ir.IntegerAttr(whole.attributes["dim"]).value == 3 else []
     made, projected = _Projected.of(value), [_Projected.of(piece) for piece in pieces]
     shared = [_shared(piece) for piece, product in zip(pieces, projected, strict=True) if product is None]
     products = [item for item in projected if item is not None]
@@ -339,11 +347,12 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
     query, value = attention.operands[0], attention.operands[2]
     slots, heads, tokens, _ = query.type.shape
     with ir.InsertionPoint(attention), attention.location:
-        row, absorbed = _row(attention, latent), _absorbed(attention, latent)
+        row = _row(attention, latent)
+        new_query = absorbed(query, latent.key.matrix(), latent.first)
         values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
         type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
-        new = kv.SelfAttention(absorbed, row, values, None, *_settings(attention), type_)
-        out = _product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
+        new = kv.SelfAttention(new_query, row, values, None, *_settings(attention), type_)
+        out = product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
     attention.results[0].replace_all_uses_with(out)
     _erase(attention)
 
@@ -351,8 +360,9 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
 def _note(attention: ir.Operation, latent: _Latent) -> None:
     """A prefill layer says what is to be cached."""
     with ir.InsertionPoint(attention), attention.location:
-        row, absorbed = _row(attention, latent), _absorbed(attention, latent)
-        new = kv.LatentAttention(*attention.operands, absorbed, row, *_settings(attention), attention.results[0].type)
+        operands = (*attention.operands, _row(attention, latent), latent.key.matrix())
+        first = i64_attr(latent.first)
+        new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
     attention.results[0].replace_all_uses_with(new.out)
     attention.erase()
 
@@ -381,7 +391,7 @@ def _row(attention: ir.Operation, latent: _Latent) -> ir.Value:
     parts = [_with_shape(latent.key.rows, [slots, 1, tokens, latent.depth])]
     widths = [width for width, is_product in latent.parts if not is_product]
     parts += [_with_shape(v, [slots, 1, tokens, width]) for v, width in zip(latent.shared, widths, strict=True)]
-    return _concat(parts)
+    return joined(parts)
 
 
 def _with_shape(value: ir.Value, shape: Sequence[int]) -> ir.Value:
@@ -389,54 +399,3 @@ def _with_shape(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     plain = [size for size in value.type.shape if size != 1]
     squeezed = value if len(plain) == value.type.rank or not plain else reshape(value, plain)
     return reshape(squeezed, shape)
-
-
-def _absorbed(attention: ir.Operation, latent: _Latent) -> ir.Value:
-    """The queries as they meet latent rows, [B, H, S, r + p]."""
-    query = attention.operands[0]
-    own: list[ir.Value] = []
-    others: list[ir.Value] = []
-    first = 0
-    for width, is_product in latent.parts:
-        (own if is_product else others).append(_columns(query, first, width))
-        first += width
-    return _concat([_product(own[0], latent.key.matrix(), latent.depth), *others])
-
-
-def _columns(value: ir.Value, first: int, width: int) -> ir.Value:
-    """Columns first .. first + width - 1 of a value [B, H, S, D]; the operand of a concatenation where they are one."""
-    op = producer(value)
-    if op is not None and op.name == "tensor.concat" and ir.IntegerAttr(op.attributes["dim"]).value == 3:
-        start = 0
-        for part in op.operands:
-            if (start, part.type.shape[3]) == (first, width):
-                return part
-            start += part.type.shape[3]
-    sizes = [*list(value.type.shape)[:3], width]
-    return value if width == value.type.shape[3] else extract_slice(value, [0, 0, 0, first], sizes)
-
-
-def _concat(parts: Sequence[ir.Value]) -> ir.Value:
-    if len(parts) == 1:
-        return parts[0]
-    width = sum(part.type.shape[3] for part in parts)
-    type_ = tensor_type([*list(parts[0].type.shape)[:3], width], parts[0].type.element_type)
-    joined: ir.Value = tensor.ConcatOp(type_, 3, list(parts)).result
-    return joined
-
-
-def _product(x: ir.Value, weight: ir.Value, width: int, *, transposed: bool = False) -> ir.Value:
-    """x[b, h, s, :] times weight[h], [B, H, S, width]: `weight` is [H, k, width], or [H, width, k] where transposed.
-    Summed in f32, rounded once."""
-    element, f32 = x.type.element_type, ir.F32Type.get()
-    b, h, s, n, k = (ir.AffineDimExpr.get(dim) for dim in range(5))
-    matrix = [h, n, k] if transposed else [h, k, n]
-    maps = [ir.AffineMap.get(5, 0, dims) for dims in ([b, h, s, k], matrix, [b, h, s, n])]
-    shape = [*list(x.type.shape)[:3], width]
-    empty = tensor.EmptyOp(shape, f32).result
-    zeros = linalg.fill(arith.ConstantOp(f32, 0.0).result, outs=[empty])
-    attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(item) for item in maps])
-    total: ir.Value = linalg.contract(x, weight, outs=(zeros,), indexing_maps=attributes)
-    if element == f32:
-        return total
-    return elementwise([total], tensor_type(shape, element), lambda number: arith.TruncFOp(element, number).result)

@@ -502,10 +502,10 @@ class _PrefillBuilder(_EntryBuilder):
     # ----------------------------------------------------------------------------------------------- the phases
 
     def _phase(self, name: str, inputs: Sequence[str], states: Sequence[Argument], results: Sequence[Argument],
-               part: Any) -> _Function:  # fmt: skip
-        """A function of the progress, further scalar `inputs`, `states`, and the weights of `part`."""
+               parts: Sequence[Any]) -> _Function:  # fmt: skip
+        """A function of the progress, further scalar `inputs`, `states`, and the weights of `parts`."""
         scalars = [Argument("input", n, ir.IndexType.get()) for n in ("begin", "end", "chunks", "number", *inputs)]
-        return _Function(self.module, f"prefill.phase.{name}", [*scalars, *states, *_weights([part])], results)
+        return _Function(self.module, f"prefill.phase.{name}", [*scalars, *states, *_weights(parts)], results)
 
     def _progress(self, phase: _Function, limit: ir.Value) -> list[ir.Value]:
         """lo, hi and done of a phase that has `limit` steps."""
@@ -536,7 +536,7 @@ class _PrefillBuilder(_EntryBuilder):
     def _embed(self, embedded: Sequence[Argument]) -> Any:
         part = self.part("embed")
         tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
-        phase = self._phase("embed", ["length", *self.reused], [tokens, *embedded], embedded, part)
+        phase = self._phase("embed", ["length", *self.reused], [tokens, *embedded], embedded, [part])
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             shape = [1, self.facts.chunk]
@@ -556,7 +556,7 @@ class _PrefillBuilder(_EntryBuilder):
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *own.lasting]
         scalars = ["length", "slot", *self.reused, *layer.budget]
-        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, part)
+        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, [part, compress])
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -588,7 +588,7 @@ class _PrefillBuilder(_EntryBuilder):
     def _head(self, hidden: Argument) -> Any:
         """The head runs once, on the chunk that holds the last token."""
         part, logits = self.part("head"), self._logits()
-        phase = self._phase("head", ["length"], [hidden, logits], [logits], part)
+        phase = self._phase("head", ["length"], [hidden, logits], [logits], [part])
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             before = phase.values["output", logits.name]
             size, one = index_constant(self.facts.chunk), index_constant(1)

@@ -123,9 +123,10 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
 from sscc.ir.operations import CachedAttention
-from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised
-from sscc.ir.views import begins
+from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, producer
+from sscc.ir.views import begins, is_view
 from sscc.passes.base import Pass
+from sscc.passes.latent_queries import absorbed
 
 LAYER = "sscc.layer"
 TOPK, FIRST = BUDGET = "topk", "first"
@@ -169,9 +170,9 @@ class _Attended:
     """What an attention operator of a layer reads.
 
     Attributes:
-        query: as it meets what is cached.
+        query: with what it attends.
         rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers.
-        expanded: where prefill attends to something else than it caches, the query, K and V that it attends to.
+        expanded: K and V where prefill attends to something else than it caches.
         sinks: the logits of learned sinks, if there are any.
     """
 
@@ -185,7 +186,7 @@ class _Attended:
         """Args: values: what stands for the operands."""
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
-            return cls(operands[3], (operands[4],), tuple(operands[:3]))
+            return cls(operands[0], (operands[3],), tuple(operands[1:3]))
         query, key, value, *sinks = operands
         is_window = begins(attention.operands[2], attention.operands[1])
         return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
@@ -202,6 +203,8 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         window = window if window < geometry.max_context else 0
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
+        if attended.expanded:
+            query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
                 f"{attention.location}: the queries have {query[0]} heads of dim {query[1]}, those of another layer "
@@ -248,7 +251,7 @@ class _Threader:
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
         self.attended = _Attended.by(self.attention)
-        (self.heads, _), *rows = _heads_and_dims([self.attended.query, *self.attended.rows])
+        (self.heads, self.query_width), *rows = _heads_and_dims([self.attended.query, *self.attended.rows])
         self.element, self.kv_heads = self.attended.query.type.element_type, rows[0][0]
         names = K_AND_V if len(rows) == 2 else LATENT
         self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
@@ -400,7 +403,7 @@ class _Threader:
     def _expanded(self) -> list[Argument]:
         """Of K and V of a prompt where these are not what is cached, but what prefill attends to."""
         tokens = self.facts.scratch_rows(self.geometry)
-        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded[1:]), strict=False)
+        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded), strict=False)
         return [self._state(name, [1, heads, tokens, width]) for name, (heads, width) in sides]
 
     def _observed(self) -> list[Argument]:
@@ -409,7 +412,7 @@ class _Threader:
             return []
         window = [1, self.heads, self.geometry.obs]
         sums = Argument("state", "log_sum_exp", tensor_type([*window, 1], ir.F32Type.get()))
-        queries = self._state("observed", [*window, self.streams[0].width])
+        queries = self._state("observed", [*window, self.query_width])
         return [queries, sums] if self.geometry.selects else [queries]
 
     def _chunk_inputs(self) -> list[Argument]:
@@ -540,13 +543,11 @@ class _Threader:
         landmarks = self._landmarks_added(attended.rows[0], landmarks, start)
         rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
         now = self._appended(rows, scratches, start)
-        whole = self._appended(attended.expanded[1:], expanded, start)
-        query = attended.expanded[0] if whole else attended.query
-        sinks = attended.sinks or [None]
+        whole = self._appended(attended.expanded, expanded, start)
+        query, type_, sinks = attended.query, self.attention.results[0].type, attended.sinks or [None]
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        type_ = self.attention.results[0].type
         done = kv.CausalAttention(query, *(whole or now), start, length, *sinks, self.scale, type_, sums)
-        last = zip(observed, (attended.query, done.log_sum_exp), strict=False)
+        last = zip(observed, (query, done.log_sum_exp), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
         return done.out, [*now, *observed, *whole, *landmarks]
 
@@ -565,12 +566,14 @@ class _Threader:
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
         sinks = self._sinks() if residents else []
+        absorbs = g.selects and bool(self.attended.expanded)
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
             *scratch,
             *(outputs if g.indexed else self._caches()),
             *sinks,
+            *([self._up_weight()[0]] if absorbs else []),
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
         location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
@@ -581,10 +584,13 @@ class _Threader:
         others = list(function.arguments)[len(scratch) :]
         wholes, (others, own) = others[:count], self._own(others[count:])
         *picks, slot, length = others
+        weight = picks.pop() if absorbs else None
         count = len(picks) - len(sinks)
         picks, learned = picks[:count], picks[count:]
         with ir.InsertionPoint(function.entry_block), location:
             selected = None
+            if weight is not None:
+                observed[0] = absorbed(observed[0], self._up(weight), self.attention.attributes["first"].value)
             if g.selects:
                 scores = self._scores(observed, scratches[0], length)
                 topk = own[TOPK] if TOPK in own else index_constant(g.topk)
@@ -612,6 +618,24 @@ class _Threader:
                 "be a weight where --kv-fetch chooses at the end of a prompt"
             )
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
+
+    def _up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
+        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to `up`."""
+        value, views = kv.operand_of(self.attention, "up"), list[ir.Operation]()
+        while (op := producer(value)) is not None and is_view(op):
+            views.insert(0, op)
+            value = op.operands[0]
+        if op is not None:
+            raise UnsupportedError(f"{self.attention.location}: what makes keys of latent rows is no weight")
+        return arguments_of(self.function)[ir.BlockArgument(value).arg_number], value, views
+
+    def _up(self, weight: ir.Value) -> ir.Value:
+        """What makes keys of latent rows, of the weight as a function takes it."""
+        _, value, views = self._up_weight()
+        values: ValueMap = {value: weight}
+        for view in views:
+            clone_with(view, values)
+        return values[kv.operand_of(self.attention, "up")]
 
     def _last_choice(
         self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]

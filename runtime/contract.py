@@ -23,8 +23,8 @@ from sscc.runtime.validator import EntryReport, Report, validate
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 
 
-_Kind = tuple[str, str, tuple[int, ...]]
-"""Role, dtype and shape of a tensor."""
+_Kind = tuple[str, str, tuple[int | None, ...]]
+"""Role, dtype and shape of a tensor; None for a size that the signature does not know."""
 
 
 def prove(program: sch.Program, signature: Signature, target: Target | None = None) -> Report:
@@ -194,7 +194,8 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     if g.fetch is not None:
         known |= {group.state(name): ("state", "i64", chosen) for name in (RESIDENT, RESIDENT_PLACES)}
     if g.observes:
-        known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, group.key.width))
+        known_width = None if group.latent else group.key.width  # prefill's queries are not as wide as a latent row
+        known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, known_width))
     if g.selects:
         slots = (s.batch,) if g.indexed else ()
         known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
@@ -205,7 +206,7 @@ def _check_tensors(program: sch.Program, signature: Signature) -> None:
     kinds: dict[str, _Kind] = {tensor.name: (tensor.role, tensor.dtype, tensor.shape) for tensor in program.tensors}
     known = _tensors(signature)
     for name, expected in known.items():
-        if kinds.get(name) != expected:
+        if name not in kinds or not _is(kinds[name], expected):
             actual = f"is {_spelled(kinds[name])}" if name in kinds else "does not exist"
             refuse(f"tensor {name!r} {actual}, it must be {_spelled(expected)}")
     for name, (role, _, _) in kinds.items():
@@ -213,9 +214,16 @@ def _check_tensors(program: sch.Program, signature: Signature) -> None:
             refuse(f"{role} {name!r} is none that a session knows")
 
 
+def _is(kind: _Kind, expected: _Kind) -> bool:
+    shapes = kind[2], expected[2]
+    alike = len(shapes[0]) == len(shapes[1]) and all(b in (None, a) for a, b in zip(*shapes, strict=True))
+    return kind[:2] == expected[:2] and alike
+
+
 def _spelled(kind: _Kind) -> str:
     role, dtype, shape = kind
-    return f"{role} {dtype} {list(shape)}"
+    sizes = ", ".join("any" if size is None else str(size) for size in shape)
+    return f"{role} {dtype} [{sizes}]"
 
 
 def _check_entries(program: sch.Program, signature: Signature) -> None:

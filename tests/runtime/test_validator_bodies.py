@@ -410,7 +410,7 @@ def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
     attend_over(latent)
     with pytest.raises(InputError, match="some of new_value, value and v_cache, it must have all or none"):
         attend_over(dataclasses.replace(latent, new_value="nv"))
-    with pytest.raises(InputError, match="its values are the first 9 numbers of its keys, and it has rows of 8 numbers"):
+    with pytest.raises(InputError, match="are the first 9 numbers of its keys, and it has rows of 8 numbers"):
         attend_over(latent, 9)
     with pytest.raises(InputError, match="and it has rows of 8 numbers, and segments"):
         attend_over(dataclasses.replace(latent, segments=(MoreRows("kp", "vp"),)))
