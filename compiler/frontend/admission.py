@@ -263,6 +263,8 @@ def _fields(config: PreTrainedConfig) -> Iterator[str]:
         # A cap on the logits of the head is a part of the program like any other.
         if re.search(r"att\w*soft_?cap", name) and value:
             yield f"soft-capped attention ({name} = {value})"
+    if getattr(config, "attention_type", None) == "block_sparse":
+        yield "block-sparse attention (attention_type = block_sparse)"
     if getattr(config, "rotary_value", None) is not None:
         yield "rotary embeddings of positions that the model counts itself (rotary_value)"
     chunk = getattr(config, "attention_chunk_size", None)
