@@ -69,8 +69,9 @@ def examine(model_type: str, file: str) -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
-        from sscc.ir.errors import SsccError, UnsupportedError
         from tests.agreement import Disagreement, agreement
+
+        from sscc.ir.errors import SsccError, UnsupportedError
 
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +140,8 @@ def render(findings: Sequence[Finding], version: str) -> str:
     numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     agreeing = [finding for finding in findings if finding.verdict == "agrees"]
     plain = ", ".join(f"`{finding.type}`" for finding in agreeing if not finding.detail)
-    parts = [f"transformers {version} has {len(findings)} types of causal language models: {numbers}.", f"Agree: {plain}."]
+    heading = f"transformers {version} has {len(findings)} types of causal language models: {numbers}."
+    parts = [heading, f"Agree: {plain}."]
     composite = [f"`{finding.type}` ({finding.detail})" for finding in agreeing if finding.detail]
     if composite:
         parts.append(f"Agree, as text decoders of composite models: {', '.join(composite)}.")
@@ -163,7 +165,6 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = parser.parse_args()
     import transformers
-
     from tests.tiny_configs import CAUSAL_TYPES
 
     unknown = sorted(set(words.types or ()) - set(CAUSAL_TYPES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,21 +13,19 @@ from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
+from tests.families import CHUNK, GEOMETRY, random_tokens
 from tests.native import native_session
-from tests.tiny_configs import CONTEXT, VOCABULARY, WINDOW, random_model, tiny_config
+from tests.tiny_configs import WINDOW, random_model, tiny_config
 
-GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
-CHUNK = 7
 PROMPT = 40
 """Tokens: several chunks, and more than any window."""
 NEW_TOKENS = 24
 EXACT = 1e-4
 """How far a row of logits may be from transformers', of its norm: both sum in f32, in another order."""
 
-assert PROMPT > max(WINDOW, 2 * CHUNK)
-assert PROMPT + NEW_TOKENS <= GEOMETRY.sink_recent
+assert max(WINDOW, 2 * CHUNK) < PROMPT
+assert GEOMETRY.sink_recent >= PROMPT + NEW_TOKENS
 
 
 class Disagreement(Exception):
@@ -58,7 +57,7 @@ def agreement(model_type: str, folder: Path) -> str:
     model.save_pretrained(checkpoint)
     compile_model(CompileOptions(checkpoint, output, native_code=False, **shape))
     artifact = Artifact.load(output)
-    prompt = torch.randint(0, VOCABULARY, (PROMPT,), generator=torch.Generator().manual_seed(PROMPT)).tolist()
+    prompt = random_tokens(PROMPT)
     tokens, theirs = eager_generate(model, prompt, NEW_TOKENS)
     session = native_session(artifact, threads=1)
     rows = [session.prefill(1, prompt)]
@@ -76,12 +75,12 @@ def agreement(model_type: str, folder: Path) -> str:
     return "" if compiled.model_type == model_type else compiled.model_type
 
 
-def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, object]) -> None:
+def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, Any]) -> None:
     """Raises UnsupportedError where a config is refused."""
     config.save_pretrained(folder)
-    options = CompileOptions(folder / "config.json", folder / "model.mlir", weights="none", compile_to="import", **shape)  # type: ignore[arg-type]
+    file, output = folder / "config.json", folder / "model.mlir"
     try:
-        compile_model(options)
+        compile_model(CompileOptions(file, output, weights="none", compile_to="import", **shape))
     except UnsupportedError:
         raise
     except Exception:
@@ -90,7 +89,7 @@ def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, obje
 
 def eager_generate(model: PreTrainedModel, prompt: list[int], count: int) -> tuple[list[int], Tensor]:
     """transformers' own greedy `generate`: `count` tokens and the logits [count, V] they were chosen by."""
-    model.generation_config = GenerationConfig()  # no token ends a text, none is forced or suppressed
+    model.generation_config = GenerationConfig()  # no token ends a text, and none is forced or suppressed
     out = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
     CohereCompassTextConfig,
     DeepseekV3Config,
     Gemma3TextConfig,
@@ -45,19 +43,15 @@ from sscc.ir.levels import get_facts, set_facts, set_target
 from sscc.ir.target import load_target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
+from tests import tiny_configs
 from tests.oracles.independent import IndependentSnapStream
 from tests.targets import described
+from tests.tiny_configs import CONTEXT, SIZES, VOCABULARY
 from tests.torch_session import TorchSession
 
-VOCABULARY = 96
-CONTEXT = 192
 SHAPE: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": CONTEXT,
+    **{name: SIZES[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")},
+    **{name: SIZES[name] for name in ("num_attention_heads", "max_position_embeddings")},
     "initializer_range": 0.3,
     "bos_token_id": None,
     "eos_token_id": None,
@@ -214,23 +208,10 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
 
     With `exact` its weights are rounded to `dtype`, but it computes in f32.
     """
-    torch.manual_seed(3)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT)[family]),
-        attn_implementation="eager",
-        experts_implementation="eager",
-        dtype=torch.float32,
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-        kept = model.state_dict()
-        for name, buffer in model.named_buffers():  # biases of routers
-            if name in kept:
-                buffer.add_(torch.randn_like(buffer) * 0.1)
+    model = tiny_configs.random_model((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT)[family])
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).to(torch.float32 if exact else dtype)
-    return model.requires_grad_(False).eval()
+    return model
 
 
 def random_tokens(count: int, seed: int = 0) -> list[int]:

@@ -8,6 +8,7 @@ Where layers differ, it keeps one of each kind. What a type needs besides stands
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -197,7 +198,7 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
     value."""
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+        deepcopy(config), attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
     )
     with torch.no_grad():
         for parameter in model.parameters():

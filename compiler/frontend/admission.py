@@ -253,6 +253,8 @@ def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: 
 
 def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
+    if getattr(config, "attention_type", None) == "block_sparse":
+        yield "block-sparse attention (attention_type = block_sparse)"
     if getattr(config, "rotary_value", None) is not None:
         yield "rotary embeddings of positions that the model counts itself (rotary_value)"
     chunk = getattr(config, "attention_chunk_size", None)

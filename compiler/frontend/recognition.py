@@ -103,7 +103,8 @@ class AttentionRecogniser(TorchFunctionMode):
             return None
         if name == "softmax":
             dim = args[1] if len(args) > 1 else keywords.get("dim")
-            return replace(before, weights=True) if dim in (-1, before.queries.dim() - 1) and not before.weights else None
+            last = dim in (-1, before.queries.dim() - 1)
+            return replace(before, weights=True) if last and not before.weights else None
         if name in SHAPES:
             return None if name == "dropout" and keywords.get("training", True) else before
         other = args[1] if len(args) == 2 else None

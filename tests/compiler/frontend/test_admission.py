@@ -117,14 +117,13 @@ REFUSED = [
     ("falcon", {"alibi": True}, "ALiBi"),
     ("bert", {}, "bidirectional"),
     ("gpt2", {"add_cross_attention": True}, "cross-attention"),
-    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic rope"),
     (
         "phi3",
         {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
         "longrope .* = 64 .* from 128 to at most 64",
     ),
-    ("deepseek_v32", {}, "layer 0 is indexed_attention, not full attention"),
-    ("glm_moe_dsa", {}, "layer 0 is indexed_attention, not full attention"),
+    ("deepseek_v32", {}, "layer 0 attends to positions that an index of its own chooses .indexed_attention"),
+    ("glm_moe_dsa", {}, "layer 0 attends to positions that an index of its own chooses .indexed_attention"),
     ("llama4_text", {"attention_chunk_size": 64}, "layer 0 is chunked attention .attention_chunk_size = 64"),
     ("mamba", {}, "state-space"),
     ("jamba", {}, "state-space"),
@@ -144,11 +143,11 @@ def test_refusals_name_the_feature(model_type: str, changes: dict[str, Any], mes
 
 
 def test_every_reason_is_reported() -> None:
-    with pytest.raises(UnsupportedError, match=r"dynamic rope.*; chunked attention"):
+    with pytest.raises(UnsupportedError, match=r"rope_type spiral.*; chunked attention"):
         check_config(
             tiny(
                 "llama",
-                rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+                rope_parameters={"rope_type": "spiral", "rope_theta": 1e4},
                 attention_chunk_size=64,
             ),
             128,
@@ -286,7 +285,7 @@ def test_the_boundaries_of_longrope() -> None:
 def test_an_unknown_rope_type_is_refused() -> None:
     config = tiny("llama")
     config.rope_parameters = {"rope_type": "spiral", "rope_theta": 1e4}
-    with pytest.raises(UnsupportedError, match=r"rope_type spiral is not one of default, linear, .*yarn, longrope"):
+    with pytest.raises(UnsupportedError, match=r"rope_type spiral is not one of default, dynamic, .*yarn, longrope"):
         check_config(config, 128)
 
 
@@ -380,7 +379,8 @@ def test_caps_on_scores_are_told_from_those_on_logits() -> None:
         ),
         (
             {"layer_types": None, "layers_block_type": ["attention", "mamba", "spiral"]},
-            "layer 1 is a state-space or hybrid layer (mamba); layer 2 is spiral, not full attention",
+            "layer 1 is a state-space or hybrid layer (mamba), which keeps another state than K and V; layer 2 is "
+            "spiral, not full attention",
         ),
         (
             {"layer_types": ["full_attention", "chunked_attention"], "attention_chunk_size": 64},
@@ -394,8 +394,8 @@ def test_caps_on_scores_are_told_from_those_on_logits() -> None:
         ({"attn_config": PreTrainedConfig(alibi=True)}, "ALiBi position biases (alibi)"),
         ({"prefix_lm": True}, "its attention is not causal (prefix_lm = True)"),
         (
-            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "dynamic"}}},
-            "dynamic rope, whose frequencies change with the text's length (rope_type = dynamic)",
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "spiral"}}},
+            "rope_type spiral is not one of default, dynamic, linear, llama3, proportional, yarn, longrope",
         ),
     ],
 )
@@ -423,7 +423,8 @@ def test_what_cannot_be_judged_without_a_context_waits_for_one() -> None:
     with pytest.raises(UsageError, match="does not say how long a context it takes"):
         check_config(with_fields(sliding_window=16, local_window=16, layer_types=["sliding_attention"]), None)
     config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
-    with pytest.raises(UnsupportedError, match=r"cannot be compiled: dynamic rope[^;]*$"):  # and suspicions add nothing
+    config.rope_parameters["rope_type"] = "spiral"
+    with pytest.raises(UnsupportedError, match=r"compiled: rope_type spiral[^;]*$"):  # and suspicions add nothing
         check_config(config, None)
 
 

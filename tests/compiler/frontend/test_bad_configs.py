@@ -12,10 +12,11 @@ import torch
 
 from sscc.compiler import cli
 from sscc.compiler.frontend import construction
+from sscc.compiler.frontend.capture import attention_layers, capture
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model, build_skeleton, canonical_names
 from sscc.compiler.frontend.model_config import MAX_DEPTH, config_from_dict, parse_json
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import InputError
 from tests.families import SHAPE
 
 LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}
@@ -130,5 +131,5 @@ def test_tied_parameters_have_the_name_that_a_checkpoint_holds() -> None:
 
 def test_a_class_with_a_table_of_attentions_of_its_own() -> None:
     config = config_from_dict({"model_type": "gptj", "n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "it")
-    with pytest.raises(UnsupportedError, match="does not go through transformers' attention interface"):
-        build_model(config, torch.float32)
+    captured = capture(build_model(config, torch.float32), batch=1, chunk=4, max_context=32)
+    assert attention_layers(captured.prefill) == attention_layers(captured.decode) == [0, 1]
