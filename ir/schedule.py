@@ -73,9 +73,9 @@ __all__ = [
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
 FORMAT_VERSION = 7
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8, "i8": 1, "i1": 1}
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
 
-Dtype = Literal["f32", "bf16", "f16", "i64", "i8", "i1"]
+Dtype = Literal["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
 ParamAccess = Literal["read", "write", "update"]
 When = Literal["each", "first", "last"]
@@ -96,7 +96,7 @@ class Tensor:
     `encoding` says how each source becomes what is stored: "" as it is (floating dtypes are converted), or a part of a
     weight of 8 or 4 bits: "int8:32/values", "int4:32/scales", "int4:32:zero-point/zeros", each with "/transposed" where
     the source is [K, N]. sscc.runtime.quantization has the formula, the shapes and the dtypes. f16 is a dtype of scales
-    alone: steps may widen it and copy it.
+    alone, and f8E4M3FN of values: steps may widen them and copy them.
     """
 
     name: str

@@ -18,12 +18,15 @@ ZERO_POINT = "zero-point"
 MINIMUM = "minimum"
 DEFAULT_GROUP = 32
 SCALE_DTYPES = ("bf16", "f16", "f32")
+FLOAT8 = "e4m3"
+"""The kind of codes that are small floats, of dtype FLOAT8_DTYPE, where others are integers."""
+FLOAT8_DTYPE = "f8E4M3FN"
 _TRANSPOSED = "transposed"
 
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How weights are quantised, written ``int4:32``, ``int4:32:zero-point`` or ``int4:32:minimum:f16``.
+    """How weights are quantised, written ``int4:32``, ``int4:32:zero-point``, ``int4:32:minimum:f16``, ``e4m3:128``.
 
     Attributes:
         bits: of a code, 8 or 4.
@@ -31,6 +34,7 @@ class WeightFormat:
         zero_point: whether a group has a zero point too, an integer.
         minimum: whether a group has instead what its lowest code stands for, a number of the scales' dtype; of 4 bits.
         scales: the dtype of scales (and minimums), one of SCALE_DTYPES.
+        floating: whether codes, of 8 bits, are floats (e4m3).
 
     Raises:
         UsageError: another number of bits, a group that is odd or below 2, or parts that exclude each other.
@@ -41,6 +45,7 @@ class WeightFormat:
     zero_point: bool = False
     minimum: bool = False
     scales: str = SCALE_DTYPES[0]
+    floating: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -49,6 +54,8 @@ class WeightFormat:
             raise UsageError(f"a group of {self.group} weights is not possible, it must be an even number")
         if self.minimum and (self.zero_point or self.bits != 4):
             raise UsageError("a minimum goes with weights of 4 bits, and in place of a zero point")
+        if self.floating and (self.zero_point or self.minimum or self.bits != BITS[0]):
+            raise UsageError(f"weights of {FLOAT8} have 8 bits, and neither zero points nor minimums")
         if self.scales not in SCALE_DTYPES:
             raise UsageError(f"scales of {self.scales!r} are not known, there are {', '.join(SCALE_DTYPES)}")
 
@@ -59,18 +66,21 @@ class WeightFormat:
         kind, *words = text.split(":")
         scales = words.pop() if words[-1:] and words[-1] in SCALE_DTYPES else SCALE_DTYPES[0]
         base = words.pop() if words[-1:] and words[-1] in (ZERO_POINT, MINIMUM) else ""
-        if kind not in [f"int{bits}" for bits in BITS] or len(words) > 1 or not all(map(str.isdecimal, words)):
+        kinds = (FLOAT8, *(f"int{bits}" for bits in BITS))
+        if kind not in kinds or len(words) > 1 or not all(map(str.isdecimal, words)):
             raise UsageError(
                 f"weights {text!r} are not known: give int8 or int4, then :GROUP (elements that share a scale, "
                 f"{DEFAULT_GROUP} by default), then :{ZERO_POINT} or :{MINIMUM} if groups are to have one, then "
                 f":{' or :'.join(SCALE_DTYPES)} for the dtype of scales"
             )
         group = int(words[0]) if words else DEFAULT_GROUP
-        return cls(int(kind.removeprefix("int")), group, base == ZERO_POINT, base == MINIMUM, scales)
+        bits = BITS[0] if kind == FLOAT8 else int(kind.removeprefix("int"))
+        return cls(bits, group, base == ZERO_POINT, base == MINIMUM, scales, kind == FLOAT8)
 
     def __str__(self) -> str:
         base = f":{ZERO_POINT}" if self.zero_point else f":{MINIMUM}" if self.minimum else ""
-        return f"int{self.bits}:{self.group}{base}" + (f":{self.scales}" if self.scales != SCALE_DTYPES[0] else "")
+        kind = FLOAT8 if self.floating else f"int{self.bits}"
+        return f"{kind}:{self.group}{base}" + (f":{self.scales}" if self.scales != SCALE_DTYPES[0] else "")
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -80,7 +90,9 @@ class WeightFormat:
 
     def dtype(self, part: str) -> str:
         """The schedule's dtype of a part."""
-        return self.scales if part in ("scales", "minimums") else "i8"
+        if part in ("scales", "minimums"):
+            return self.scales
+        return FLOAT8_DTYPE if self.floating else "i8"
 
     @property
     def half(self) -> int:

@@ -44,7 +44,7 @@ After::
       %y = linalg.matmul ins(%h, %t : ..
 
 With `minimum` the last operations are `mulf` of code and scale and `addf` of the group's minimum. Scales are bf16, or
-of the dtype that `scales` names.
+of the dtype that `scales` names. With `floating` codes are e4m3, and widened.
 
 After, with `bits=4`::
 
@@ -95,7 +95,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.levels import get_stored_formats, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.views import permutation_of
-from sscc.ir.weight_format import KEEP, RANKS, Encoding, WeightFormat, Weights
+from sscc.ir.weight_format import FLOAT8_DTYPE, KEEP, RANKS, Encoding, WeightFormat, Weights
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import is_contraction
 
@@ -104,6 +104,7 @@ ELEMENTS = {
     "bf16": ir.BF16Type.get,
     "f16": ir.F16Type.get,
     "f32": ir.F32Type.get,
+    FLOAT8_DTYPE: ir.Float8E4M3FNType.get,
 }
 NIBBLE_BITS = 4
 
@@ -118,17 +119,20 @@ class QuantizeWeights(Pass):
     zero_point: bool = False
     minimum: bool = False
     scales: str = "bf16"
+    floating: bool = False
     keep: bool = False
 
     @classmethod
     def of(cls, weights: Weights) -> QuantizeWeights:
         if weights == KEEP:
             return cls(keep=True)
-        return cls(weights.bits, weights.group, weights.zero_point, weights.minimum, weights.scales)
+        return cls(weights.bits, weights.group, weights.zero_point, weights.minimum, weights.scales, weights.floating)
 
     @property
     def weights(self) -> Weights:
-        return KEEP if self.keep else WeightFormat(self.bits, self.group, self.zero_point, self.minimum, self.scales)
+        if self.keep:
+            return KEEP
+        return WeightFormat(self.bits, self.group, self.zero_point, self.minimum, self.scales, self.floating)
 
     def run(self, module: ir.Module) -> None:
         weights = self.weights
@@ -269,7 +273,7 @@ def _number(
     """One element: (code - zero) * scale, or code * scale + minimum, in f32, rounded to `dtype`."""
     f32 = ir.F32Type.get()
     code = value if weight_format.bits == 8 else _nibble(value, last)
-    number = arith.SIToFPOp(f32, code).result
+    number = _widened(code) if weight_format.floating else arith.SIToFPOp(f32, code).result
     if weight_format.zero_point:
         number = arith.SubFOp(number, arith.SIToFPOp(f32, base).result).result
     elif weight_format.offset and not weight_format.minimum:

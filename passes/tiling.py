@@ -21,6 +21,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import is_view, permutation_of
+from sscc.ir.weight_format import FLOAT8_DTYPE
 
 WHOLE = -1
 
@@ -187,11 +188,11 @@ def is_cast(op: ir.Operation) -> bool:
 
 
 def is_dequantisation(op: ir.Operation) -> bool:
-    """Whether `op` turns codes of 8 bits, or halves of them, into floats: what `quantize-weights` makes."""
+    """Whether `op` turns codes of 8 bits, or halves of them, into wider floats: what `quantize-weights` makes."""
     if op.name != "linalg.generic" or is_reduction(op) or not isinstance(op.operands[0].type, ir.RankedTensorType):
         return False
     operand_type, result_type = op.operands[0].type.element_type, op.results[0].type.element_type
-    return str(operand_type) == "i8" and str(result_type) in ("f32", "bf16")
+    return str(operand_type) in ("i8", FLOAT8_DTYPE) and str(result_type) in ("f32", "bf16")
 
 
 def is_reduction(op: ir.Operation) -> bool:

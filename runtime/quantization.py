@@ -9,6 +9,8 @@ scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bi
     with minimum     lo = min(w, 0), hi = max(w)            s = bf16((hi - m) / (2h - 1))
                      m = bf16(lo)                           c = round((w - m) / s) - h
 
+    e4m3             m = the largest element by magnitude   s = bf16(|m| / 448)            c = e4m3(w / s), nearest
+
 c and z are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no element lies
 more than h steps from zero), and codes are found with the rounded scale. In the place of bf16 stands the
 format's dtype of scales, f16 or f32. So an element is at most one step, |s|, from
@@ -22,6 +24,7 @@ What is stored, and what it stands for in f32 (scales are widened first; each op
     8 bits   values i8 [N, K]: c               (values - zeros) * scales
     4 bits   values i8 [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
     both     scales bf16 [N, K / group]; zeros i8 [N, K / group]: z, and z + h with 4 bits, so in units of the values
+    e4m3     values f8E4M3FN [N, K]: c                                          values * scales
     minimum  minimums of the scales' dtype [N, K / group]: m                    values * scales + minimums
 
 A weight of rank 3, a matrix [N, K] per expert, is its matrices one below the other: [X, N, K], and so are its parts.
@@ -45,6 +48,7 @@ from sscc.ir.weight_format import Encoding, WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_LARGEST_E4M3 = 448
 _BLOCK_ELEMENTS = 1 << 22
 """Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
 
@@ -98,6 +102,8 @@ def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
     """What the stored tensors stand for: f32 [N, K]."""
     rows = len(quantized.values)
     codes = quantized.values
+    if weight_format.floating:
+        codes = codes.astype(np.float32)
     if weight_format.bits == 4:
         codes = np.stack([codes & 15, (codes >> 4) & 15], axis=-1)
     grouped = codes.reshape(rows, -1, weight_format.group).astype(np.float32)
@@ -151,6 +157,11 @@ def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array,
 def _quantize_block(block: Array, f: WeightFormat) -> Quantized:
     grouped = block.reshape(len(block), -1, f.group)
     zeros = minimums = None
+    if f.floating:
+        scales = _round_away(np.abs(grouped).max(axis=-1) / np.float32(_LARGEST_E4M3), f)
+        steps = scales.astype(np.float32)[..., None]
+        small = (grouped / np.where(steps == 0, np.float32(1), steps)).astype(ml_dtypes.float8_e4m3fn)
+        return Quantized(small.reshape(block.shape), scales)
     if f.zero_point:
         scales, zeros = _with_zero_point(grouped, f)
     elif f.minimum:

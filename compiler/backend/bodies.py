@@ -48,7 +48,7 @@ def dtype_of(type_: ir.Type) -> Any:
     """The schedule dtype of a tensor's element type. Raises UnsupportedError for others."""
     name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
     if name not in sch.DTYPE_BYTES:
-        raise UnsupportedError(f"tensors of {name} have no place in a schedule (f32, bf16, i64, i8 and i1 do)")
+        raise UnsupportedError(f"tensors of {name} have no place in a schedule ({', '.join(sch.DTYPE_BYTES)} do)")
     return name
 
 

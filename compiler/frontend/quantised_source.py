@@ -26,7 +26,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -180,13 +180,37 @@ def _find_fp8(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         if np.prod(grid) != 1 or block is not None:
             blocks = tuple(-(-size // side) for size, side in zip(shape, sides, strict=True))
             parts.expect(scale, blocks, (*_SCALE_DTYPES, torch.float8_e8m0fnu), f"{list(shape)} in blocks of {sides}")
-        yield weight, _scaled_floats(weight, scale, shape, (sides[0], sides[1]))
+        yield weight, _scaled_floats(weight, scale, parts.held[scale][1], shape, (sides[0], sides[1]))
 
 
-def _scaled_floats(weight: str, scale: str, shape: tuple[int, ...], block: tuple[int, int]) -> QuantisedWeight:
-    form = StoredForm(f"fp8 with a scale for every {block[0]} x {block[1]}")
-    numbers = partial(_scaled_numbers, weight, scale, (shape[0], shape[1]), block)
-    return QuantisedWeight(shape, (weight, scale), form, numbers)
+def _scaled_floats(
+    weight: str, scale: str, scale_dtype: torch.dtype, shape: tuple[int, ...], block: tuple[int, int]
+) -> QuantisedWeight:
+    words = f"fp8 with a scale for every {block[0]} x {block[1]}"
+    matrix = (shape[0], shape[1])
+    numbers = partial(_scaled_numbers, weight, scale, matrix, block)
+    # A group may not reach over the end of a block.
+    length = matrix[1] if block[1] >= matrix[1] else gcd(matrix[1], block[1])
+    group = next((size for size in (LARGEST_GROUP, 64, 32, 16, 8) if length % size == 0), None)
+    if group is None:
+        return QuantisedWeight(shape, (weight, scale), StoredForm(words), numbers)
+    held = WeightFormat(8, group, scales=_SCALE_DTYPES.get(scale_dtype, "f32"), floating=True)
+    codes = partial(_kept_floats, weight, scale, matrix, block, held)
+    return QuantisedWeight(shape, (weight, scale), StoredForm(words, held), numbers, codes)
+
+
+def _kept_floats(
+    weight: str, scale: str, shape: tuple[int, int], block: tuple[int, int], held: WeightFormat, read: Read
+) -> Quantized:
+    """Floats as they are stored, and for each group of a row the scale of its block."""
+    values = read(weight)
+    if bool((values.view(torch.uint8) & 0x7F == 0x7F).any()):
+        raise InputError(f"tensor {weight!r} holds a number that is not finite")
+    scales = _finite(scale, read).reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
+    if scales.dtype not in _SCALE_DTYPES:
+        scales = scales.to(torch.float32)
+    rows, groups = torch.arange(shape[0]) // block[0], torch.arange(0, shape[1], held.group) // block[1]
+    return Quantized(to_array(values.contiguous()), to_array(scales[rows][:, groups].contiguous()))
 
 
 def _scaled_numbers(
@@ -487,13 +511,11 @@ def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> Qu
     scale = f"{weight}_scale"
     shape = parts.shape(weight, (_FP8,), 2)
     grid = parts.shape(scale, tuple(_SCALE_DTYPES))
-    if prod(grid) == 1:
-        return _scaled_floats(weight, scale, shape, (shape[0], shape[1]))
-    if grid in ((shape[0], 1), (shape[0],)):
-        return _scaled_floats(weight, scale, shape, (1, shape[1]))
-    for side in _block_sides(fields):
-        if grid == tuple(-(-size // by) for size, by in zip(shape, side, strict=True)):
-            return _scaled_floats(weight, scale, shape, side)
+    dtype, rows = parts.held[scale][1], (1, shape[1])
+    whole = [(shape[0], shape[1])] if prod(grid) == 1 else [rows] if grid in ((shape[0], 1), (shape[0],)) else []
+    for side in (*whole, *_block_sides(fields)):
+        if whole or grid == tuple(-(-size // by) for size, by in zip(shape, side, strict=True)):
+            return _scaled_floats(weight, scale, dtype, shape, side)
     raise parts.wrong(scale, f"{weight!r} of shape {list(shape)} asks for one number, one per row or per block")
 
 

@@ -29,15 +29,25 @@ from sscc.runtime.quantization import encode
 
 SHARD_BYTES = 4 * 2**30
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": BFLOAT16,
     "f16": np.dtype(np.float16),
+    "f8E4M3FN": FLOAT8,
     "i64": np.dtype(np.int64),
     "i8": np.dtype(np.int8),
     "i1": np.dtype(np.bool_),
 }
-_FILE_DTYPES = {"f32": "F32", "bf16": "BF16", "f16": "F16", "i64": "I64", "i8": "I8", "i1": "BOOL"}
+_FILE_DTYPES = {
+    "f32": "F32",
+    "bf16": "BF16",
+    "f16": "F16",
+    "f8E4M3FN": "F8_E4M3",
+    "i64": "I64",
+    "i8": "I8",
+    "i1": "BOOL",
+}
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 Array = np.ndarray[Any, np.dtype[Any]]

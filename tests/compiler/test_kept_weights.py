@@ -97,6 +97,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """e4m3 in blocks."""
+    path = tmp_path_factory.mktemp("kept") / "fp8"
+    quantization, make, _ = CASES["blocks"]
+    write(path, make, quantization)
+    return path
+
+
 def expected_logits(path: Path) -> torch.Tensor:
     """Of the model with dequantised weights, by the definition of the cache that shares no code."""
     model = load_model(open_checkpoint(path), torch.float32)
@@ -129,30 +138,37 @@ def encodings(artifact: Artifact) -> set[str]:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["gguf", "gptq"])
+@pytest.mark.parametrize("kind", ["gguf", "gptq", "fp8"])
 def test_every_level_computes_with_the_checkpoints_numbers(
-    kind: str, level: int, mixed_file: Path, folder: Path, tmp_path: Path
+    kind: str, level: int, mixed_file: Path, folder: Path, floats: Path, tmp_path: Path
 ) -> None:
-    model = mixed_file if kind == "gguf" else folder
+    model = {"gguf": mixed_file, "gptq": folder, "fp8": floats}[kind]
     result = sscc.compile(model, output=tmp_path / "a.rdu", weights="keep", opt_level=level, **SHAPE)
     artifact = Artifact.load(result.path)
     formats = {encoding.partition("/")[0] for encoding in encodings(artifact)}
     if kind == "gptq":
         assert formats == {"int4:32:zero-point:f16"}
+    elif kind == "fp8":
+        assert formats == {"e4m3:16:f32"}
     else:
         assert formats == {"int8:32:f16", "int4:32:f16", "int4:32:minimum:f16"}
         assert "dequantised: weights of the checkpoint, 1 stored as GGUF Q8_0" in result.report
-    assert any(line.startswith("kept: int") for line in result.report)
+    assert any(line.startswith("kept: ") for line in result.report)
     expected = expected_logits(model)
     for interpreter, tolerance in TOLERANCE.items():
         assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
 
 
-def test_passes_agree(mixed_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("precision", ["f32", "f64"])
+@pytest.mark.parametrize("kind", ["gguf", "fp8"])
+def test_passes_agree(
+    kind: str, precision: str, mixed_file: Path, floats: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [f"--{name.replace('_', '-')}={value}" for name, value in ROWS.items()]
-    arguments = ["bisect", str(mixed_file), "--weights", "keep", "--prefill-chunk", "10", "--max-context", "64", *rows]
-    assert cli.main(arguments) == 0
-    assert "all agree within 1e-05" in capsys.readouterr().out
+    model = str(mixed_file if kind == "gguf" else floats)
+    arguments = ["bisect", model, "--weights", "keep", "--prefill-chunk", "10", "--max-context", "64", *rows]
+    assert cli.main([*arguments, "--precision", precision]) == 0
+    assert f"all agree within {'1e-09' if precision == 'f64' else '1e-05'}" in capsys.readouterr().out
 
 
 def test_codes_are_the_checkpoints(mixed_file: Path, tmp_path: Path) -> None:

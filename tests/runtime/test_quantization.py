@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.weight_format import Encoding, WeightFormat
 from sscc.runtime import quantization
@@ -81,6 +81,23 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
         assert quantised.minimums is not None
         assert quantised.minimums.dtype.name == expected
         assert (quantised.minimums.astype(np.float32) <= weight.reshape(moved.shape).min(axis=-1)).all()
+
+
+def test_floats_of_8_bits() -> None:
+    """Three bits of mantissa: no element above the smallest normal moves by more than a sixteenth of itself."""
+    f = WeightFormat.parse("e4m3:32:f32")
+    weight = normal()
+    weight[3] = 0
+    quantised = quantize(weight, f)
+    assert (quantised.values.dtype.name, quantised.values.shape) == ("float8_e4m3fn", weight.shape)
+    restored = dequantize(quantised, f)
+    smallest = np.repeat(quantised.scales, 32, axis=1) * 2.0**-6
+    normals = np.abs(weight) > smallest
+    assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
+    assert (restored[weight == 0] == 0).all()
+    assert measure_error(weight, f).normwise < 0.03
+    with pytest.raises(UsageError, match="weights of e4m3 have 8 bits, and neither zero points nor minimums"):
+        WeightFormat.parse("e4m3:32:zero-point")
 
 
 def test_scales_of_f16_have_a_range() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from sscc.ir.schedule import Body, Product, Reduction, Vector
-from sscc.ir.weight_format import RANKS
+from sscc.ir.weight_format import FLOAT8_DTYPE, RANKS
 from sscc.runtime.backends.cpu.nests import Nest, Regions, nest_of
 
 
@@ -23,6 +23,7 @@ class Dequantised:
         bits: of a code.
         zero_point, minimum: which of them a group has, if any.
         scale_dtype: of scales and minimums.
+        floating: whether codes are floats.
     """
 
     values: str
@@ -31,6 +32,7 @@ class Dequantised:
     zero_point: bool
     minimum: bool
     scale_dtype: str
+    floating: bool
     group: int
     rows: int
     k: int
@@ -59,10 +61,12 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
 _CODES = {8: ("sitofp",), 4: ("index", "index_cast", "muli", "shrsi", "andi", "sitofp")}
 
 
-def _operations(bits: int, base: str, scale_dtype: str) -> tuple[str, ...]:
+def _operations(bits: int, base: str, scale_dtype: str, floating: bool) -> tuple[str, ...]:
     """The operations of the vector program, without a last rounding."""
     wide = () if scale_dtype == "f32" else ("extf",)
     zero = ("sitofp", "subf") if base == "zero-point" else ("subf",) if bits == 4 and not base else ()
+    if floating:
+        return ("extf", *wide, "mulf") if bits == 8 and not base else ()
     return (*_CODES[bits], *zero, *wide, "mulf", *((*wide, "addf") if base == "minimum" else ()))
 
 
@@ -72,8 +76,10 @@ def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
         return None
     dtypes = [regions.dtypes[access.region] for access in nest.inputs]
     bases = ("",) if len(nest.inputs) == 2 else ("zero-point",) if dtypes[2] == "i8" else ("minimum",)
-    forms = [(bits, base) for bits in _CODES for base in bases if operations == _operations(bits, base, dtypes[1])]
-    if not forms or dtypes[0] != "i8" or (bases == ("minimum",) and dtypes[2] != dtypes[1]):
+    floating = dtypes[0] == FLOAT8_DTYPE
+    wanted = {(bits, base): _operations(bits, base, dtypes[1], floating) for bits in _CODES for base in bases}
+    forms = [form for form, listed in wanted.items() if listed == operations]
+    if not forms or dtypes[0] not in ("i8", FLOAT8_DTYPE) or (bases == ("minimum",) and dtypes[2] != dtypes[1]):
         return None
     ((bits, base),) = forms
     out = nest.output.coefficients
@@ -90,7 +96,7 @@ def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
     all_rows = prod(shape[:-1])
     if len(shape) not in RANKS or elements % all_rows:
         return None
-    parts = (values.region, others[0].region, bits, base == "zero-point", base == "minimum", dtypes[1])
+    parts = (values.region, others[0].region, bits, base == "zero-point", base == "minimum", dtypes[1], floating)
     return Dequantised(*parts, group, shape[-2], elements // all_rows)
 
 

@@ -29,6 +29,9 @@ QUANTISED_TILE_ROWS = 8
 """Rows of a tile of a product with codes where there are dot products of 8-bit integers; half of it where registers
 are wide alone, a quarter elsewhere."""
 
+FLOAT8_TILE_ROWS = 8
+"""Rows of a tile of a product with floats of 8 bits where registers are wide; a quarter of it elsewhere."""
+
 AHEAD_UNITS = 64
 """Units of 64 bytes of a panel that a prefetch is ahead of the loads."""
 AHEAD_BYTES = 2 << 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu import products, quantised_products
+from sscc.runtime.backends.cpu import float8_products, products, quantised_products
 from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import cut_index
@@ -81,6 +81,8 @@ class Matmul:
         panels = replace(self.panels, n=self.nest.dims[self.shape.columns[-1]])
         if isinstance(panels, Panels):
             return products.packed_product(a, out, panels, self.features, rows)
+        if panels.floating:
+            return float8_products.float8_product(a, out, panels, self.features, rows)
         return quantised_products.quantised_product(a, out, panels, self.features, rows)
 
     @property
@@ -251,6 +253,8 @@ class Matmul:
         right = Operand(out, (m, columns), (0, stride), dtypes[out_access.region])  # type: ignore[arg-type]
         if isinstance(panels, Panels):
             sizes = products.listed_rows(left, panels, self.features)
+        elif panels.floating:
+            sizes = float8_products.listed_rows(self.features)
         else:
             sizes = quantised_products.listed_rows(self.features)
         return [self._product(left, right, rows) for rows in sizes if rows <= m]

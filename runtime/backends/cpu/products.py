@@ -35,7 +35,7 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
     """
     check_operands(a, panels.n, panels.k, out)
     kind, blocks = kind_of(a.dtype, panels.dtype, features), _blocks(a, panels, features, rows)
-    make, pack = partial(_kernel, kind), partial(_pack_block, a.dtype, kind)
+    make, pack = partial(_kernel, kind), partial(pack_block, a.dtype, kind)
     return PackedProduct(
         a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,)
     )
@@ -60,7 +60,7 @@ def _kernel(kind: Kind, module: Module, tile: Tile, dtype: str) -> Function:
     return kernel(module, kind, tile, dtype)
 
 
-def _pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPlaces) -> Function:
+def pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPlaces) -> Function:
     """Rows first .. first + rows - 1 in the form that kernels read, as a private function."""
     name = f"product_pack_{dtype}_{kind}_{rows}{places.name}"
     if module.has(name):

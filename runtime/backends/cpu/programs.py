@@ -1,7 +1,7 @@
 """Scalar programs of vector steps, evaluated for a vector of points, or for one value that all of them share.
 
 Floating values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each
-operation, as the reference does. No operation gives one of f16. Integers are i64, conditions i1.
+operation, as the reference does. No operation gives one of f16 or f8E4M3FN. Integers are i64, conditions i1.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from sscc.runtime.backends.cpu import approximations
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.mlir import (
     BF16,
+    F16,
     F32,
     I1,
     I8,
+    I16,
     I32,
     I64,
     Function,
@@ -29,7 +31,18 @@ from sscc.runtime.backends.cpu.mlir import (
     with_element,
 )
 
-FLOATS = ("f32", "bf16", "f16")
+FLOATS = ("f32", "bf16", "f16", "f8E4M3FN")
+
+
+FLOAT8_FACTOR = 256.0
+"""What `widen_float8` leaves out: the biases of the exponents of f16 and e4m3 differ by 8."""
+
+
+def widen_float8(f: Function, codes: Value) -> Value:
+    """The numbers of finite e4m3 as f32, divided by FLOAT8_FACTOR; exact. An e4m3 is an f16 with fewer bits."""
+    wide = f.cast("arith.extsi", codes, I16)
+    bits = (wide << 7) & -16385  # the sign is there twice, and once too often
+    return f.widen(f.bitcast(bits, with_element(codes.type, F16)))
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ def expand(f: Function, value: Arg, lanes: int = LANES) -> Value:
 
 def register_type(dtype: str) -> str:
     """How a schedule's dtype is held in a register."""
-    return {"f32": F32, "bf16": F32, "f16": F32, "i64": I64, "i32": I64, "i8": I64, "i1": I1}[dtype]
+    return {"f32": F32, "bf16": F32, "f16": F32, "f8E4M3FN": F32, "i64": I64, "i32": I64, "i8": I64, "i1": I1}[dtype]
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:

@@ -34,7 +34,8 @@ class QuantisedPanels:
     Bytes [ceil(N / 16)][K / group][group_bytes], and in these: scales [16]; i8 zero points or minimums [16], if there
     are any; lines [ceil(group / line_k)][16][4] of bytes. With 8 bits a line holds 4 k, byte [j][c] being value + 128
     of output j and k = c. With 4 bits it holds 8 k, byte [j][c] having k = c in its low half and k = 4 + c in its high
-    half. Bytes where n >= N, or k is beyond the group, are zeros.
+    half. Of floats a line [4][16] holds 4 k one after another, byte [c][j] being that of output j and k = c. Bytes
+    where n >= N, or k is beyond the group, are zeros.
 
     Attributes:
         n, k: outputs and length of the sums.
@@ -42,6 +43,7 @@ class QuantisedPanels:
         group: k that share a scale, a divisor of k; a multiple of 8, or k itself.
         zero_point, minimum: which of them there are, if any.
         scale_dtype: of scales and minimums, "bf16", "f16" or "f32".
+        floating: whether values are floats of 8 bits (e4m3) instead of integers.
     """
 
     n: int
@@ -51,6 +53,7 @@ class QuantisedPanels:
     zero_point: bool = False
     minimum: bool = False
     scale_dtype: str = "bf16"
+    floating: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 4) or min(self.n, self.k, self.group) < 1:
@@ -118,7 +121,7 @@ class QuantisedPanels:
         """The weight in panels.
 
         Args:
-            values: [.., N, K] i8; with 4 bits [.., N, K / 2], the even k in the low half of a byte.
+            values: [.., N, K] i8, floats as their bits; with 4 bits [.., N, K / 2], the even k in the low half.
             scales: [.., N, K / group], of SCALES.
             base: [.., N, K / group], i8 zero points or minimums of the scales' dtype, or None without any.
 
@@ -143,12 +146,17 @@ class QuantisedPanels:
         """The values that `pack` was given, [.., N, K] or [.., N, K / 2] i8."""
         stacked = packed.shape[:-3]
         halves = self.line_k // QUAD
-        lines = packed[..., self.head_bytes :].reshape(-1, self.count, self.groups, self.lines, LANES, QUAD)
+        shape = (-1, self.count, self.groups, self.lines)
+        lines = packed[..., self.head_bytes :].reshape(*shape, *((QUAD, LANES) if self.floating else (LANES, QUAD)))
+        if self.floating:
+            lines = lines.swapaxes(-1, -2)
         parts = [lines] if halves == 1 else [lines & 15, lines >> 4]
         # [.., panels, groups, lines, halves, 16, 4] to [.., panels, 16, groups, lines, halves, 4]
         quads = np.stack(parts, axis=4).transpose(0, 1, 5, 2, 3, 4, 6)
         codes = quads.reshape(-1, self.count * LANES, self.groups, self.lines * self.line_k)
         rows = np.ascontiguousarray(codes[:, : self.n, :, : self.group]).reshape(*stacked, self.n, self.k)
+        if self.floating:
+            return rows.view(np.int8)
         if self.bits == 8:
             return (rows ^ np.uint8(128)).view(np.int8)
         pairs = rows.reshape(*stacked, self.n, self.k // 2, 2)
@@ -182,6 +190,8 @@ class QuantisedPanels:
         # [panels, 16, groups, lines, halves, 4] to [panels, groups, lines, halves, 16, 4]
         quads = codes.reshape(panels, LANES, self.groups, self.lines, -1, QUAD).transpose(0, 2, 3, 4, 1, 5)
         joined = quads[..., 0, :, :] if self.bits == 8 else quads[..., 0, :, :] | (quads[..., 1, :, :] << 4)
+        if self.floating:
+            joined = joined.swapaxes(-1, -2)
         lines = self.lines * LINE
         target[..., self.head_bytes :] = joined.reshape(panels, self.groups, lines)
         scale_bytes = LANES * self.scale_bytes
@@ -192,6 +202,8 @@ class QuantisedPanels:
     def _codes(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
         """[rows, K] as they are stored, one per byte."""
         unsigned = values.view(np.uint8)
+        if self.floating:
+            return unsigned
         if self.bits == 8:
             return unsigned ^ np.uint8(128)
         return np.stack([unsigned & 15, unsigned >> 4], axis=-1).reshape(len(values), self.k)

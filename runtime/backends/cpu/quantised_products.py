@@ -85,7 +85,7 @@ def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile:
         sums = _corrections(f, panels, rows, a, weights)
         lines = weights + panels.head_bytes
         sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
-        scales = _load_scales(f, panels, weights)
+        scales = load_scales(f, panels, weights)
         added = []
         for row, state in enumerate(group.state):
             high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
@@ -117,7 +117,7 @@ def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weig
     return [value * zeros for value in spread]
 
 
-def _load_scales(f: Function, panels: QuantisedPanels, pointer: Value) -> Value:
+def load_scales(f: Function, panels: QuantisedPanels, pointer: Value) -> Value:
     """16 scales or minimums, widened."""
     stored = {"bf16": BF16, "f16": F16, "f32": F32}[panels.scale_dtype]
     raw = f.load(pointer, vector(I16 if panels.scale_bytes == 2 else F32, LANES))
@@ -128,7 +128,7 @@ def _with_minimums(
     f: Function, panels: QuantisedPanels, a: Value, weights: Value, sums: Sequence[Value]
 ) -> list[Value]:
     """The sums of rows with what the minimums of a group add to them."""
-    minimums, rows = _load_scales(f, panels, weights + panels.scale_bytes * LANES), len(sums)
+    minimums, rows = load_scales(f, panels, weights + panels.scale_bytes * LANES), len(sums)
     added = []
     for row, state in enumerate(sums):
         high, low = (f.cast("arith.sitofp", f.load(a + 4 * (rows * (1 + part) + row), I32), F32) for part in range(2))

@@ -76,12 +76,13 @@ class PanelPacking:
         assert scales is not None  # whoever stores values of groups has them
         parts = [array.reshape(slices, n, -1), _bits(scales).reshape(slices, n, groups)]
         below = None if base is None else _bits(base).reshape(slices, n, groups)
-        return self.panels.pack(np.ascontiguousarray(parts[0]), parts[1], below).view(np.int8)
+        values = np.ascontiguousarray(parts[0]).view(np.int8)
+        return self.panels.pack(values, parts[1], below).view(array.dtype)
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""
         if isinstance(self.panels, QuantisedPanels):
-            return self.panels.unpack(stored.view(np.uint8)).reshape(shape)
+            return self.panels.unpack(stored.view(np.uint8)).view(stored.dtype).reshape(shape)
         rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
         if self.panels.n_stride == 1:
             rows = rows.swapaxes(-1, -2)

@@ -20,6 +20,7 @@ from sscc.ir.schedule import (
     launches,
     pipelines,
 )
+from sscc.ir.weight_format import FLOAT8_DTYPE
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.matmul import panels_for
@@ -28,6 +29,8 @@ from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
 from sscc.runtime.backends.cpu.storage import PanelPacking
+
+_CODES = ("i8", FLOAT8_DTYPE)
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:
@@ -97,7 +100,7 @@ def packed_weights(program: Program) -> dict[str, PanelPacking]:
     uses: dict[str, list[Use | AsItLies]] = {}
     bodies = {b.name: b for b in program.bodies}
     kernels = {k.name: k for k in program.kernels}
-    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", "i8")}
+    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", *_CODES)}
     aliased = aliased_params(program)
     stages = {k.name: _stages(k, bodies, aliased[k.name]) for k in program.kernels}
     for launch in _launches(program):
@@ -154,7 +157,7 @@ def _layout(use: Use | AsItLies, tensor: Tensor) -> WeightLayout:
         return use
     regions = Regions(use.body, {p.name: s for p, s in zip(use.body.params, use.strides, strict=True)})
     try:
-        return _layout_of_codes(use, regions) if tensor.dtype == "i8" else _layout_of_rows(use, regions, tensor.dtype)
+        return _layout_of_codes(use, regions) if tensor.dtype in _CODES else _layout_of_rows(use, regions, tensor.dtype)
     except InternalError:  # a window of memory that is not dense
         return AsItLies()
 
@@ -178,9 +181,8 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
                 apart = nest.indirect.stride * codes.bits // 8
     if codes.group % 8 and codes.group != codes.k:
         return AsItLies()
-    base = {"zero_point": codes.zero_point, "minimum": codes.minimum}
-    held = QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, **base, scale_dtype=codes.scale_dtype)
-    return InPanels(held, apart)
+    parts = (codes.zero_point, codes.minimum, codes.scale_dtype, codes.floating)
+    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, *parts), apart)
 
 
 def _readers(use: Use, regions: Regions) -> int:

@@ -11,13 +11,14 @@ import torch
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program
-from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
+from sscc.runtime.artifact.tensor_files import BFLOAT16, FLOAT8, Array
 from sscc.runtime.backends.interpreter import MemoryUse
 
 TORCH_DTYPES = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,
     "f16": torch.float16,
+    "f8E4M3FN": torch.float8_e4m3fn,
     "i64": torch.int64,
     "i8": torch.int8,
     "i1": torch.bool,
@@ -94,15 +95,20 @@ def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
 def _to_tensor(array: Array) -> torch.Tensor:
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if array.dtype == FLOAT8:
+        return torch.from_numpy(array.view(np.int8)).view(torch.float8_e4m3fn)
     return torch.from_numpy(array)
 
 
 def to_array(tensor: torch.Tensor) -> Array:
-    """A torch tensor as an array on the same memory. Raises InputError for a dtype that numpy lacks (float8)."""
+    """A torch tensor as an array on the same memory. Raises InputError for a dtype that numpy lacks."""
     tensor = tensor.detach()
     if tensor.dtype is torch.bfloat16:
         bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(BFLOAT16)
+    if tensor.dtype is torch.float8_e4m3fn:
+        small: Array = tensor.view(torch.int8).numpy()
+        return small.view(FLOAT8)
     try:
         array: Array = tensor.numpy()
     except TypeError as error:

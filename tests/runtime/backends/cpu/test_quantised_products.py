@@ -7,12 +7,14 @@ import functools
 import itertools
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError, InternalError
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.float8_products import float8_product
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
@@ -36,10 +38,12 @@ class QuantisedCase:
     out: str = "f32"
     minimum: bool = False
     scales: str = "bf16"
+    floating: bool = False
 
     @property
     def panels(self) -> QuantisedPanels:
-        return QuantisedPanels(self.n, self.k, self.bits, self.group, self.zero_point, self.minimum, self.scales)
+        parts = (self.zero_point, self.minimum, self.scales, self.floating)
+        return QuantisedPanels(self.n, self.k, self.bits, self.group, *parts)
 
     def operands(self, f: Function) -> tuple[Operand, Operand]:
         a = Operand(f["a"], (self.m, self.k), (self.k, 1), self.a)
@@ -57,6 +61,9 @@ CASES = [
     *(QuantisedCase(m, 21, 64, 4, 32, minimum=True, scales=dtype) for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
     *(QuantisedCase(3, 21, 64, bits, 32, bits == 4, scales=scales) for bits in (8, 4) for scales in ("f16", "f32")),
     QuantisedCase(2, 40, 24, 4, 8, a="bf16", out="bf16", minimum=True, scales="f16"),
+    *(QuantisedCase(m, 21, 64, 8, 32, scales="f32", floating=True) for m in (1, 3, 5, 17)),
+    QuantisedCase(2, 40, 24, 8, 8, a="bf16", out="bf16", scales="bf16", floating=True),
+    QuantisedCase(3, 20, 26, 8, 26, scales="f16", floating=True),
 ]
 
 
@@ -80,8 +87,13 @@ class Weight:
         scales = as_scales(normal(6, panels.n, panels.groups) / 16, panels.scale_dtype)
         fixed = np.full(scales.shape, 0 if panels.bits == 8 else 8)
         zeros = rng.integers(low, high, scales.shape) if panels.zero_point else fixed
+        numbers = codes
+        if panels.floating:
+            codes %= 256
+            codes[codes % 128 == 127] = 126  # no number
+            numbers = codes.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
         steps = numbers_of(scales, panels.scale_dtype).repeat(panels.group, axis=1)
-        stands_for = (codes - zeros.repeat(panels.group, axis=1)) * steps
+        stands_for = (numbers - zeros.repeat(panels.group, axis=1)) * steps
         base = zeros.astype(np.int8) if panels.zero_point else None
         if panels.minimum:
             base = as_scales(normal(7, panels.n, panels.groups) / 2, panels.scale_dtype)
@@ -115,7 +127,8 @@ class CompiledQuantisedProducts:
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            product = quantised_product(a, out, case.panels, features)
+            make = float8_product if case.floating else quantised_product
+            product = make(a, out, case.panels, features)
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
             scratch[case] = product.scratch_bytes

@@ -1,0 +1,104 @@
+"""Products with weights of 8-bit floats (e4m3): out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
+
+out[m, n] = sum over the groups of (sum over k of a[m, k] * code[n, k]) * scale[n, group], for a range of n, all in f32:
+the even k of a group in one chain of fused multiply-adds, the odd k in another, which are added; the product with the
+scale is fused with the addition to the groups before. So its bits are the same for every number of rows, and in every
+range of n.
+
+Packed rows are those of products with weights of f32: blocks of R rows as f32 [K][R].
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sscc.runtime.backends.cpu.features import LANES, Features
+from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, FLOAT8_TILE_ROWS, LINE
+from sscc.runtime.backends.cpu.mlir import F32, I8, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.product_blocks import (
+    Blocks,
+    PackedProduct,
+    Tile,
+    check_operands,
+    rounded,
+    row_count,
+)
+from sscc.runtime.backends.cpu.products import pack_block
+from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import load_scales
+
+_CHAINS = 2
+
+
+def float8_product(
+    a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
+) -> PackedProduct:
+    """As `products.packed_product`."""
+    check_operands(a, panels.n, panels.k, out)
+    m = row_count(a)
+    tile = next(tile for tile in _tiles(features) if tile.rows <= (rows or m))
+    in_place = not rows and m == 1 and a.dtype == "f32"
+    blocks = Blocks(m, tile, tile.rows * panels.k * 4, in_place)
+    make = partial(_kernel, panels)
+    name = f"product_e4m3g{panels.group}_{panels.scale_dtype}"
+    pack = partial(pack_block, a.dtype, "single")
+    return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, (panels.k,))
+
+
+def listed_rows(features: Features) -> list[int]:
+    """As `products.listed_rows`."""
+    return [tile.rows for tile in reversed(_tiles(features))]
+
+
+def _tiles(features: Features) -> list[Tile]:
+    """From the largest on: a panel at a time."""
+    most = FLOAT8_TILE_ROWS // (1 if features.wide_registers else 4)
+    return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
+
+
+def _kernel(panels: QuantisedPanels, module: Module, tile: Tile, dtype: str) -> Function:
+    """out[rows, 16] of a tile of one panel, as a private function of the module."""
+    name = f"product_e4m3g{panels.group}_{panels.scale_dtype}_{tile.rows}x1_{dtype}"
+    if module.has(name):
+        return module.get(name)
+    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
+    f = module.function(name, params)
+    rows = tile.rows
+    with f.loop(0, f["units"], 1, [f.splat(0.0)] * rows) as group:
+        a = f["a"] + group.index * (panels.group * rows * 4)
+        weights = f["weights"] + group.index * panels.group_bytes
+        sums = _group_sums(f, panels, tile, a, weights + panels.head_bytes)
+        scales = load_scales(f, panels, weights) * FLOAT8_FACTOR
+        group.carry(*(f.fma(value, scales, state) for value, state in zip(sums, group.state, strict=True)))
+    for row, value in enumerate(group.results):
+        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
+    f.returns()
+    return f
+
+
+def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:
+    """The sums of a group, not yet scaled, one per row."""
+    rows, at_once = tile.rows, panels.line_k
+    whole, rest = divmod(panels.group, at_once)
+    with f.loop(0, whole, 1, [f.splat(0.0)] * (rows * _CHAINS)) as loop:
+        line = lines + loop.index * LINE
+        if tile.prefetch:
+            f.prefetch(line + AHEAD_BYTES)
+        loop.carry(*_line(f, rows, at_once, a + loop.index * (at_once * rows * 4), line, list(loop.state)))
+    sums = loop.results
+    if rest:
+        sums = _line(f, rows, rest, a + whole * at_once * rows * 4, lines + whole * LINE, list(sums))
+    return [sums[row] + sums[rows + row] for row in range(rows)]
+
+
+def _line(f: Function, rows: int, count: int, a: Value, line: Value, sums: list[Value]) -> list[Value]:
+    """The sums after the first k of a line."""
+    for k in range(count):
+        weights = widen_float8(f, f.load(line + k * LANES, vector(I8, LANES)))
+        for row in range(rows):
+            at = k % _CHAINS * rows + row
+            left = f.broadcast(f.load(a + 4 * (k * rows + row), F32), LANES)
+            sums[at] = f.fma(weights, left, sums[at])
+    return sums
