@@ -248,7 +248,8 @@ class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
     scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read;
     rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where nobody wants it) is that of each
-    query's scaled scores over what it sees. Positions from `length` on are padding, for which nothing is defined.
+    query's scores over what it sees, a learned sink included. Positions from `length` on are padding, for which nothing
+    is defined.
     """
 
     op, kind = "causal_attention", "causal_attention"
@@ -384,7 +385,7 @@ class ChooseRows(Op):
     """The positions that a step attends to besides sinks and ring, per slot and KV head.
 
     With n = position[b] + 1: each query head's softmax over its `scores` of the candidates sink <= t < n - recent and
-    its scaled scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of
+    its scores of the rows of sinks and ring, row < min(n, SR) of `key`; the mean over the heads of a group; of
     the candidates the K largest, ties to the lower position. In ascending order, then -1; all -1 for a slot that is not
     active. In f32.
     """

@@ -10,7 +10,8 @@ A `Program` needs no MLIR to run. It holds
   arguments are strided views of tensors.
 
 Steps of the algorithm mean what the operations of the `kv` dialect do: a score is the product of a query and a key
-times `scale`, capped where there is a `softcap`.
+times `scale`, capped where there is a `softcap`, and a softmax is also over the head's number of `sink_logits`, if
+there are any.
 
 The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
 equal bytes. Unknown fields, kinds or operations are refused at load.

@@ -12,7 +12,8 @@ encoded only where its policy is "query" too. `[.. E]:landmark` are codes of i8,
 are 16 keys, E = D, which have no scales.
 
 A score is x, the product of a query and a key times `scale`, or where there is a `softcap` above 0, softcap * tanh(x /
-softcap) (Gemma 2, arXiv 2408.00118). Softmaxes are over scores.
+softcap) (Gemma 2, arXiv 2408.00118). Softmaxes are over scores; where there are `sink_logits`, that of query head h is
+over sink_logits[h], too, which has no row (learned sinks: GPT-OSS, arXiv 2508.10925).
 
 Attention takes segments, each a few operands, behind its others. `operandSegmentSizes` says which are there: a 1 for
 each other operand, then for every segment that there might be a 1 or 0 per operand, in the order of its table; those

@@ -33,7 +33,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         tie_word_embeddings=False,
     ),
     "sinks": GptOssConfig(
-        **SHAPE, num_hidden_layers=2, head_dim=8, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2
+        **SHAPE, num_hidden_layers=4, head_dim=8, sliding_window=WINDOW, num_local_experts=3, num_experts_per_tok=2
     ),
 }
 EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
@@ -42,14 +42,9 @@ BY_QUERY = replace(SMALL, rows="indexed", policy="query", landmark_bits=2)
 CACHES = {
     "everything": EVERYTHING,
     "small": SMALL,
-    "indexed": replace(SMALL, rows="indexed"),
-    "int8": replace(SMALL, dtype="int8"),
     "query": BY_QUERY,
-    "keys": replace(BY_QUERY, landmark_bits=16),
     "fetch": replace(BY_QUERY, fetch=2),
 }
-UNFUSED = ("small", "query", "fetch")
-"""Of these the operations are tried one by one, too."""
 EXACT = 1e-4
 """Of logits, max abs, in f32."""
 PROMPT, NEW = 33, 20
@@ -76,9 +71,7 @@ def generated(family: str) -> tuple[list[int], np.ndarray]:
     return out.sequences[0, PROMPT:].tolist(), torch.cat(out.logits).numpy()
 
 
-@pytest.mark.parametrize(
-    ("opt_level", "interpreter"), [(2, "native"), (1, "native"), (0, "native"), (2, "reference"), (0, "reference")]
-)
+@pytest.mark.parametrize(("opt_level", "interpreter"), [(2, "native"), (1, "native"), (0, "native"), (2, "reference")])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_tokens_are_those_of_transformers_generate(
     family: str, opt_level: int, interpreter: str, artifacts: Artifacts
@@ -90,7 +83,7 @@ def test_tokens_are_those_of_transformers_generate(
     assert len(set(tokens)) > 5, "a model that repeats itself shows little: take another seed"
 
 
-@pytest.mark.parametrize(("kept", "opt_level"), [*((kept, 2) for kept in CACHES), *((kept, 0) for kept in UNFUSED)])
+@pytest.mark.parametrize(("kept", "opt_level"), [("small", 2), ("small", 0), ("query", 0), ("fetch", 2)])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_compressed_it_is_the_definition(family: str, kept: str, opt_level: int, artifacts: Artifacts) -> None:
     """Native and reference code against the definition run eagerly, with fewer rows than the prompt has."""
@@ -104,12 +97,21 @@ def test_compressed_it_is_the_definition(family: str, kept: str, opt_level: int,
         assert np.abs(ours - expected).max() < EXACT, interpreter
 
 
-def test_attention_is_fused_all_the_same(artifacts: Artifacts) -> None:
-    for kept, fused in (("small", {"decode_attention", "chunk_attention"}), ("query", {"query_attention"})):
-        steps = [step for body in loaded(artifacts("capped", kept)).program.bodies for step in body.steps]
+@pytest.mark.parametrize("family", CONFIGS)
+def test_attention_is_fused_all_the_same(family: str, artifacts: Artifacts) -> None:
+    for kept, fused in (("small", {"decode_attention", "chunk_attention"}), ("fetch", {"query_attention"})):
+        steps = [step for body in loaded(artifacts(family, kept)).program.bodies for step in body.steps]
         scored = [step for step in steps if isinstance(step, Op) and "softcap" in spec_of_step(step).attributes]
         assert fused <= {step.kind for step in scored}
-        assert {step.softcap for step in scored} == {3.0}
+        assert {step.softcap for step in scored} == {3.0 if family == "capped" else None}
+        votes = [step for step in scored if hasattr(step, "sink_logits")]
+        assert {bool(step.sink_logits) for step in votes} == {family == "sinks"}
+
+
+def test_layers_with_learned_sinks_loop(artifacts: Artifacts) -> None:
+    """A layer's sinks are a weight that is stacked like any other."""
+    records = loaded(artifacts("sinks", "small")).manifest.looping
+    assert [record.looped for record in records if record.entry == "decode"] == [True]
 
 
 def test_a_cap_that_attention_is_not_told_of_is_refused() -> None:

@@ -37,14 +37,16 @@ def kv(
     *,
     scale: bool = False,
     present: str = "",
+    more: str = "",
 ) -> list[Tensor]:
-    """Applies one operation of the dialect; an integer operand is an index. `present` are its operandSegmentSizes."""
+    """Applies one operation of the dialect; an integer operand is an index. `present` are its operandSegmentSizes and
+    `more` other attributes."""
     types = [_type(operand) for operand in operands]
     names = [f"%a{i}" for i in range(len(operands))]
     arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
-    outputs, attributes = ", ".join(results), f" {{scale = {SCALE} : f64}}" if scale else ""
+    outputs, attributes = ", ".join(results), f" {{scale = {SCALE} : f64{more}}}" if scale else ""
     if present:
-        attributes = f" {{operandSegmentSizes = array<i32: {', '.join(present)}>, scale = {SCALE} : f64}}"
+        attributes = f" {{operandSegmentSizes = array<i32: {', '.join(present)}>, scale = {SCALE} : f64{more}}}"
     text = f"""func.func @f({arguments}) -> ({outputs}) {{
       %r:{len(results)} = "kv.{operation}"({", ".join(names)}){attributes} : ({", ".join(types)}) -> ({outputs})
       return {", ".join(f"%r#{i}" for i in range(len(results)))} : {outputs}
@@ -129,7 +131,7 @@ def test_update_and_cached_attention() -> None:
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
     flags = f"tensor<3x{G.budget}xi1>"
     (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
-    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="1111000000000")
+    (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="10111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
     torch.testing.assert_close(result, out)
@@ -145,7 +147,7 @@ def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1
     types = [_type(out), _type(k), _type(v)]
-    found, k_new, v_new = kv("decode_attention", operands, types, G, present="1111111111000000")
+    found, k_new, v_new = kv("decode_attention", operands, types, G, present="11111111110000000")
     torch.testing.assert_close(found, out)
     if not streamed:
         assert torch.equal(k_new, k)
@@ -180,6 +182,29 @@ def test_causal_attention_within_a_window(start: int, window: int) -> None:
             torch.testing.assert_close(out[0, head, i], expected)
             torch.testing.assert_close(whole[head, position], expected)
             torch.testing.assert_close(sums[0, head, i, 0], scores.logsumexp(0))
+
+
+def test_scores_may_be_capped_and_heads_have_sinks() -> None:
+    """Number by number, in a chunk, in a decode step, and as the definition has it."""
+    (q, k, v), sinks, cap = prompt(G, 24), torch.linspace(-1, 2, H), 0.7
+    types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
+    operands = [q[:, :, 8 : 8 + C], k, v, 8, 8 + C, sinks]
+    out, sums = kv("causal_attention", operands, types, G, scale=True, more=f", softcap = {cap} : f64")
+    softmax = algorithm.Softmax(cap, sinks)
+    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, 0, softmax)
+    position = 8 + C - 1
+    valid = torch.ones(1, position + 1, dtype=torch.bool)
+    segment = [x[:, :, : position + 1] for x in (k, v)]
+    last = [q[:, :, position : position + 1], sinks, *segment, valid]
+    types, g = [f"tensor<1x{H}x1x{DV}xf32>"], dataclasses.replace(G, recent=position + 1 - G.sink - G.topk)
+    (step,) = kv("cached_attention", last, types, g, present="11111000000000", more=f", softcap = {cap} : f64")
+    for head in range(H):
+        keys, values = (x[0, head // (H // HKV), : position + 1] for x in (k, v))
+        exponentials = (cap * torch.tanh(keys @ q[0, head, position] * SCALE / cap)).exp()
+        total = exponentials.sum() + sinks[head].exp()
+        for found in (out[0, head, -1], step[0, head, 0], whole[head, position]):
+            torch.testing.assert_close(found, exponentials @ values / total)
+        torch.testing.assert_close(sums[0, head, -1, 0], total.log())
 
 
 @pytest.mark.parametrize("start", [0, 8])

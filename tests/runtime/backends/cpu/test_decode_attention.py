@@ -19,6 +19,7 @@ from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attent
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.reference import attention, cache
+from sscc.runtime.backends.reference.softmax import Scoring
 from tests.runtime.backends.cpu.harness_decode import CompiledStep, meta_of
 
 Tensors = dict[str, Tensor]
@@ -98,7 +99,7 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
     names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     attention.decode_attention(
         *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
-        sink=step.sink, recent=step.recent, scale=step.scale, wide=torch.float64,
+        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap, wide=torch.float64,
     )  # fmt: skip
     return t
 
@@ -176,6 +177,23 @@ def test_values_may_be_the_first_numbers_of_keys(
     operands = {name: theirs.get(region) for name, region in vars(LATENT).items() if isinstance(region, str)}
     attention.decode_attention(**operands, sink=SINK, recent=RECENT, scale=LATENT.scale, wide=torch.float32)
     check(theirs, want)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize(("case", "shift"), [(0, 0), (1, 1), (4, 0), (5, 1)])
+def test_scores_may_be_capped_and_heads_have_sinks(case: int, shift: int, features: Features) -> None:
+    """Where a slot's rows are split, one part alone takes the sinks in. A slot that is not active gives zeros."""
+    tensors = decode_inputs(*SIZES[case], *DTYPES[(case + shift) % 4])
+    plain = decode_reference(tensors)["out"]
+    tensors["sinks"] = torch.linspace(-2, 9, SIZES[case][0]).to(tensors["query"].dtype)
+    step = replace(DECODE, softcap=1.5, sink_logits="sinks")
+    want = decode_reference(tensors, step)
+    compiled = decode(tensors, features, step)
+    compiled(tensors)
+    check(tensors, want)
+    assert not tensors["out"][1].any()
+    assert not torch.allclose(want["out"].double(), plain.double(), rtol=0.1)
+    assert len(compiled.lowered.phases) == 2
 
 
 @pytest.mark.parametrize(("dtype", "padding"), [(F32, 5), (BF16, 1)])
@@ -500,7 +518,7 @@ def test_cached_attention_is_the_references(
     want = copied(tensors)
     want["k_cache"].nan_to_num_()
     rows = [attention.SegmentRows(want["k_cache"], want["v_cache"], None)]
-    masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
+    masks, numerics = [want["valid"]], {"scoring": Scoring(CACHED.scale), "wide": torch.float64}
     attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)
     compiled = CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)
@@ -546,7 +564,7 @@ def test_cached_attention_over_encoded_rows(features: Features, query: torch.dty
     want = copied(tensors)
     floats = {name: decoded(tensors[name]).nan_to_num_() for name in ("k_cache", "v_cache")}
     rows = [attention.SegmentRows(floats["k_cache"], floats["v_cache"], None)]
-    masks, numerics = [want["valid"]], {"scale": CACHED.scale, "wide": torch.float64}
+    masks, numerics = [want["valid"]], {"scoring": Scoring(CACHED.scale), "wide": torch.float64}
     attention.cached_attention(want["query"], rows, masks, want["out"], **numerics)  # type: ignore[arg-type]
     meta = meta_of(tensors)
     CompiledStep(lower_cached_attention(CACHED, meta, features), meta, features)(tensors, 3)

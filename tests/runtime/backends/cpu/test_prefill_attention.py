@@ -68,14 +68,34 @@ def random_causal(seed: int, dtype: torch.dtype) -> Tensors:
     }
 
 
-def causal_reference(tensors: Tensors, start: int, scale: float, window: int = 0) -> Tensors:
+def causal_reference(
+    tensors: Tensors, start: int, scale: float, window: int = 0, softcap: float | None = None
+) -> Tensors:
     out, sums = tensors["out"].double(), tensors["sums"].double()
     query, key, value = (tensors[name].double() for name in ("query", "key", "value"))
     prompt.causal_attention(
-        query, key, value, out, log_sum_exp=sums, start=start, length=WHOLE, scale=scale, window=window,
-        wide=torch.float64,
+        query, key, value, out, tensors.get("sinks"), log_sum_exp=sums, start=start, length=WHOLE, scale=scale,
+        window=window, softcap=softcap, wide=torch.float64,
     )  # fmt: skip
     return {"out": out, "sums": sums}
+
+
+@pytest.mark.parametrize("features", CPUS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("seed", "window"), [(0, 0), (7, 64), (10, 129)])
+def test_scores_may_be_capped_and_heads_have_sinks(
+    seed: int, window: int, dtype: torch.dtype, features: Features
+) -> None:
+    tensors = random_causal(seed, dtype)
+    (_, heads, chunk, _), rows = tensors["query"].shape, tensors["key"].shape[2]
+    tensors["sinks"] = torch.linspace(-2, 3, heads).to(dtype)
+    step = replace(CAUSAL, softcap=1.5, sink_logits="sinks", window=window)
+    compiled = CompiledStages(step, lower_causal_attention, tensors, ["start", "n"], features)
+    for start in (0, rows - chunk):
+        got = check_pieces(compiled, tensors, {"start": start, "n": WHOLE}, ["out", "sums"])
+        want = causal_reference(tensors, start, CAUSAL.scale, window, 1.5)
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
+        torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("features", CPUS)

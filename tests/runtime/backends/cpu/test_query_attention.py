@@ -20,6 +20,7 @@ from sscc.runtime.backends.cpu.row_choice import CHUNK
 from sscc.runtime.backends.reference import attention, query
 from sscc.runtime.backends.reference.attention import SegmentRows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, encode, numbers
+from sscc.runtime.backends.reference.softmax import Scoring
 from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pieces, like, run_step, strided
 
 Tensors = dict[str, Tensor]
@@ -61,8 +62,12 @@ def of_bits(step: AnyStep, bits: int) -> AnyStep:
 def scored(step: LandmarkScores | QueryAttention, queries: Tensor, *rows: Tensor) -> Tensor:
     """The scores [H, n] of candidates by their landmarks."""
     if step.bits == 16:
-        return query.exact_scores(queries, rows[0], step.scale, torch.float64).float()
-    return query.landmark_scores(queries, *rows, step.bits, step.scale)
+        return query.exact_scores(queries, rows[0], scoring_of(step), torch.float64).float()
+    return query.landmark_scores(queries, *rows, step.bits, scoring_of(step))
+
+
+def scoring_of(step: LandmarkScores | FetchRows | QueryAttention, sinks: Tensor | None = None) -> Scoring:
+    return Scoring(step.scale, step.softcap, sinks)
 
 
 # --------------------------------------------------------------------------------------------------- landmarks
@@ -294,7 +299,7 @@ def with_residents(case: Tensors) -> Tensors:
 
 def fetch_rows(case: Tensors, step: FetchRows | QueryAttention, slot: int, ring: Tensor, scores: Tensor) -> None:
     """What the reference makes of a slot's resident set, in f64, in place."""
-    mass = query.masses(case["query"][slot], ring, scores, step.scale, torch.float64)
+    mass = query.masses(case["query"][slot], ring, scores, scoring_of(step, case.get("sinks")), torch.float64)
     query.update_residents(mass, SINK, step.fetch, [case[name][slot] for name in (*RESIDENTS, "k_store", "v_store")])
 
 
@@ -352,8 +357,8 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
         segment = SegmentRows(t["k_resident"], t["v_resident"], t["places"])
     attention.decode_attention(
         *(t[name] for name in ("query", "new_key", "new_value", step.key, step.value, "k_cache", "v_cache")),
-        t["position"], t["position"] + 1, t["active"], t["out"],
-        segments=[segment], sink=SINK, recent=RECENT, scale=step.scale,
+        t["position"], t["position"] + 1, t["active"], t["out"], t.get("sinks"),
+        segments=[segment], sink=SINK, recent=RECENT, scale=step.scale, softcap=step.softcap,
         wide=torch.float64,
     )  # fmt: skip
     return t
@@ -363,8 +368,9 @@ def chosen(case: Tensors, step: QueryAttention) -> Tensor:
     """[B, Hkv, topk]: by the reference's definition, in f64."""
     slots, kv_heads = case["k_cache"].shape[:2]
     selected = torch.full((slots, kv_heads, step.topk), -1)
+    scoring = scoring_of(step, case.get("sinks"))
     for slot, ring, scores in scored_slots(case, step):
-        picks = query.choose(case["query"][slot], ring, scores, step.topk, step.scale, torch.float64)
+        picks = query.choose(case["query"][slot], ring, scores, step.topk, scoring, torch.float64)
         selected[slot, :, : picks.shape[1]] = picks + SINK
     return selected
 
@@ -438,6 +444,26 @@ def test_the_fused_step_attends_to_resident_rows(
 ) -> None:
     case = with_residents(inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720, row_format))
     check_fused(case, replace(of_bits(FUSED, bits), **FETCHES), features)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "bits", "dtype", "features"),
+    [(6, 2, 64, 2, F32, HOST), (10, 1, 64, 16, BF16, HOST), (6, 6, 40, 4, F32, HOST), (4, 2, 8, 1, F32, AVX2)],
+)
+@pytest.mark.parametrize("resident", [False, True])
+def test_the_fused_step_caps_scores_and_counts_learned_sinks(
+    heads: int, kv_heads: int, dim: int, bits: int, dtype: torch.dtype, features: Features, resident: bool
+) -> None:
+    """Of scores by landmarks, of those of the ring, and of attention; as many sinks as heads, of all sizes. They change
+    what is chosen where heads vote together: the order of a head's own rows they leave alone."""
+    case = inputs(POSITIONS, heads, kv_heads, dim, bits, dtype, 720)
+    step = replace(of_bits(FUSED, bits), softcap=1.5, sink_logits="sinks")
+    if resident:
+        case, step = with_residents(case), replace(step, **FETCHES)  # type: ignore[arg-type]
+    plain = chosen(case, replace(step, softcap=None))
+    case["sinks"] = torch.linspace(-2, 9, heads).to(dtype)
+    assert torch.equal(plain, chosen(case, step)) == (heads == kv_heads)
+    check_fused(case, step, features)
 
 
 def test_where_all_rows_may_be_fetched_resident_rows_are_the_chosen_ones() -> None:

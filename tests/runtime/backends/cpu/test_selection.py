@@ -30,18 +30,24 @@ def _seed() -> None:
 # ------------------------------------------------------------------------------------------------------ scores
 
 
-def scores_reference(tensors: Tensors, length: int, recent: int, known: bool) -> torch.Tensor:
+def scores_reference(
+    tensors: Tensors, length: int, recent: int, known: bool, softcap: float | None = None
+) -> torch.Tensor:
     """Scores [Hkv, length], in double precision."""
     observed, key = tensors["observed"].double(), tensors["key"].double()
-    numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=recent, wide=torch.float64)
+    numbers = selection.PromptScores(
+        observed, key, length=length, scale=0.5, recent=recent, wide=torch.float64, softcap=softcap
+    )
     scores = tensors["scores"].double()
     selection.observation_scores(numbers, scores, tensors["sums"] if known else None)
     return scores[:, :length]
 
 
-def observed_sums(tensors: Tensors, length: int) -> torch.Tensor:
+def observed_sums(tensors: Tensors, length: int, softcap: float | None = None) -> torch.Tensor:
     observed, key = tensors["observed"].double(), tensors["key"].double()
-    numbers = selection.PromptScores(observed, key, length=length, scale=0.5, recent=1, wide=torch.float64)
+    numbers = selection.PromptScores(
+        observed, key, length=length, scale=0.5, recent=1, wide=torch.float64, softcap=softcap
+    )
     sums = torch.full(observed.shape[:3], NAN)
     sums[:, :, : numbers.window] = numbers.log_sum_exp().reshape(1, observed.shape[1], -1).float()
     return sums
@@ -50,11 +56,13 @@ def observed_sums(tensors: Tensors, length: int) -> torch.Tensor:
 @pytest.mark.parametrize("features", CPUS)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
-    ("group", "obs", "recent", "depth", "dtype"), [(3, 32, 40, 8, torch.bfloat16), (1, 9, 2, 11, torch.float32)]
+    ("group", "obs", "recent", "depth", "dtype", "softcap"),
+    [(3, 32, 40, 8, torch.bfloat16, None), (1, 9, 2, 11, torch.float32, None), (1, 9, 2, 11, torch.float32, 0.7)],
 )
 def test_observation_scores(
-    group: int, obs: int, recent: int, depth: int, known: bool, dtype: torch.dtype, features: Features
-) -> None:
+    group: int, obs: int, recent: int, depth: int, softcap: float | None, known: bool, dtype: torch.dtype,
+    features: Features,
+) -> None:  # fmt: skip
     rows = 2 * GRAIN + 90
     tensors = {
         "observed": torch.randn(1, 2 * group, obs, depth).to(dtype),
@@ -62,16 +70,16 @@ def test_observation_scores(
         "sums": torch.zeros(1, 2 * group, obs),
         "scores": torch.full((2, rows), 9.0),
     }
-    step = ObservationScores("observed", "key", "scores", "n", 0.5, recent, "sums" if known else "")
+    step = ObservationScores("observed", "key", "scores", "n", 0.5, recent, "sums" if known else "", softcap)
     compiled = CompiledStages(step, lower_observation_scores, tensors, ["n"], features)
     for length in (1, 5, obs, obs + 1, GRAIN, GRAIN + recent + 3, rows):
         case = {name: tensor.clone() for name, tensor in tensors.items()}
         case["key"][:, :, length:] = NAN
         case["observed"][:, :, length:] = NAN
-        case["sums"] = observed_sums(case, length)
+        case["sums"] = observed_sums(case, length, softcap)
         got = check_pieces(compiled, case, {"n": length}, ["scores"])["scores"]
         torch.testing.assert_close(
-            got[:, :length].double(), scores_reference(case, length, recent, known), rtol=2e-5, atol=1e-7
+            got[:, :length].double(), scores_reference(case, length, recent, known, softcap), rtol=2e-5, atol=1e-7
         )
         zero = length - min(obs, recent, length)
         assert (got[:, zero:length] == 0).all()
