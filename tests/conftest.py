@@ -139,6 +139,18 @@ def _proofs_kept() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _functions_kept() -> Iterator[None]:
+    """Native code that is not optimised is made once for all programs of a process that have the same functions."""
+    if "sscc.runtime.backends.cpu.library" not in sys.modules:  # no test that was collected makes native code
+        yield
+        return
+    from tests.functions import functions_kept
+
+    with functions_kept():
+        yield
+
+
 @pytest.fixture
 def exports_anew() -> Iterator[None]:
     """In this test every model is exported anew."""

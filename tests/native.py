@@ -21,10 +21,17 @@ def native_code(artifact: Artifact, features: Features | None = None, optimise: 
     return _MADE[key]
 
 
+def native_interpreter(
+    artifact: Artifact, *, features: Features | None = None, threads: int = 2, optimise: int = 0
+) -> NativeInterpreter:
+    """The native interpreter of an artifact's program, without a session."""
+    code = native_code(artifact, features, optimise)
+    return NativeInterpreter(artifact.program, artifact.weights(), code=code, threads=threads)
+
+
 def native_session(
     artifact: Artifact, *, features: Features | None = None, threads: int = 2, optimise: int = 0
 ) -> TorchSession:
     """A session whose interpreter is the native one."""
-    code = native_code(artifact, features, optimise)
-    interpreter = NativeInterpreter(artifact.program, artifact.weights(), code=code, threads=threads)
+    interpreter = native_interpreter(artifact, features=features, threads=threads, optimise=optimise)
     return TorchSession(Session(artifact.signature, interpreter))

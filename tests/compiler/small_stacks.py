@@ -18,6 +18,7 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.families import adapted
+from tests.native import native_interpreter
 
 CONTEXT, BATCH, CHUNK = 64, 2, 7
 SHAPE: dict[str, Any] = {
@@ -104,7 +105,10 @@ def loaded(path: Path) -> Artifact:
 
 
 def opened(path: Path, interpreter: str = "native") -> Session:
-    return Session.from_artifact(loaded(path), interpreter=interpreter)
+    artifact = loaded(path)
+    if interpreter == "native":
+        return Session(artifact.signature, native_interpreter(artifact))
+    return Session.from_artifact(artifact, interpreter=interpreter)
 
 
 def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -> np.ndarray:

@@ -1,0 +1,91 @@
+"""Native code that is not optimised, kept function by function for the next program that has the same ones.
+
+Programs of one model at several levels, and of models of one shape, have most of their functions in common. Without
+optimisation nothing is inlined, so what is made of a function depends on its text and on what it calls, and on nothing
+else of its module. Plans, and everything before the text, are made anew for every program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from unittest import mock
+
+from sscc.runtime.backends.cpu import compile as making
+from sscc.runtime.backends.cpu.mlir import Module
+
+_CALLED = re.compile(r'func\.call @"([^"]+)"')
+_JIT = making.Jit
+
+
+class Functions:
+    """In place of `compile.Jit`: an exported function that was compiled once is not compiled again.
+
+    Checked modules are compiled as they are, because their code says where it notes what it does wrong; and so is what is
+    optimised.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, ...], tuple[making.Jit, int]] = {}
+
+    def __call__(self, module: Module, cpu: str = "", optimise: int = 3) -> making.Jit | SharedJit:
+        if optimise or type(module) is not Module:
+            return _JIT(module, cpu, optimise)
+        return SharedJit(module, cpu, self)
+
+    def addresses(self, module: Module, cpu: str) -> dict[str, int]:
+        """Where each exported function is in memory, for as long as this object lives."""
+        texts = {name: function.text() for name, function in module._functions.items()}
+        callees = {name: list(dict.fromkeys(_CALLED.findall(text))) for name, text in texts.items()}
+        digests = {name: _digest(text) for name, text in texts.items() if not module.get(name).exported}
+        parts = {name: _reached(name, callees) for name in module.exported}
+        # What is exported may have another name elsewhere, and nothing of the module calls it.
+        own = {name: _digest(texts[name].replace(f'@"{name}"', '@""', 1)) for name in parts}
+        keys = {name: (cpu, own[name], *(digests[part] for part in parts[name][1:])) for name in parts}
+        missing = {key: name for name, key in keys.items() if key not in self._kept}
+        if missing:
+            needed = {part for name in missing.values() for part in parts[name]}
+            rest = Module()
+            rest._functions = {name: module.get(name) for name in texts if name in needed}
+            jit = _JIT(rest, cpu, 0)
+            self._kept |= {key: (jit, jit.addresses[name]) for key, name in missing.items()}
+        return {name: self._kept[key][1] for name, key in keys.items()}
+
+
+class SharedJit:
+    """As `compile.Jit`, of a module whose code is not optimised."""
+
+    def __init__(self, module: Module, cpu: str, functions: Functions) -> None:
+        self._module, self._cpu, self._functions = module, cpu, functions
+
+    @cached_property
+    def addresses(self) -> dict[str, int]:
+        return self._functions.addresses(self._module, self._cpu)
+
+    def object_code(self) -> bytes:
+        """All of the module, made anew: a file has to stand alone."""
+        return _JIT(self._module, self._cpu, 0).object_code()
+
+
+def _reached(name: str, callees: Mapping[str, Sequence[str]]) -> list[str]:
+    """A function and all that it calls, itself first."""
+    found = {name: None}
+    waiting = [name]
+    while waiting:
+        new = [callee for callee in callees[waiting.pop()] if callee not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return list(found)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def functions_kept() -> Iterator[None]:
+    with mock.patch.object(making, "Jit", Functions()):
+        yield
