@@ -3,11 +3,24 @@ interpreters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
+from sscc.compiler.cli import main
+from sscc.compiler.commands.inspect import described
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.operator import IMPLEMENTATION
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.golden_replay import replay
+from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
-from tests.families import LATENT, CompiledModel, Compiler, feed, greedy, random_tokens, selected
+from tests.families import GEOMETRY, LATENT, CompiledModel, Compiler, feed, greedy, random_tokens, selected
 from tests.test_families import EXACT, eager_generate
 from tests.torch_session import TorchSession
 
@@ -46,6 +59,43 @@ def test_every_level_agrees(compiled: Compiler) -> None:
     zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
     assert torch.equal(one, two)
     assert (zero - two).norm() / two.norm() < 1e-5
+
+
+def test_every_pass_computes_the_same(compiled: Compiler, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = compiled.checkpoint("latent-whole-query")
+    cache = ["--kv-budget", "40", "--kv-recent", "10", "--kv-obs", "6", "--kv-pool", "3", "--max-context", "192"]
+    assert main(["bisect", str(checkpoint), *cache, "--batch", "2", "--prefill-chunk", "7"]) == 0
+    assert capsys.readouterr().out.endswith("all agree within 1e-05\n")
+
+
+def test_the_golden_knows_that_heads_keep_the_same_positions(compiled: Compiler, tmp_path: Path) -> None:
+    checkpoint, output = compiled.checkpoint("latent-whole-query"), tmp_path / "golden.rdu"
+    geometry = replace(GEOMETRY, recent=10, topk=26)
+    compile_model(
+        CompileOptions(checkpoint, output, save_golden=True, batch=2, prefill_chunk=7, **cache_options(geometry))
+    )
+    artifact = Artifact.load(output)
+    golden = artifact.golden()
+    assert golden is not None
+    names = [name for name in golden.tensors if not name.startswith("logits")]
+    assert names == ["selected.0", "selected.1", "prefill_logits"]
+    assert golden.tensors["selected.0"].shape == (1, 26)
+    replay(Session.from_artifact(artifact), golden).require()
+    text = "\n".join(described(inspect_artifact(artifact)))
+    assert "deepseek_v3: 2 layers, 4 heads over one latent row of 20, 96 tokens" in text
+
+
+def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
+    """Their rows lie behind one another in one cache, of one head."""
+    geometry = GEOMETRY.with_layers([12, 5])
+    program = compiled("latent-whole-query", geometry)
+    checkpoint = compiled.checkpoint("latent-whole-query")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation=IMPLEMENTATION)
+    session, definition = native(program), EagerSnapStream(model, geometry, latent=(0, 1))
+    prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
+    assert (session.prefill(0, prompt) - definition.prefill(prompt)).abs().max() < EXACT
+    for token in tokens:
+        assert (session.decode({0: token})[0] - definition.decode(token)).abs().max() < EXACT
 
 
 @pytest.mark.parametrize("family", LATENT)
