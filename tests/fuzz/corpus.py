@@ -71,6 +71,7 @@ _RECIPES = {
     "query": _Recipe(options={"kv_policy": "query"}),
     "int8-weights": _Recipe(opt_level=1, options={"weights": "int8:4"}),
     "int4-weights": _Recipe(options={"weights": "int4:4:zero-point"}),
+    "f16-scales": _Recipe(options={"weights": "int4:4:minimum:f16"}),
     "per-layer": _Recipe(layers=3, options={"kv_topk": None, "kv_topk_per_layer": "3,1,2"}),
     "gpt2-max-pooled": _Recipe("gpt2", opt_level=1, options={"kv_pool_mode": "max"}),
 }

@@ -17,7 +17,7 @@ from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.target import load_target
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import NativeCode
 from sscc.runtime.backends.reference import ReferenceInterpreter
@@ -93,7 +93,7 @@ def data_of(tensor: Tensor, salt: int = 0) -> Array:
     if tensor.dtype == "i8":
         return _rows(tensor, rng)
     values = rng.standard_normal(tensor.shape, dtype=np.float32) * np.float32(0.05 if "scales" in tensor.name else 0.5)
-    return values.astype(ml_dtypes.bfloat16) if tensor.dtype == "bf16" else values
+    return values.astype(NUMPY_DTYPES[tensor.dtype])
 
 
 def _rows(tensor: Tensor, rng: np.random.Generator) -> Array:
