@@ -41,7 +41,8 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     if not type(model)._supports_attention_backend:
         recognise_attention(model)
     _supply_positions(model)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _with_our_attention(
