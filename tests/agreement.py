@@ -72,7 +72,7 @@ def agreement(model_type: str, folder: Path) -> str:
         raise Disagreement("tokens differ")
     compiled = open_checkpoint(checkpoint, weights=False).config
     assert compiled is not None
-    return "" if compiled.model_type == model_type else compiled.model_type
+    return "" if compiled.model_type == config.model_type else compiled.model_type
 
 
 def _refuse_config(config: PreTrainedConfig, folder: Path, shape: dict[str, Any]) -> None:

@@ -40,7 +40,8 @@ SIZES: dict[str, int] = {
     **_sizes(
         32,
         "hidden_size d_model n_embd emb_dim embedding_dim embedding_size input_embedding_size output_embedding_size "
-        "word_embed_proj_dim attention_hidden_size lru_width backbone_hidden_size dim",
+        "word_embed_proj_dim attention_hidden_size lru_width backbone_hidden_size dim adapter_in_dim adapter_out_dim "
+        "adapter_input_size",
     ),
     **_sizes(
         48,
@@ -107,7 +108,16 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decod
 """Fields that a token of the vocabulary must stand in."""
 CAUSAL: dict[str, Any] = {"is_decoder": True, "is_encoder_decoder": False, "causal": True}
 """What models that can do more must say to be decoders."""
-REQUIRED: dict[str, dict[str, Any]] = {}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 30,
+        }
+    }
+}
 """Type -> what its config cannot be made without."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads")
@@ -140,6 +150,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
     "ministral": {"head_dim": 8},
+    "mllama_text_model": {"cross_attention_layers": [1]},
     "nemotron": {"num_key_value_heads": 2},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
     "roc_bert": {"enable_pronunciation": False, "enable_shape": False, "concat_input": False},
@@ -184,12 +195,14 @@ def _size(name: str, value: Any, config: Mapping[str, Any]) -> Any:
         return value if value is None or value in range(VOCABULARY) else 0
     if name in SPREAD:
         return 0.3
-    if type(value) is not int:
+    if type(value) is not int or not value:
         return value
     if name in KV_HEADS and value == config.get("num_attention_heads", config.get("n_head")):
         return SIZES["num_attention_heads"]
     if name == "head_dim" and value == config.get("qk_rope_head_dim"):
         return SIZES["qk_rope_head_dim"]
+    if name == "num_kv_shared_layers" and value == config.get("num_hidden_layers"):
+        return LAYERS
     return min(value, AT_MOST[name]) if name in AT_MOST else SIZES.get(name, value)
 
 

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.frontend.experts import expert_modules
-from sscc.compiler.frontend.model_config import causal_class, model_parts
+from sscc.compiler.frontend.model_config import causal_class, model_parts, reads_a_backbone
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
@@ -106,6 +106,9 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if config.is_encoder_decoder:
         yield "it is an encoder-decoder (is_encoder_decoder)"
         return
+    if reads_a_backbone(config):
+        yield "it reads the hidden states of another model (backbone_hidden_size)"
+        return
     parts = model_parts(config)
     if parts:
         yield (
@@ -147,6 +150,9 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
         yield "its attention is bidirectional (is_decoder = False)"
     if getattr(config, "add_cross_attention", False):
         yield "cross-attention (add_cross_attention)"
+    crossing, layers = (getattr(config, name, None) for name in ("cross_attention_layers", "num_hidden_layers"))
+    if isinstance(crossing, (list, tuple)) and any(layer in range(layers or 0) for layer in crossing):
+        yield f"layers of cross-attention (cross_attention_layers = {list(crossing)})"
     holders: list[Any] = [config, getattr(config, "attn_config", None)]
     if any(getattr(holder, "alibi", None) for holder in holders):
         yield "ALiBi position biases (alibi)"

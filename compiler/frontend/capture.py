@@ -290,7 +290,11 @@ def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
 
 
 def vocabulary(captured: Captured) -> int:
-    """How many token ids are legal: rows of the smallest table that ids index, else the width of the logits."""
+    """How many token ids are legal: the width of the logits.
+
+    Raises:
+        UnsupportedError: the smallest table that ids index has another number of rows.
+    """
     graph = captured.graph
     ids = next(name for name, role in captured.inputs.items() if role == "ids")
     tables = [
@@ -298,10 +302,14 @@ def vocabulary(captured: Captured) -> int:
         for node in graph.nodes
         if node.target is torch.ops.aten.embedding.default and node.args[1].name == ids
     ]
-    if tables:
-        return int(min(tables))
     output = next(node for node in graph.nodes if node.op == "output")
-    return int(output.args[0][0].meta["val"].shape[-1])
+    width = int(output.args[0][0].meta["val"].shape[-1])
+    if tables and min(tables) != width:
+        raise UnsupportedError(
+            f"the model gives {width} logits, and looks tokens up in a table of {min(tables)} rows: a token that it "
+            "chooses must be one that it knows, and the other way round"
+        )
+    return width
 
 
 def layer_count(config: transformers.PreTrainedConfig) -> int:

@@ -41,8 +41,8 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     if not type(model)._supports_attention_backend:
         recognise_attention(model)
     _supply_positions(model)
-    evaluating: torch.nn.Module = model.eval()
-    return evaluating
+    built: torch.nn.Module = model.eval()
+    return built
 
 
 def _with_our_attention(

@@ -148,11 +148,18 @@ def model_parts(config: PreTrainedConfig) -> list[str]:
     return [name for name in config.sub_configs if hasattr(getattr(config, name, None), "num_hidden_layers")]
 
 
+def reads_a_backbone(config: PreTrainedConfig) -> bool:
+    """Whether a model continues the hidden states of another one, as drafting heads do."""
+    return getattr(config, "backbone_hidden_size", None) is not None
+
+
 def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     """The config of the text decoder inside a composite model (vision and language, say); `config` itself where it is
     that of no composite model, or of one whose text decoder transformers cannot build alone."""
-    text: Any = getattr(config, "text_config", None)
-    if "text_config" not in model_parts(config) or causal_class(text) is None:
+    text = getattr(config, "text_config", None)
+    if text is None or "text_config" not in model_parts(config) or causal_class(text) is None:
+        return config
+    if reads_a_backbone(config):
         return config
     text = deepcopy(text)
     text.tie_word_embeddings = getattr(config, "tie_word_embeddings", False)  # the whole decides it, and ties both
