@@ -166,7 +166,7 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    settings = (_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query.shape[1]))
+    settings = (_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query))
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
 
@@ -214,10 +214,13 @@ def _softcap(layer: int, softcap: Any) -> float:
     return float(softcap)
 
 
-def _sinks(layer: int, sinks: Any, heads: int) -> Tensor | None:
-    """The logits of a layer's learned sinks [H]; None where it has none."""
-    if sinks is None or (isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,)):
-        return sinks
+def _sinks(layer: int, sinks: Any, query: Tensor) -> Tensor | None:
+    """The logits of a layer's learned sinks [H], in the dtype of its queries [b, H, s, D]; None where it has none."""
+    heads = query.shape[1]
+    if sinks is None:
+        return None
+    if isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,):
+        return sinks if sinks.dtype == query.dtype else sinks.to(query.dtype)
     shown = list(sinks.shape) if isinstance(sinks, Tensor) else repr(sinks)
     raise UnsupportedError(f"layer {layer} has learned sinks (s_aux) of {shown}, expected one of each of {heads} heads")
 

@@ -233,6 +233,15 @@ def test_attention(axis: int, expected: list[int]) -> None:
     assert [tiling.axes[value] for value in example.arguments.values()] == expected
 
 
+@pytest.mark.parametrize(("axis", "expected"), [(0, WHOLE), (1, 0)], ids=["slots", "KV heads"])
+def test_learned_sinks_are_cut_with_the_heads(axis: int, expected: int) -> None:
+    text = ATTENTION.replace("%m)", "%m, %s)").replace("1, 0, 0, 0, 0, 0, 0, 0>", "1, 1, 0, 0, 0, 0, 0, 0>")
+    text = text.replace("tensor<2xi1>)", "tensor<2xi1>, tensor<4xf32>)")
+    example = TilingExample(text, CACHES + ", %s: tensor<4xf32>")
+    tiling = tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
+    assert tiling.axes[example.arguments["s"]] == expected
+
+
 def test_attention_has_no_tiles_of_rows() -> None:
     example = TilingExample(ATTENTION, CACHES)
     for axis in (2, 3):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, MoreRows, Segment
@@ -378,7 +377,7 @@ def attend_block(unit: Unit, count: Value, scoring: Scoring, then: Callable[[], 
 def attend(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
     """Attention of the unit's group over its rows, into `unit.result`. The next block's keys are listed, and asked
     for, while the values of this one are summed."""
-    f, scratch, size = unit.context.f, unit.scratch, unit.attention.block.rows
+    f, scratch, size, scoring = unit.context.f, unit.scratch, unit.attention.block.rows, Scoring.of(step)
     begin_unit(unit, step)
     with f.when(rows.count > 0):
         _list_rows(f, rows, rows.keys, scratch.keys, rows.first, size)
@@ -388,8 +387,7 @@ def attend(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
         if unit.attention.block.ahead:
             _list_later(f, rows, scratch, start + AHEAD_ROWS, size)
         count = f.min(rows.count - loop.index, size)
-        next_keys = partial(_list_rows, f, rows, rows.keys, scratch.keys, start + size, size)
-        attend_block(unit, count, Scoring.of(step), next_keys)
+        attend_block(unit, count, scoring, lambda: _list_rows(f, rows, rows.keys, scratch.keys, start + size, size))
 
 
 def _list_rows(

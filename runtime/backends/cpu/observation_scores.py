@@ -250,8 +250,8 @@ class _Slice:
         f, tiles = self.f, self.tiles
         query = self.at["query"] + panel * self.s.rows.panel_bytes
         kernel = scores_kernel(self.module, tiles, tiles.words(self.s.depth))
-        key_tiles = f.ceildiv(count, tiles.keys)
-        f.call(kernel, query, key, stride, count - 1, key_tiles, self.at["scores"])
+        last, key_tiles = count - 1, f.ceildiv(count, tiles.keys)
+        f.call(kernel, query, key, stride, last, key_tiles, self.at["scores"])
         if self.s.scoring.softcap is not None:
             f.call(bounds_kernel(self.module, tiles, self.s.scoring), self.at["scores"], key_tiles * tiles.keys)
 
