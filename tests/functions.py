@@ -24,8 +24,8 @@ _JIT = making.Jit
 class Functions:
     """In place of `compile.Jit`: an exported function that was compiled once is not compiled again.
 
-    Checked modules are compiled as they are, because their code says where it notes what it does wrong; and so is what is
-    optimised.
+    Checked modules are compiled as they are, because their code says where it notes what it does wrong; and so is what
+    is optimised.
     """
 
     def __init__(self) -> None:

@@ -25,6 +25,9 @@ from tests.families import (
 )
 
 NEW_TOKENS = 64
+EXACT_TOKENS = 30
+"""How many are compared one by one with transformers' own, to the last row of sinks and ring. In bf16 errors are means,
+over more of them."""
 EXACT = 1e-4  # max abs over logits of up to 8.4, in f32; measured: 2.2e-5 at most, over all families
 # Pooled scores are sums of up to 6 probabilities, each off by about as much as the logits of attention (1e-6).
 SCORE_TIE = 1e-5
@@ -37,9 +40,9 @@ SELECTED_STEPS = 10
 @pytest.mark.parametrize("family", [*FAMILIES, "two-rotary-tables"])
 def test_with_room_for_everything_it_is_transformers_generate(family: str, compiled: Compiler) -> None:
     program = compiled(family)
-    prompt = random_tokens(GEOMETRY.sink_recent - NEW_TOKENS)
-    tokens, logits = eager_generate(program.model, prompt, NEW_TOKENS)
-    ours, our_logits = greedy(program.session(checked=family == "llama"), prompt, NEW_TOKENS)
+    prompt = random_tokens(GEOMETRY.sink_recent - EXACT_TOKENS)
+    tokens, logits = eager_generate(program.model, prompt, EXACT_TOKENS)
+    ours, our_logits = greedy(program.session(checked=family == "llama"), prompt, EXACT_TOKENS)
     assert (our_logits - logits).abs().max() < EXACT
     assert ours == tokens
     assert len(set(tokens)) > 5, "a model that repeats itself shows little: take another seed"
