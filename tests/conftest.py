@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
-# Of what imports and captures make little is garbage: the collector need not look after every 700 objects. It would
-# take a third of the time in which tests are collected, and after every 100,000 still 3 to 8 % of the tests' own.
-gc.set_threshold(1_000_000, 20, 100)
 # What a shell without job control starts in the background ignores interrupts, and so would the tests of them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
