@@ -38,8 +38,6 @@ class IndependentSnapStream:
     Attributes:
         choices: per layer, what prefill selected.
         position: absolute position of the next token.
-        kv_heads: how many heads choose, in every layer; None where as many do as the model's own cache holds. That of
-            latent attention holds one latent row, from which each head makes its own K and V.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class IndependentSnapStream:
         self.cache = DynamicCache()
         self.choices: list[Choice] = []
         self.position = 0
-        self.kv_heads: int | None = None
 
     @torch.no_grad()
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -61,7 +58,7 @@ class IndependentSnapStream:
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
         )
         self.position = len(prompt)
-        kv_heads = [self.kv_heads or layer.keys.shape[1] for layer in self.cache.layers]
+        kv_heads = [layer.keys.shape[1] for layer in self.cache.layers]
         self.choices = [self._choose(w[0], count) for w, count in zip(out.attentions, kv_heads, strict=True)]
         logits: Tensor = out.logits[0, -1]
         return logits
