@@ -142,7 +142,8 @@ class _Parts:
             words = " or ".join(_word(dtype) for dtype in dtypes)
             raise InputError(f"{self._origin}: tensor {name!r} is {_word(dtype)}, it must be {words}")
         if (rank is not None and len(shape) != rank) or 0 in shape:
-            raise InputError(f"{self._origin}: tensor {name!r} has shape {list(shape)}, it must have {rank} dimensions")
+            wanted = "" if rank is None else f"{rank} dimensions, "
+            raise self.wrong(name, f"it must have {wanted}none of them empty")
         return shape
 
     def expect(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], of: str) -> None:
@@ -352,7 +353,7 @@ def _kept_codes(held: WeightFormat, times: int, unpack: Callable[[Read], _Codes]
 
 def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
     bits = fields.get("bits")
-    if bits not in (4, 8):
+    if type(bits) is not int or bits not in (4, 8):
         raise InputError(f"quantization_config: bits is {bits!r}, it must be 4 or 8")
     in_word = WORD_BITS // bits
     one_less = fields.get("checkpoint_format", "gptq") != "gptq_v2"
