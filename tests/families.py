@@ -15,10 +15,12 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     CohereCompassTextConfig,
+    Gemma2Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -167,6 +169,22 @@ EXPERTS: dict[str, PreTrainedConfig] = {
     "experts-one-by-one": PhimoeConfig(**(SHAPE | {"num_hidden_layers": 1}), **_CHOOSING, num_local_experts=4),
 }
 
+# Other weights of products: scores that are capped, and heads with learned sinks. The windows cover every context.
+SCORED: dict[str, PreTrainedConfig] = {
+    "capped-scores": Gemma2Config(
+        **SHAPE,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=CONTEXT,
+        attn_logit_softcapping=3.0,
+        tie_word_embeddings=False,
+    ),
+    "learned-sinks": GptOssConfig(
+        **(SHAPE | {"num_hidden_layers": 1}), **_CHOOSING, head_dim=8, sliding_window=CONTEXT, num_local_experts=3
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -181,7 +199,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
     """
     torch.manual_seed(3)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS)[family]),
+        deepcopy((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | SCORED)[family]),
         attn_implementation="eager",
         experts_implementation="eager",
         dtype=torch.float32,

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from tests.families import (
     FAMILIES,
     GEOMETRY,
+    SCORED,
     Compiler,
     caches,
     feed,
@@ -46,7 +47,7 @@ def eager_generate(model: PreTrainedModel, prompt: list[int], count: int) -> tup
 # ------------------------------------------------------------------------------------ room for everything (a)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "two-rotary-tables"])
+@pytest.mark.parametrize("family", [*FAMILIES, *SCORED, "two-rotary-tables"])
 def test_with_room_for_everything_it_is_transformers_generate(family: str, compiled: Compiler) -> None:
     program = compiled(family)
     prompt = random_tokens(GEOMETRY.sink_recent - NEW_TOKENS)
@@ -81,7 +82,7 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, compiled: Comp
 # ------------------------------------------------------------------------------------- a compressed cache (b)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *SCORED])
 def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
     """Scored from the second generated token on: the first one comes from prefill and never sees the cache."""
     program = compiled(family)
