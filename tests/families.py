@@ -14,10 +14,12 @@ from torch import Tensor
 from transformers import (
     CohereCompassTextConfig,
     DeepseekV3Config,
+    Gemma2Config,
     Gemma3TextConfig,
     Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -196,6 +198,22 @@ LATENT: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# Other weights of products: scores that are capped, and heads with learned sinks. The windows cover every context.
+SCORED: dict[str, PreTrainedConfig] = {
+    "capped-scores": Gemma2Config(
+        **SHAPE,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=CONTEXT,
+        attn_logit_softcapping=3.0,
+        tie_word_embeddings=False,
+    ),
+    "learned-sinks": GptOssConfig(
+        **(SHAPE | {"num_hidden_layers": 1}), **_CHOOSING, head_dim=8, sliding_window=CONTEXT, num_local_experts=3
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -208,7 +226,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
 
     With `exact` its weights are rounded to `dtype`, but it computes in f32.
     """
-    model = tiny_configs.random_model((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT)[family])
+    model = tiny_configs.random_model((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT | SCORED)[family])
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).to(torch.float32 if exact else dtype)
     return model

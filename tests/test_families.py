@@ -15,6 +15,7 @@ from tests.agreement import agreement, eager_generate
 from tests.families import (
     FAMILIES,
     GEOMETRY,
+    SCORED,
     Compiler,
     caches,
     feed,
@@ -37,7 +38,7 @@ SELECTED_STEPS = 10
 # ------------------------------------------------------------------------------------ room for everything (a)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "two-rotary-tables"])
+@pytest.mark.parametrize("family", [*FAMILIES, *SCORED, "two-rotary-tables"])
 def test_with_room_for_everything_it_is_transformers_generate(family: str, compiled: Compiler) -> None:
     program = compiled(family)
     prompt = random_tokens(GEOMETRY.sink_recent - EXACT_TOKENS)
@@ -86,7 +87,7 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, compiled: Comp
 # ------------------------------------------------------------------------------------- a compressed cache (b)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *SCORED])
 def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
     """Scored from the second generated token on: the first one comes from prefill and never sees the cache."""
     program = compiled(family)

@@ -128,7 +128,7 @@ def one_segment_alone(text: str) -> str:
         given, kinds = operands.group(1).split(", "), types.group(1).split(", ")
         assert len(given) == len(kinds) == 8
         alone = attention.replace(operands.group(1), ", ".join(given[:4])).replace(types.group(1), ", ".join(kinds[:4]))
-        alone = re.sub(r"array<i32: [^>]*>", "array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>", alone)
+        alone = re.sub(r"array<i32: [^>]*>", "array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>", alone)
         return function.replace(attention, alone)
 
     return in_functions(text, '"kv.cached_attention"', edit)
@@ -145,7 +145,7 @@ def segments_turned_round(text: str) -> str:
             assert found is not None
             items = found.group(1).split(", ")
             turned = turned.replace(found.group(1), ", ".join([items[0], *items[4:], *items[1:4]]))
-        turned = re.sub(r"array<i32: [^>]*>", "array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>", turned)
+        turned = re.sub(r"array<i32: [^>]*>", "array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>", turned)
         return function.replace(attention, turned)
 
     return in_functions(text, '"kv.cached_attention"', edit)
