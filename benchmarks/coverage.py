@@ -23,6 +23,7 @@ import logging
 import multiprocessing
 import os
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -73,9 +74,10 @@ def examine(model_type: str, file: str) -> None:
 
         from sscc.ir.errors import SsccError, UnsupportedError
 
+        folder = Path(file).with_suffix(".files")
+        folder.mkdir()
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                found = "agrees", agreement(model_type, Path(folder))
+            found = "agrees", agreement(model_type, folder)
         except UnsupportedError as error:
             found = "refused", str(error)
         except Disagreement as error:
@@ -87,7 +89,9 @@ def examine(model_type: str, file: str) -> None:
 
             at = traceback.extract_tb(error.__traceback__)[-1]
             found = "crashed", f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {error}"
-    Path(file).write_text(json.dumps([found[0], " ".join(found[1].split())]))
+    shutil.rmtree(folder)
+    detail = " ".join(found[1].split()).replace(f"{folder}/", "")
+    Path(file).write_text(json.dumps([found[0], detail]))
 
 
 def run(types: Sequence[str], jobs: int, journal: Path) -> None:
@@ -137,7 +141,10 @@ def read_journal(journal: Path) -> dict[str, Finding]:
 def render(findings: Sequence[Finding], version: str) -> str:
     """Markdown: how many of each verdict, the types that agree, and a table of the others."""
     counts = Counter(finding.verdict for finding in findings)
-    numbers = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    numbers = (
+        f"{counts['agrees']} agree, {counts['refused']} are refused, {counts['wrong']} are wrong, "
+        f"{counts['crashed']} crash"
+    )
     agreeing = [finding for finding in findings if finding.verdict == "agrees"]
     plain = ", ".join(f"`{finding.type}`" for finding in agreeing if not finding.detail)
     heading = f"transformers {version} has {len(findings)} types of causal language models: {numbers}."

@@ -145,7 +145,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2": {"num_hidden_layers": 2, "full_attn_idxs": [1], "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
     "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
