@@ -1,4 +1,4 @@
-"""Models to measure: shapes of Llama and of Qwen3-MoE with seeded random weights, as a Hugging Face folder and as a GGUF file.
+"""Models to measure: Llama and Qwen3-MoE shapes with seeded random weights, as a Hugging Face folder and a GGUF file.
 
     python benchmarks/models.py [NAME ..]      (default: m125)
 
