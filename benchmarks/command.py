@@ -44,7 +44,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     """The options of both commands."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "--models", nargs="+", default=["m125"], choices=models.MODELS, metavar="NAME", help="m125, m1b"
+        "--models", nargs="+", default=["m125"], choices=models.MODELS, metavar="NAME", help=", ".join(models.MODELS)
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)

@@ -53,9 +53,10 @@ class Workload:
         return {"measure": "decode", "batch": self.batch, "context": self.context, "steps": self.steps}
 
     def bytes_per_step(self, shape: LlamaShape, precision: Precision, budget: int = 0) -> float:
-        """Bytes that a decode step cannot avoid to read: every weight once, and the rows cached (at most `budget`)."""
+        """Bytes that a decode step cannot avoid to read: every weight once, of experts those that random tokens choose
+        in the mean, and the rows cached (at most `budget`)."""
         rows = min(self.context, budget) if budget else self.context
-        weights = shape.weights_per_token * precision.weight_bits
+        weights = shape.weights_per_step(self.batch) * precision.weight_bits
         return (weights + self.batch * rows * shape.kv_per_row * precision.kv_bits) / 8
 
 

@@ -1,4 +1,4 @@
-"""Models to measure: Llama shapes with seeded random weights, as a Hugging Face folder and as a GGUF file.
+"""Models to measure: Llama and Qwen3-MoE shapes with seeded random weights, as a Hugging Face folder and a GGUF file.
 
     python benchmarks/models.py [NAME ..]      (default: m125)
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from sscc.runtime.timing import ExpertReads
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +42,15 @@ class LlamaShape:
     def head_dim(self) -> int:
         return self.hidden // self.heads
 
-    @property
-    def weights_per_token(self) -> int:
-        """Matrix elements that one decode step reads: all layers and the head. (Of the embedding it reads one row.)"""
+    def weights_per_step(self, batch: int) -> float:
+        """Matrix elements that a decode step of `batch` tokens reads: all layers and the head. (Of the embedding it
+        reads a row per token.)"""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * self.kv_heads * self.head_dim
-        return self.layers * (attention + 3 * self.hidden * self.ffn) + self.hidden * self.vocab
+        return self.layers * (attention + self._feed_forward(batch)) + self.hidden * self.vocab
+
+    def _feed_forward(self, batch: int) -> float:
+        """Elements of a layer's feed-forward matrices that a step reads."""
+        return 3 * self.hidden * self.ffn
 
     @property
     def kv_per_row(self) -> int:
@@ -76,10 +82,35 @@ class LlamaShape:
         }
 
 
+@dataclass(frozen=True)
+class ExpertShape(LlamaShape):
+    """A Qwen3-MoE's sizes: each layer has `experts` feed-forwards of width `ffn`, of which a token goes through
+    `chosen`."""
+
+    experts: int = 0
+    chosen: int = 0
+
+    def _feed_forward(self, batch: int) -> float:
+        """The router and, in the mean over random tokens, the experts that `batch` tokens choose."""
+        read = ExpertReads(self.experts, self.chosen, batch, nbytes=0).mean
+        return self.hidden * self.experts + read * super()._feed_forward(batch)
+
+    def config(self) -> dict[str, object]:
+        return super().config() | {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "moe_intermediate_size": self.ffn,
+            "num_experts": self.experts,
+            "num_experts_per_tok": self.chosen,
+            "norm_topk_prob": True,  # llama.cpp does so, whatever the file says
+        }
+
+
 MODELS = {
     "m125": LlamaShape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048),
     "m125-long": LlamaShape(hidden=768, layers=12, heads=12, kv_heads=4, ffn=2048, context=131_072),
     "m1b": LlamaShape(hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192),
+    "moe1b": ExpertShape(hidden=1024, layers=12, heads=16, kv_heads=4, ffn=384, experts=64, chosen=8),
 }
 
 
@@ -129,9 +160,16 @@ def tensors(shape: LlamaShape) -> Iterator[tuple[str, torch.Tensor]]:
         yield prefix + "self_attn.v_proj.weight", matrix(kv, shape.hidden)
         yield prefix + "self_attn.o_proj.weight", matrix(shape.hidden, shape.hidden)
         yield prefix + "post_attention_layernorm.weight", one.clone()
-        yield prefix + "mlp.gate_proj.weight", matrix(shape.ffn, shape.hidden)
-        yield prefix + "mlp.up_proj.weight", matrix(shape.ffn, shape.hidden)
-        yield prefix + "mlp.down_proj.weight", matrix(shape.hidden, shape.ffn)
+        modules = ["mlp."]
+        if isinstance(shape, ExpertShape):
+            yield prefix + "self_attn.q_norm.weight", one[: shape.head_dim].clone()
+            yield prefix + "self_attn.k_norm.weight", one[: shape.head_dim].clone()
+            yield prefix + "mlp.gate.weight", matrix(shape.experts, shape.hidden)
+            modules = [f"mlp.experts.{expert}." for expert in range(shape.experts)]
+        for module in modules:
+            yield prefix + module + "gate_proj.weight", matrix(shape.ffn, shape.hidden)
+            yield prefix + module + "up_proj.weight", matrix(shape.ffn, shape.hidden)
+            yield prefix + module + "down_proj.weight", matrix(shape.hidden, shape.ffn)
     yield "model.norm.weight", one.clone()
     yield "lm_head.weight", matrix(shape.vocab, shape.hidden)
 
@@ -154,12 +192,15 @@ def write_checkpoint(shape: LlamaShape, path: Path) -> None:
 
 
 def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
-    """Writes the weights of a Hugging Face folder as one GGUF file for llama.cpp's architecture `llama`."""
+    """Writes the weights of a Hugging Face folder as one GGUF file for llama.cpp's architecture `llama` or `qwen3moe`,
+    as its own converter would: norms and routers in F32, the matrices of a layer's experts stacked."""
     import gguf
     import torch
     from safetensors import safe_open
 
-    writer = gguf.GGUFWriter(str(path), "llama")
+    experts = isinstance(shape, ExpertShape)
+    architecture = gguf.MODEL_ARCH.QWEN3MOE if experts else gguf.MODEL_ARCH.LLAMA
+    writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_name(source.name)
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
@@ -169,6 +210,12 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(shape.head_dim)
+    if isinstance(shape, ExpertShape):
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.chosen)
+        writer.add_expert_feed_forward_length(shape.ffn)
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(shape.vocab)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
@@ -179,15 +226,16 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.add_token_types([int(gguf.TokenType.NORMAL)] * shape.vocab)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape.layers)
+    names = gguf.get_tensor_name_map(architecture, shape.layers)
     with safe_open(source / "model.safetensors", framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118 (not a mapping)
+        for name, parts in _stacked(file.keys()).items():
             target = names.get_name(name, try_suffixes=(".weight",))
-            tensor = file.get_tensor(name)
-            if tensor.ndim == 1:
+            tensors = [file.get_tensor(part) for part in parts]
+            tensor = torch.stack(tensors) if len(tensors) > 1 else tensors[0]
+            if tensor.ndim == 1 or name.endswith("mlp.gate.weight"):
                 writer.add_tensor(target, tensor.float().numpy())
                 continue
-            if name.endswith(("q_proj.weight", "k_proj.weight")):
+            if not experts and name.endswith(("q_proj.weight", "k_proj.weight")):
                 tensor = _interleaved(tensor, shape.head_dim)
             data = tensor.contiguous().view(torch.uint8).numpy()
             writer.add_tensor(target, data, raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -195,6 +243,17 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _stacked(names: Iterable[str]) -> dict[str, list[str]]:
+    """The tensors that make one of the GGUF file's, by its name without the number of an expert, in these numbers'
+    order."""
+    numbered: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        module, found, rest = name.partition(".experts.")
+        number, _, matrix = rest.partition(".")
+        numbered.setdefault(module + found + matrix, []).append((int(number or 0), name))
+    return {name: [part for _, part in sorted(parts)] for name, parts in numbered.items()}
 
 
 def _interleaved(weight: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -167,7 +167,7 @@ def step_bytes(shape: models.LlamaShape, session: Session, context: int, dtype: 
     if g.by_query:
         candidates = context - g.sink - g.recent
         slot += candidates * heads * (code_bytes(shape.head_dim, g.landmark_bits) + SCALE_BYTES)
-    return shape.weights_per_token * size + session.signature.batch * slot
+    return shape.weights_per_step(session.signature.batch) * size + session.signature.batch * slot
 
 
 def shape_of(folder: Path) -> models.LlamaShape:

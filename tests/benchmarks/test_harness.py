@@ -165,13 +165,21 @@ def test_figures_of_a_result() -> None:
 def test_bytes_of_a_step() -> None:
     shape = models.LlamaShape(hidden=8, layers=2, heads=2, kv_heads=1, ffn=16, vocab=32)
     weights = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16) + 8 * 32
-    assert shape.weights_per_token == weights
+    assert shape.weights_per_step(3) == weights
     assert shape.kv_per_row == 2 * 2 * 4
     workload = Workload("decode", 3, 100, 1)
     assert workload.bytes_per_step(shape, Precision("bf16", 16, 16)) == 2 * weights + 3 * 100 * 16 * 2
     assert workload.bytes_per_step(shape, Precision("int8", 8, 16), budget=10) == weights + 3 * 10 * 16 * 2
-    assert models.MODELS["m125"].weights_per_token * 2 == pytest.approx(200e6, rel=0.01)
-    assert models.MODELS["m1b"].weights_per_token * 2 == pytest.approx(2077e6, rel=0.01)
+    assert models.MODELS["m125"].weights_per_step(1) * 2 == pytest.approx(200e6, rel=0.01)
+    assert models.MODELS["m1b"].weights_per_step(8) * 2 == pytest.approx(2077e6, rel=0.01)
+
+
+def test_experts_are_read_as_far_as_they_are_chosen() -> None:
+    shape = models.ExpertShape(hidden=8, layers=2, heads=2, kv_heads=1, ffn=16, vocab=32, experts=4, chosen=2)
+    others = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 8 * 4) + 8 * 32
+    assert shape.weights_per_step(1) == others + 2 * 2 * 3 * 8 * 16
+    assert shape.weights_per_step(2) == others + 2 * 3 * 3 * 8 * 16  # a second token chooses one of the two left
+    assert models.MODELS["moe1b"].weights_per_step(10_000) == pytest.approx(972e6, rel=0.01)
 
 
 class _Counter(Stepper):

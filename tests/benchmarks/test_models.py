@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,19 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import models
+from sscc.compiler.frontend.checkpoint import open_checkpoint
 
 SHAPE = models.LlamaShape(hidden=16, layers=2, heads=4, kv_heads=2, ffn=32, vocab=64, context=128)
+
+EXPERTS = models.ExpertShape(
+    hidden=16, layers=2, heads=4, kv_heads=2, ffn=32, vocab=64, context=128, experts=4, chosen=2
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(models.MODELS, "small", SHAPE)
+    monkeypatch.setitem(models.MODELS, "experts", EXPERTS)
     return tmp_path
 
 
@@ -40,7 +47,7 @@ def test_transformers_loads_the_checkpoint(folder: Path) -> None:
     model, report = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, output_loading_info=True)
     assert not any(report.values())
     matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.ndim == 2)
-    assert matrices == SHAPE.weights_per_token + SHAPE.vocab * SHAPE.hidden
+    assert matrices == SHAPE.weights_per_step(1) + SHAPE.vocab * SHAPE.hidden
 
 
 def test_the_gguf_file_has_the_same_weights(folder: Path) -> None:
@@ -63,3 +70,15 @@ def test_the_gguf_file_has_the_same_weights(folder: Path) -> None:
     assert np.array_equal(turned[:4], query[[0, 2, 1, 3]])  # heads of 4: rotary pairs (0, 2), (1, 3) become neighbours
     assert np.array_equal(turned[4:8], query[[4, 6, 5, 7]])
     assert stored["blk.0.attn_norm.weight"].data.dtype == np.float32
+
+
+def test_both_forms_have_the_same_experts(folder: Path) -> None:
+    ours, other = (open_checkpoint(make("experts", folder)) for make in (models.checkpoint, models.gguf_file))
+    assert ours.names().keys() == other.names().keys()
+    assert ours.names()["model.layers.1.mlp.experts.down_proj"][0] == (4, 16, 32)
+    for name in ours.names():
+        assert torch.equal(ours.tensor(name).float(), other.tensor(name)), name
+    for field in ("model_type", "num_experts", "num_experts_per_tok", "moe_intermediate_size", "head_dim"):
+        assert getattr(ours.config, field) == getattr(other.config, field), field
+    matrices = sum(prod(shape) for shape, _ in ours.names().values() if len(shape) > 1)
+    assert matrices == EXPERTS.weights_per_step(1000) + EXPERTS.vocab * EXPERTS.hidden

@@ -23,8 +23,6 @@ STREAMED_ROWS = 8
 """Rows with which a product waits for its weights rather than for arithmetic, at most."""
 LONG_UNITS = 512
 """Units of a panel so long that its sums are better spread over several panels than follow one another."""
-LISTED_ROWS = (1, 2, 4, 8)
-"""Rows of blocks for numbers of rows that are known when a program runs, besides those of the largest tile."""
 QUANTISED_TILE_ROWS = 8
 """Rows of a tile of a product with codes where there are dot products of 8-bit integers; half of it where registers
 are wide alone, a quarter elsewhere."""

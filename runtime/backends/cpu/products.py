@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.figures import LISTED_ROWS
+from sscc.runtime.backends.cpu.figures import STREAMED_ROWS
 from sscc.runtime.backends.cpu.mlir import I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
@@ -42,9 +42,13 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
 
 
 def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:
-    """Rows of blocks of which one suits each number of listed rows: the largest that has no more."""
+    """Rows of blocks of which one suits each number of listed rows: the largest that has no more.
+
+    As long as a product waits for its weights, each number has a block of its own: a second one would read the panel
+    again, from a cache, while memory is idle.
+    """
     most = block_rows(kind_of(a.dtype, panels.dtype, features), features)
-    return [*(rows for rows in LISTED_ROWS if rows < most), most]
+    return [*range(1, min(STREAMED_ROWS + 1, most)), most]
 
 
 def _blocks(a: Operand, panels: Panels, features: Features, block: int) -> Blocks:
