@@ -46,13 +46,13 @@ show "sscc inspect plain.rdu | grep -E '^(launches|modelled)'"
 show 'ls ir'
 show 'grep -m 1 kv.self_attention ir/00-import.mlir | cut -c 1-110'
 show 'grep -m 1 linalg.matmul ir/01-lower-torch.mlir | cut -c 1-110'
-show "grep '\"kv\.' ir/04-thread-cache.mlir | tail -5 | cut -c 1-108"
-show "grep 'call @decode' ir/07-merge-equal-kernels.mlir | cut -c 1-99 | sed -n '1,3p;31,32p'"
-show "grep 'call @decode' ir/08-kernel-looping.mlir | cut -c 1-99"
-show "sscc opt ir/10-form-stages.mlir --ir-function 'decode.layer.*' | grep -o 'df.stage = .*\"'"
-show "sscc opt ir/04-thread-cache.mlir --pass-pipeline='build-entries,outline-kernels{granularity=layer}' -o out.mlir"
+show "grep '\"kv\.' ir/05-thread-cache.mlir | tail -5 | cut -c 1-108"
+show "grep 'call @decode' ir/08-merge-equal-kernels.mlir | cut -c 1-99 | sed -n '1,3p;31,32p'"
+show "grep 'call @decode' ir/09-kernel-looping.mlir | cut -c 1-99"
+show "sscc opt ir/11-form-stages.mlir --ir-function 'decode.layer.*' | grep -o 'df.stage = .*\"'"
+show "sscc opt ir/05-thread-cache.mlir --pass-pipeline='build-entries,outline-kernels{granularity=layer}' -o out.mlir"
 show 'sscc opt --explain merge-equal-kernels | head -4'
-show 'sscc bisect ir/05-build-entries.mlir --checkpoint model.pt --prompt-tokens 300 --steps 1'
+show 'sscc bisect ir/06-build-entries.mlir --checkpoint model.pt --prompt-tokens 300 --steps 1'
 
 show "grep -A 200 'KERNEL decode.layer' small.rdu/schedule.txt | grep -E 'KERNEL|pipeline| stage .*(_proj|attention)' | cut -c 1-110"
 show "python -c '

@@ -74,8 +74,8 @@ After::
       return %out : tensor<3x2x1x3xf32>
 
 When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
-smaller, a layer of which only one entry is so, or one that attends within a window, whose ring is short. These layers
-stay as they are, and cache K and V of every head.
+smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, or one whose
+scores are capped or have learned sinks. These layers stay as they are, and cache K and V of every head.
 
 Where it applies, rows can be neither encoded nor indexed yet, which is refused.
 
@@ -318,9 +318,8 @@ class _Latent:
 
 def _latent_of(attention: ir.Operation) -> _Latent | None:
     query, key, value, *sinks = attention.operands
-    spec = kv.spec_of_op(attention)
-    if sinks or any(name in attention.attributes for name in spec.optional_attributes):
-        return None  # what a window, a cap or learned sinks do to latent rows is not defined yet
+    if sinks or kv.optional_of(attention, "softcap") is not None:
+        return None
     if key.type.shape[1] != query.type.shape[1]:
         return None
     whole = producer(key)

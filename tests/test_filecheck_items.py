@@ -70,7 +70,7 @@ def test_a_case_has_a_name() -> None:
 
 
 def test_an_unknown_pass_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no pass 'fuse', there are build-entries, "):
+    with pytest.raises(UsageError, match="there is no pass 'fuse', there are absorb-latent, "):
         run_ir("", ("fuse",))
 
 

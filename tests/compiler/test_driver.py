@@ -58,7 +58,7 @@ def written(level: str, dumps: Path, output: Path, checkpoint: Path) -> Path:
     """An artifact, or the dump of another level."""
     if level == "schedule":
         return onward(dumps, output, checkpoint)
-    return compiled(dumps / "04-thread-cache.mlir", output, compile_from="graph", compile_to=level)
+    return compiled(dumps / "05-thread-cache.mlir", output, compile_from="graph", compile_to=level)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -297,7 +297,7 @@ def test_a_dump_needs_weights_or_none(dumps: Path, tmp_path: Path) -> None:
 
 def test_a_dump_and_another_checkpoint(dumps: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other = write_model(tmp_path / "other", 1)
-    artifact = compiled(dumps / "06-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=other)
+    artifact = compiled(dumps / "07-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=other)
     assert "made from another checkpoint" in caplog.text
     assert contents(artifact) == contents(compiled(other, tmp_path / "y.rdu"))
 
@@ -414,7 +414,7 @@ def test_unwritable_dumps(dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OutputError, match="file/ir cannot be made"):
         compiled(
-            dumps / "04-thread-cache.mlir",
+            dumps / "05-thread-cache.mlir",
             tmp_path / "x.mlir",
             compile_from="graph",
             compile_to="kernels",
@@ -439,7 +439,7 @@ def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Pa
     for name in ("99-old.mlir", "99-old.json", "99-notes.txt", "notes.mlir"):
         (folder / name).write_text("old")
     compiled(
-        dumps / "06-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=model,
+        dumps / "07-outline-kernels.mlir", tmp_path / "x.rdu", compile_from="kernels", checkpoint=model,
         dump_ir_dir=folder,
     )  # fmt: skip
     assert not (folder / "99-old.mlir").exists()
@@ -449,7 +449,7 @@ def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Pa
 
 
 def test_dumps_of_one_function(dumps: Path, model: Path, tmp_path: Path) -> None:
-    start, options = dumps / "06-outline-kernels.mlir", {"compile_from": "kernels", "checkpoint": model}
+    start, options = dumps / "07-outline-kernels.mlir", {"compile_from": "kernels", "checkpoint": model}
     folder = tmp_path / "dumps"
     compiled(start, tmp_path / "x.rdu", **options, dump_ir_dir=folder, ir_function="decode.head", ir_locations=False)
     steps = ["from-kernels", "form-stages", "tile-stages", "place-stages"]  # the passes that change it
@@ -468,7 +468,7 @@ def test_dumps_of_one_function(dumps: Path, model: Path, tmp_path: Path) -> None
 
 def test_dumps_never_replace_the_dump_they_start_from(dumps: Path, model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(dumps, tmp_path / "dumps"))
-    start = folder / "06-outline-kernels.mlir"
+    start = folder / "07-outline-kernels.mlir"
     with pytest.raises(UsageError, match="give another folder"):
         compiled(start, tmp_path / "x.rdu", compile_from="kernels", checkpoint=model, dump_ir_dir=folder)
     assert start.exists()

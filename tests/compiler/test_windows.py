@@ -360,8 +360,8 @@ def test_the_probe_notices_a_window_that_is_off_by_one(
 ) -> None:
     exact = operator.causal_attention
 
-    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: int = 0) -> Any:
-        return exact(q, k, v, scale, window + error if window else 0)
+    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: int, *softmax: Any) -> Any:
+        return exact(q, k, v, scale, window + error if window else 0, *softmax)
 
     random_model("qwen2").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}

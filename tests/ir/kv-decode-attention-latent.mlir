@@ -12,7 +12,7 @@
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -27,7 +27,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x9xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x9xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x9xf32>
@@ -42,7 +42,7 @@ module attributes {kv.geometry = #geometry} {
 module attributes {kv.geometry = #encoded} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x12xi8>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x12xi8>, tensor<2x1x9x12xi8>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x12xi8>)
     return %0#0 : tensor<2x4x1x6xf32>
@@ -57,7 +57,7 @@ module attributes {kv.geometry = #encoded} {
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %new_value: tensor<2x1x1x6xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %new_value, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+    %0:2 = "kv.decode_attention"(%query, %new_key, %new_value, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x1x6xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x6xf32>

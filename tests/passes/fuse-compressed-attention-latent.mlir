@@ -15,7 +15,7 @@
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @k(
-  // CHECK-NEXT: %[[O:.+]]:2 = "kv.decode_attention"(%arg0, %arg1, %arg2, %arg2, %arg3, %arg4, %arg5) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 5.000000e-01 : f64}
+  // CHECK-NEXT: %[[O:.+]]:2 = "kv.decode_attention"(%arg0, %arg1, %arg2, %arg2, %arg3, %arg4, %arg5) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1
   func.func private @k(%q: !q {sscc.input = "q"}, %new: !n {sscc.input = "new"}, %c: !c {sscc.state = "latent_cache"}, %p: !i {sscc.input = "position"},
       %t: !i {sscc.input = "prompt_len"}, %a: !f {sscc.input = "active"}) -> (!o {sscc.output = "o"}, !c {sscc.state = "latent_cache"}) attributes {sscc.kernel} {
@@ -23,7 +23,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
     %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> tensor<2x4xi1>
     %v = tensor.extract_slice %c1[0, 0, 0, 0] [2, 1, 4, 6] [1, 1, 1, 1] : !c to !v
-    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
+    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c
   }
 }
@@ -42,7 +42,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
     %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> tensor<2x4xi1>
     %v = tensor.extract_slice %c1[0, 0, 0, 2] [2, 1, 4, 6] [1, 1, 1, 1] : !c to !v
-    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
+    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c
   }
 }
@@ -60,7 +60,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %c1 = "kv.update"(%c, %new, %row, %a) : (!c, !n, !i, !f) -> !c
     %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> tensor<2x4xi1>
     %v = tensor.extract_slice %c[0, 0, 0, 0] [2, 1, 4, 6] [1, 1, 1, 1] : !c to !v
-    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
+    %o = "kv.cached_attention"(%q, %c1, %v, %valid) {scale = 0.5 : f64, operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !v, tensor<2x4xi1>) -> !o
     return %o, %c1 : !o, !c
   }
 }

@@ -121,7 +121,7 @@ def test_a_product_of_widened_factors() -> None:
             "%0 = vector.extract %a[0] : f32 from vector<4xf32>\nreturn %0 : f32",
             "'vector.extract' inside a loop body has no vector instruction",
         ),
-        ("%a: f32", "%0 = arith.truncf %a : f32 to f8E4M3FN\nreturn %0 : f8E4M3FN", "a loop body computes in f8E4M3FN"),
+        ("%a: f32", "%0 = arith.truncf %a : f32 to f8E5M2\nreturn %0 : f8E5M2", "a loop body computes in f8E5M2"),
         ("%a: i64", "%0 = arith.trunci %a : i64 to i7\nreturn %0 : i7", "a loop body computes in i7"),
     ],
 )

@@ -461,11 +461,11 @@ REFUSED = {
         "layers.0 model.py:7: a reduction by 'arith.xori'",
     ),
     "element type": (
-        "x: 4xf16",
-        "4xf16",
-        "%empty = tensor.empty() : tensor<4xf16>\n"
-        f"%out = linalg.exp ins(%x : tensor<4xf16>) outs(%empty : tensor<4xf16>) -> tensor<4xf16> {LOCATION}",
-        "layers.0 model.py:7: tensors of f16 have no place in a schedule (f32, bf16, i64, i8 and i1 do)",
+        "x: 4xf64",
+        "4xf64",
+        "%empty = tensor.empty() : tensor<4xf64>\n"
+        f"%out = linalg.exp ins(%x : tensor<4xf64>) outs(%empty : tensor<4xf64>) -> tensor<4xf64> {LOCATION}",
+        "layers.0 model.py:7: tensors of f64 have no place in a schedule (f32, bf16, f16, f8E4M3FN, i64, i8, i1 do)",
     ),
     "literal tensor": (
         "x: 2xf32",

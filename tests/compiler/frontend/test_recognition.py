@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.compiler.frontend.naming import text_names
 from sscc.compiler.frontend.operator import observing
 from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
@@ -50,9 +51,11 @@ def calls_of(attention: Attention, implementation: str = WRITTEN_OUT) -> list[tu
     recognise_attention(model)
     seen: list[tuple[int, float]] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def observer(
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
         assert q.shape == k.shape == v.shape == (3, HEADS, LENGTH, WIDTH)
-        assert window == 0
+        assert (window, softmax) == (0, PLAIN)
         seen.append((layer, scale))
         return v.clone()
 

@@ -35,11 +35,11 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     last = [x[name] for name in ("position", "prompt_len", "active")]
     out = _type(torch.zeros(3, 4, 1, 4))
     types = [out, *(_type(x[name]) for name in ("key", "value"))]
-    want, k, v = kv("decode_attention", [*operands, *last], types, G, present="1" * 10 + "000000")
+    want, k, v = kv("decode_attention", [*operands, *last], types, G, present="1" * 10 + "0000000")
     operands = [*operands[:3], *(cache[:, :, :sr].clone() for cache in operands[3:])]
     types = [out, *(_type(x[name][:, :, :sr]) for name in ("key", "value"))]
     operands = [*operands, *last, prompts["key"], prompts["value"], selected]
-    result, k_new, v_new = kv("decode_attention", operands, types, INDEXED, present="1" * 13 + "000")
+    result, k_new, v_new = kv("decode_attention", operands, types, INDEXED, present="1" * 10 + "0" + "111000")
     assert selected.shape[2] == topk
     assert torch.equal(result, want)
     assert result[:2].any()
@@ -47,4 +47,4 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     assert torch.equal(v_new, v[:, :, :sr])
     operands[12] = selected + T
     with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
-        kv("decode_attention", operands, types, INDEXED, present="1" * 13 + "000")
+        kv("decode_attention", operands, types, INDEXED, present="1" * 10 + "0" + "111000")
