@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 # is does not matter.
 os.environ["SSCC_NATIVE_CODE"] = "0"
 os.environ["SSCC_NATIVE_OPTIMISE"] = "0"
+# Random cases are the same ones in every run, whatever the machine is busy with.
+hypothesis.settings.register_profile("sscc", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("sscc")
 torch.set_num_threads(1)  # everything here is tiny: more threads only wait for each other
 # What a shell without job control starts in the background ignores interrupts, and so would the tests of them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

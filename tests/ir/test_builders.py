@@ -26,7 +26,7 @@ from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, InternalError
 from tests.compiler.backend.programs import emit, run
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=60)
+SETTINGS = settings(max_examples=60)
 
 
 @pytest.fixture(autouse=True)

@@ -161,7 +161,7 @@ def test_the_work_is_linear(case: str) -> None:
 
 def byte_level_and_more() -> Tokenizer:
     tokenizer = byte_level()
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("zz", "z")])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace("z", "zz")])
     return tokenizer
 
 

@@ -16,7 +16,7 @@ from sscc.ir.sizes import ALIGNMENT, align
 from sscc.ir.target import Target
 from tests.targets import changed
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+SETTINGS = settings(max_examples=150)
 BASE = 4 * ALIGNMENT
 
 

@@ -13,7 +13,7 @@ from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, t
 from sscc.ir.schedule import View
 from sscc.ir.sizes import dense_strides
 
-SETTINGS = settings(derandomize=True, deadline=None, max_examples=150)
+SETTINGS = settings(max_examples=150)
 
 Shape = tuple[int, ...]
 

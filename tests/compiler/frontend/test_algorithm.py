@@ -14,7 +14,7 @@ from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.operator import attention
 from sscc.ir.geometry import Geometry
 
-deterministic = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+deterministic = settings(max_examples=60)
 
 KV_HEADS, GROUP, WIDTH, SCALE = 2, 2, 4, 0.7
 

@@ -163,7 +163,7 @@ def program(request: pytest.FixtureRequest, compiled: Compiler) -> ServedProgram
 
 
 @seed(1)
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=plans(), steps=st.sampled_from([None, 1, 3, 50]), kept=st.sampled_from([0, 10**7]))
 def test_no_schedule_changes_a_token(program: ServedProgram, plan: list[Planned], steps: int | None, kept: int) -> None:
     director = Director(program.ours, plan)
