@@ -36,10 +36,10 @@ def quantization_report(
     encoded = {name: stack for name, stack in layout.items() if stack.encoding}
     as_stored = {n: s for n, s in encoded.items() if all(kept(source, _encoding(s)) for source in s.sources)}
     kept_sources = {source for stack in as_stored.values() for source in stack.sources}
-    made = {name: stack for name, stack in encoded.items() if name not in as_stored}
+    rounded = {name: stack for name, stack in encoded.items() if name not in as_stored}
     lines = [_summary("kept", as_stored, dtype)] if as_stored else []
     lines += _dequantised(layout, stored, kept_sources)
-    return [*lines, *_quantised(layout, made, dtype, read)] if made else lines
+    return [*lines, *_quantised(layout, rounded, dtype, read)] if rounded else lines
 
 
 def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:

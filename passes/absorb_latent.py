@@ -113,15 +113,15 @@ class AbsorbLatent(Pass):
 
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
-        found: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
+        layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
         for function in functions(module):
             if LAYER in function.attributes:
                 attention = attention_of(function)
                 window = kv.window_of(attention)
                 latent = None if 0 < window < geometry.max_context else _latent_of(attention)
                 layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
-                found.setdefault(layer, []).append((entry, attention, latent))
-        for entries in found.values():
+                layers.setdefault(layer, []).append((entry, attention, latent))
+        for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
                 continue
             for entry, attention, latent in entries:
@@ -222,9 +222,9 @@ class _Projected:
         alike = all(size == 1 or stride == other for size, stride, other in axes)
         if not whole or not alike or list(rows.type.shape) != [slots * tokens, depth] or step < width:
             return None
-        found = cls(rows, weight.root, layout.offset, step, heads, width)
-        inside = found.first % step + width <= step and found.base + heads * step <= columns
-        return found if inside else None
+        projected = cls(rows, weight.root, layout.offset, step, heads, width)
+        inside = projected.first % step + width <= step and projected.base + heads * step <= columns
+        return projected if inside else None
 
     @property
     def base(self) -> int:
@@ -326,14 +326,14 @@ def _latent_of(attention: ir.Operation) -> _Latent | None:
     pieces = [key]
     if whole is not None and whole.name == "tensor.concat":
         pieces = list(whole.operands) if ir.IntegerAttr(whole.attributes["dim"]).value == 3 else []
-    made, projected = _Projected.of(value), [_Projected.of(piece) for piece in pieces]
+    values, projected = _Projected.of(value), [_Projected.of(piece) for piece in pieces]
     shared = [_shared(piece) for piece, product in zip(pieces, projected, strict=True) if product is None]
     products = [item for item in projected if item is not None]
-    if made is None or len(products) != 1 or products[0].rows != made.rows or any(item is None for item in shared):
+    if values is None or len(products) != 1 or products[0].rows != values.rows or any(item is None for item in shared):
         return None
     parts = [(int(p.type.shape[3]), item is not None) for p, item in zip(pieces, projected, strict=True)]
     common = tuple(item for item in shared if item is not None)
-    latent = _Latent(products[0], common, tuple(parts), made)
+    latent = _Latent(products[0], common, tuple(parts), values)
     heads, depth = key.type.shape[1], key.type.shape[3] + value.type.shape[3]
     return latent if latent.width < heads * depth else None
 

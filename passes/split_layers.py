@@ -147,10 +147,10 @@ class _Splitter:
         for op, stage in placed:
             for value in op.operands:
                 readers.setdefault(value, []).append((op, stage))
-        for made, origin in list(placed):
-            if made.name != "tensor.expand_shape" or made.operands[0] not in self.of_token:
+        for reshaped, origin in list(placed):
+            if reshaped.name != "tensor.expand_shape" or reshaped.operands[0] not in self.of_token:
                 continue
-            source, result = made.operands[0], made.results[0]
+            source, result = reshaped.operands[0], reshaped.results[0]
             for stage in {stage for _, stage in readers.get(result, [])} - {origin}:
                 users = [reader for reader, place in readers[source] if place == stage]
                 if not users or _sizes(source) != _sizes(result):
@@ -185,8 +185,8 @@ class _Splitter:
         hidden = [self._hidden_into(stage, groups[stage]) for stage in range(self.layers + 1)]
         tables = self._tables(groups)
         # The positions themselves are no table: who calls a layer has them.
-        made = [table for table in tables if table not in self.arguments]
-        self._build("embed", groups[EMBED], [], [hidden[0], *made])
+        own = [table for table in tables if table not in self.arguments]
+        self._build("embed", groups[EMBED], [], [hidden[0], *own])
         for layer in range(self.layers):
             number = self.numbers[layer]
             self._build(f"layer.{number}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)

@@ -74,18 +74,18 @@ def _supply_positions(model: torch.nn.Module) -> None:
     step. What they count goes to a module whose forward takes `position_ids` and `past_key_values_length`: there the
     numbers are replaced, and what is looked up gets the shape [b, s, D].
     """
-    given: list[torch.Tensor] = []
+    positions: list[torch.Tensor] = []
 
     def note(module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        given[:] = [keywords["position_ids"]]
+        positions[:] = [keywords["position_ids"]]
 
     def replace(
         module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, keywords | {"position_ids": given[0]}
+        return args, keywords | {"position_ids": positions[0]}
 
-    def shape(module: torch.nn.Module, args: tuple[Any, ...], found: torch.Tensor) -> torch.Tensor:
-        return found.reshape(*given[0].shape, found.shape[-1])
+    def shape(module: torch.nn.Module, args: tuple[Any, ...], rows: torch.Tensor) -> torch.Tensor:
+        return rows.reshape(*positions[0].shape, rows.shape[-1])
 
     lookups = [module for module in model.modules() if _looks_up_positions(module)]
     if lookups:

@@ -152,8 +152,8 @@ def _written(node: Any) -> tuple[int, int, int, torch.fx.Node]:
     """What a slice_scatter writes: the axis, the first index and the one behind the last, and the source. Of one that
     leaves gaps the end is -1, which is behind no index."""
     whole, source, *numbers = node.args
-    given: list[Any] = list(numbers)
-    dim, start, end, step = given + [0, None, None, 1][len(given) :]
+    arguments: list[Any] = list(numbers)
+    dim, start, end, step = arguments + [0, None, None, 1][len(arguments) :]
     size = whole.meta["val"].shape[dim]
     first, last, step = slice(start, end, step).indices(size)
     return dim % whole.meta["val"].dim(), first, last if step == 1 else -1, source

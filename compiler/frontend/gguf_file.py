@@ -302,15 +302,15 @@ class _Order:
 def _experts(stored: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     """GGUF name -> parameter, of the matrices of experts: gate and up are one parameter."""
     known = {name.split("layers.", 1)[-1]: name for name in names if "layers." in name}
-    found = {}
+    parameters = {}
     for gguf_name in stored:
         match = EXPERTS.fullmatch(gguf_name)
         if match:
             layer, which = match.groups()
             parameter = known.get(f"{layer}.mlp.experts.{'down_proj' if which == 'down' else 'gate_up_proj'}")
             if parameter is not None:
-                found[gguf_name] = parameter
-    return found
+                parameters[gguf_name] = parameter
+    return parameters
 
 
 def _codes(part: _Part) -> Quantized:

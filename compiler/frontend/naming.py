@@ -153,8 +153,8 @@ class RenamedSource(TensorSource):
         parts = {part: self._source.codes(part) for part in joined.parts}
         whole: dict[str, Array | None] = {}
         for kind in (item.name for item in fields(Quantized)):
-            given = {part: getattr(codes, kind) for part, codes in parts.items()}
-            tensors = to_tensors({part: array for part, array in given.items() if array is not None})
+            arrays = {part: getattr(codes, kind) for part, codes in parts.items()}
+            tensors = to_tensors({part: array for part, array in arrays.items() if array is not None})
             whole[kind] = to_array(joined.join(name, tensors.__getitem__)) if tensors else None
         return Quantized(**whole)  # type: ignore[arg-type]  # values and scales are never None
 

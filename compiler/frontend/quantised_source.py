@@ -142,8 +142,8 @@ class _Parts:
             words = " or ".join(_word(dtype) for dtype in dtypes)
             raise InputError(f"{self._origin}: tensor {name!r} is {_word(dtype)}, it must be {words}")
         if (rank is not None and len(shape) != rank) or 0 in shape:
-            wanted = "" if rank is None else f"{rank} dimensions, "
-            raise self.wrong(name, f"it must have {wanted}none of them empty")
+            ranks = "" if rank is None else f"{rank} dimensions, "
+            raise self.wrong(name, f"it must have {ranks}none of them empty")
         return shape
 
     def expect(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], of: str) -> None:

@@ -231,10 +231,10 @@ def _operation(record: type[Op]) -> Any:
     def fill(namespace: dict[str, Any]) -> None:
         namespace |= {"__annotations__": hints, "__doc__": record.__doc__, "__module__": __name__}
 
-    made: Any = new_class(record.__name__, (Checked,), {"name": record.op, "traits": [ext.Pure]}, fill)
+    operation: Any = new_class(record.__name__, (Checked,), {"name": record.op, "traits": [ext.Pure]}, fill)
     if not spec.several and len(_omissible(spec)) == 1:
-        made.__init__ = _without_sizes(made.__init__)
-    return made
+        operation.__init__ = _without_sizes(operation.__init__)
+    return operation
 
 
 def _omissible(spec: OpSpec) -> list[str]:

@@ -77,8 +77,8 @@ def _recognise(nest: Nest, regions: Regions) -> Dequantised | None:
     dtypes = [regions.dtypes[access.region] for access in nest.inputs]
     bases = ("",) if len(nest.inputs) == 2 else ("zero-point",) if dtypes[2] == "i8" else ("minimum",)
     floating = dtypes[0] == FLOAT8_DTYPE
-    wanted = {(bits, base): _operations(bits, base, dtypes[1], floating) for bits in _CODES for base in bases}
-    forms = [form for form, listed in wanted.items() if listed == operations]
+    chains = {(bits, base): _operations(bits, base, dtypes[1], floating) for bits in _CODES for base in bases}
+    forms = [form for form, listed in chains.items() if listed == operations]
     if not forms or dtypes[0] not in ("i8", FLOAT8_DTYPE) or (bases == ("minimum",) and dtypes[2] != dtypes[1]):
         return None
     ((bits, base),) = forms
