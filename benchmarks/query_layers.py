@@ -27,7 +27,7 @@ if __package__ is None or __package__ == "":
 
 from benchmarks.quality import essays, model
 from benchmarks.table import replace_block
-from sscc.compiler.frontend.algorithm import causal_attention
+from sscc.compiler.frontend.algorithm import PLAIN, Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit, observing
@@ -57,7 +57,10 @@ class Choosing:
     layers: Collection[int]
     missed: dict[int, list[Tensor]] = field(default_factory=dict)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int) -> Tensor:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+    ) -> Tensor:
+        assert softmax == PLAIN, "of the model that is measured"
         out = causal_attention(q[0], k[0], v[0], scale, window)
         if layer in self.layers:
             out[:, -self.scored :] = self._choose(q, k, v, layer, scale)
