@@ -88,11 +88,10 @@ def _write_weights(
 
 def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callable[[str, Encoding], bool]]:
     """In words how the checkpoint's weights are stored that are no numbers, and whether as an encoding has them."""
-    names = () if checkpoint is None else checkpoint.names()
-    forms = {} if checkpoint is None else {name: checkpoint.stored_form(name) for name in names}
-    held = {name: form for name, form in forms.items() if form is not None}
-    texts = {name: form.text for name, form in held.items()}
-    return texts, lambda name, encoding: name in held and held[name].gives(encoding)
+    if checkpoint is None:
+        return {}, lambda name, encoding: False
+    forms = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
+    return {name: form.text for name, form in forms.items() if form is not None}, checkpoint.stores
 
 
 def _reader(checkpoint: Checkpoint | None) -> Reader | None:

@@ -136,18 +136,21 @@ class Checkpoint:
         _check_dtype(self.path, name, held[name][1])
         return self.source.tensor(name)
 
-
     def stored_form(self, name: str) -> StoredForm | None:
         """How a weight is stored whose numbers are computed; None for one stored as they are, or not at all."""
         return self.source.stored_form(name) if self.source is not None and name in self.names() else None
+
+    def stores(self, name: str, encoding: Encoding) -> bool:
+        """Whether a weight is stored as the codes that `encoding` would make of its numbers."""
+        form = self.stored_form(name)
+        return form is not None and form.gives(encoding)
 
     def kept(self, name: str, encoding: Encoding) -> Array | None:
         """The part that `encoding` asks for of a weight that is stored in its very format; None of any other.
 
         Raises InputError where it cannot be read.
         """
-        form = self.stored_form(name)
-        if self.source is None or form is None or not form.gives(encoding):
+        if self.source is None or not self.stores(name, encoding):
             return None
         part: Array = getattr(self.source.codes(name), encoding.part)
         return part

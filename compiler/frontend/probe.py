@@ -17,7 +17,6 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
-from sscc.compiler.frontend.sources import StoredForm
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -73,7 +72,7 @@ def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoin
         for stack in layout.values()
         if stack.encoding
         for source in stack.sources
-        if not _is_stored_so(checkpoint.stored_form(source), Encoding.parse(stack.encoding))
+        if not checkpoint.stores(source, Encoding.parse(stack.encoding))
     }
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
     canonical = canonical_names(model)
@@ -88,10 +87,6 @@ def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoin
                 values = round_trip(parameter.detach().float().numpy(), encodings[name])
                 replaced[name] = torch.nn.Parameter(torch.from_numpy(values).to(parameter.dtype), requires_grad=False)
             setattr(module, slot, replaced[name])
-
-
-def _is_stored_so(form: StoredForm | None, encoding: Encoding) -> bool:
-    return form is not None and form.gives(encoding)
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:

@@ -23,7 +23,7 @@ A weight is (code - zero point) * scale, in f32.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import gcd, prod
@@ -361,11 +361,7 @@ def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
         words, n = parts.shape(names[0], (torch.int32,), 2)
         k = words * in_word
-        groups, _ = parts.shape(names[2], tuple(_SCALE_DTYPES), 2)
-        parts.expect(names[2], (groups, n), tuple(_SCALE_DTYPES), f"{names[0]!r}")
-        parts.expect(names[1], (groups, -(-n // in_word)), (torch.int32,), f"{names[2]!r}")
-        if k % groups:
-            raise parts.wrong(names[2], f"{k} rows cannot be cut into so many groups")
+        groups = _groups(parts, names, k, n, -(-n // in_word))
         index = f"{stem}.g_idx"
         names += [index] if index in parts.held else []
         yield (
@@ -384,6 +380,20 @@ def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         )
 
 
+def _groups(parts: _Parts, names: Sequence[str], k: int, n: int, zero_words: int) -> int:
+    """Groups of the K rows of a weight [K, N] that is stored as codes, zero points and scales, in this order.
+
+    Raises InputError where zero points [groups, zero_words] or scales [groups, N] do not fit to it.
+    """
+    weight, zeros, scales = names
+    groups, _ = parts.shape(scales, tuple(_SCALE_DTYPES), 2)
+    parts.expect(scales, (groups, n), tuple(_SCALE_DTYPES), f"{weight!r}")
+    parts.expect(zeros, (groups, zero_words), (torch.int32,), f"{scales!r}")
+    if k % groups:
+        raise parts.wrong(scales, f"{k} rows cannot be cut into so many groups")
+    return groups
+
+
 def _unpack_gptq(weight: str, zeros: str, scales: str, n: int, bits: int, one_less: bool, read: Read) -> _Codes:
     points = _unpacked(read(zeros), bits)[:, :n].to(torch.int16)
     if one_less:
@@ -397,11 +407,7 @@ def _find_awq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         names = [f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")]
         k, words = parts.shape(names[0], (torch.int32,), 2)
         n = words * len(_AWQ_ORDER)
-        groups, _ = parts.shape(names[2], tuple(_SCALE_DTYPES), 2)
-        parts.expect(names[2], (groups, n), tuple(_SCALE_DTYPES), f"{names[0]!r}")
-        parts.expect(names[1], (groups, words), (torch.int32,), f"{names[2]!r}")
-        if k % groups:
-            raise parts.wrong(names[2], f"{k} rows cannot be cut into so many groups")
+        groups = _groups(parts, names, k, n, words)
         yield (
             f"{stem}.weight",
             _integer_weight(
