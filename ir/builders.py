@@ -18,6 +18,8 @@ SOURCES = "sscc.sources"
 """On a stored argument: the names of the tensors that it is made of, where that is not its own name."""
 ENCODING = "sscc.encoding"
 """On a stored argument: how it is made from each of them, where it is not a copy (sscc.runtime.quantization)."""
+CUT = "sscc.cut"
+"""On a stored argument: how each of them is cut over ranks (sscc.ir.sharding), where a rank has a part alone."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Argument:
     Attributes:
         sources: of a stored argument, what `SOURCES` says; () where it is made of the tensor of its name.
         encoding: of a stored argument, what `ENCODING` says; "" for a copy.
+        cut: of a stored argument, what `CUT` says; "" where every rank has all of it.
     """
 
     role: str
@@ -34,6 +37,7 @@ class Argument:
     type: ir.Type
     sources: tuple[str, ...] = ()
     encoding: str = ""
+    cut: str = ""
 
     def attributes(self) -> ir.DictAttr:
         values: dict[str, ir.Attribute] = {f"sscc.{self.role}": ir.StringAttr.get(self.name)}
@@ -41,6 +45,8 @@ class Argument:
             values[SOURCES] = ir.ArrayAttr.get([ir.StringAttr.get(source) for source in self.sources])
         if self.encoding:
             values[ENCODING] = ir.StringAttr.get(self.encoding)
+        if self.cut:
+            values[CUT] = ir.StringAttr.get(self.cut)
         return ir.DictAttr.get(values)
 
     @property
@@ -99,8 +105,8 @@ def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
             roles = " or ".join(f"sscc.{role}" for role in ROLES)
             raise InputError(f"{what} {index} of @{function.name.value} has no attribute {roles}")
         sources = tuple(ir.StringAttr(name).value for name in attributes[SOURCES]) if SOURCES in attributes else ()
-        encoding = ir.StringAttr(attributes[ENCODING]).value if ENCODING in attributes else ""
-        arguments.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding))
+        encoding, cut = (ir.StringAttr(attributes[key]).value if key in attributes else "" for key in (ENCODING, CUT))
+        arguments.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding, cut))
     return arguments
 
 

@@ -33,7 +33,7 @@ LAYERS = "sscc.layers"
 STORED_FORMATS = "sscc.stored"
 MAX_LITERAL_BYTES = 1024
 
-_GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv"})
+_GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv", "shard"})
 LEGAL_DIALECTS: dict[str, frozenset[str]] = {
     "import": frozenset({"builtin", "func", "torch", "torch_c", "kv"}),
     "graph": _GRAPH,

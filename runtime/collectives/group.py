@@ -1,0 +1,102 @@
+"""What ranks say to each other: the one thing that a collective needs, and ranks that are threads of one process.
+
+All collectives of a program are made of `Group.exchange`, which gives every rank the values of all, in the order of
+ranks. So sums are taken in that order whoever computes them, and every rank has the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from sscc.ir.errors import CheckError
+
+Value = TypeVar("Value")
+
+
+class Group(Protocol):
+    """A rank among several that run the same program.
+
+    Attributes:
+        rank: which one, from 0 on.
+        ranks: how many there are.
+    """
+
+    rank: int
+    ranks: int
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        """The values of all ranks, in order. Raises CheckError where a rank is gone."""
+
+
+class Alone:
+    """The group of a program that is not cut."""
+
+    rank, ranks = 0, 1
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        return [value]
+
+
+class _Meeting:
+    """Where the threads of a group put their values down."""
+
+    def __init__(self, ranks: int, timeout: float) -> None:
+        self.values: list[Any] = [None] * ranks
+        self.barrier = threading.Barrier(ranks, timeout=timeout)
+
+
+class ThreadGroup:
+    """A rank that is a thread of this process, as `run_ranks` makes them."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank, self.ranks = rank, len(meeting.values)
+        self._meeting = meeting
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        try:
+            self._meeting.values[self.rank] = value
+            self._meeting.barrier.wait()
+            values = list(self._meeting.values)
+            self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
+        except threading.BrokenBarrierError:
+            raise CheckError(f"rank {self.rank} waits for another rank that has ended or does not answer") from None
+        return values
+
+    def leave(self) -> None:
+        """Ends the waiting of all others with an error."""
+        self._meeting.barrier.abort()
+
+
+def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
+    """A group of ranks that are threads.
+
+    Args:
+        timeout: seconds that a rank waits for the others.
+    """
+    meeting = _Meeting(ranks, timeout)
+    return [ThreadGroup(rank, meeting) for rank in range(ranks)]
+
+
+def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value]) -> list[Value]:
+    """Runs `work` of every rank at once, each in a thread, and gives the results by rank.
+
+    Raises:
+        Exception: what a rank raised; the first that is not about another one's end.
+    """
+
+    def one(group: ThreadGroup) -> Value:
+        try:
+            return work(group)
+        except BaseException:
+            group.leave()
+            raise
+
+    with ThreadPoolExecutor(len(groups)) as pool:
+        futures = [pool.submit(one, group) for group in groups]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, CheckError)):
+        raise error
+    return [future.result() for future in futures]
