@@ -16,28 +16,22 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.frontend.experts import expert_modules
-from sscc.compiler.frontend.model_config import causal_class, model_parts, reads_a_backbone
+from sscc.compiler.frontend.model_config import causal_class, model_context, model_parts, reads_a_backbone
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
 # Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
 STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
-SLIDING = "sliding_attention"
-FULL_LAYERS = frozenset({"full_attention", "attention"})
+WINDOW_FIELDS = {"sliding_attention": "sliding_window", "local": "window_size"}
+"""What a layer with a sliding window is called -> the field that has its window."""
+LAYER_LISTS = ("layer_types", "block_types", "layers_block_type", "attention_layers", "attn_layers")
+FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 INDEXED_LAYERS = frozenset(
     {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
 )
 # What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
-# Under these names a config has always meant how many tokens a text may have.
-CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
-
-
-def model_context(config: PreTrainedConfig) -> int | None:
-    """The longest text that the model was made for, in tokens; None where its config does not say."""
-    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
-    return next((value for value in values if type(value) is int and value > 0), None)
 
 
 def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
@@ -50,8 +44,6 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
     """
     model = config.model_type
     reasons = list(_reasons(config, max_context))
-    if not reasons and max_context is None:
-        reasons = list(suspicions(config))
     if reasons:
         raise UnsupportedError(f"{model} cannot be compiled: {'; '.join(dict.fromkeys(reasons))}")
     limit = model_context(config)
@@ -72,6 +64,13 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
     """
+    appended = _appended_tokens(model)
+    if appended:
+        raise UnsupportedError(
+            f"{config.model_type} cannot be compiled: it predicts at a token of its own, which its generation appends "
+            f"to the text ({type(model).__name__}.prepare_inputs_for_generation gives {appended} more), and not at the "
+            "last token of the text"
+        )
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
@@ -88,14 +87,25 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     )
 
 
+def _appended_tokens(model: torch.nn.Module) -> int:
+    """How many tokens a model's own preparation of a step adds to the text; 0 where it cannot be asked."""
+    prepare = getattr(model, "prepare_inputs_for_generation", None)
+    ids = torch.ones(1, 4, dtype=torch.int64)
+    try:
+        prepared = prepare(ids, attention_mask=torch.ones_like(ids))["input_ids"] if prepare is not None else ids
+        return int(prepared.shape[1]) - ids.shape[1]
+    except Exception:  # it wants to be called from generation alone, and most of them do nothing of the kind
+        return 0
+
+
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:
     """Possible reasons why a model cannot be captured, from what transformers' class says of itself. They explain a
     refusal and never cause one, because none is certain: StableLM uses the attention interface without saying so."""
     cls = causal_class(config)
     if cls is None:
         return
-    if any("alibi" in name.lower() for name in vars(sys.modules[cls.__module__])):
-        yield "ALiBi position biases"
+    if any(getattr(holder, "alibi", None) for holder in (config, getattr(config, "attn_config", None))):
+        yield "ALiBi position biases (alibi)"
     if cls._is_stateful:
         yield "state-space or recurrent layers"
     if not cls._supports_attention_backend:
@@ -148,14 +158,13 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
     if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
         yield "its attention is bidirectional (is_decoder = False)"
+    if getattr(config, "attn_type", None) == "bi":
+        yield "its attention is not causal (attn_type = bi)"
     if getattr(config, "add_cross_attention", False):
         yield "cross-attention (add_cross_attention)"
     crossing, layers = (getattr(config, name, None) for name in ("cross_attention_layers", "num_hidden_layers"))
     if isinstance(crossing, (list, tuple)) and any(layer in range(layers or 0) for layer in crossing):
         yield f"layers of cross-attention (cross_attention_layers = {list(crossing)})"
-    holders: list[Any] = [config, getattr(config, "attn_config", None)]
-    if any(getattr(holder, "alibi", None) for holder in holders):
-        yield "ALiBi position biases (alibi)"
     shared = getattr(config, "num_kv_shared_layers", None)
     if shared:
         layers = getattr(config, "num_hidden_layers", shared)
@@ -166,7 +175,7 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
 
 def _listed_types(config: PreTrainedConfig) -> list[str]:
     """What the config calls each of its layers; empty where it does not."""
-    for name in ("layer_types", "block_types", "layers_block_type"):
+    for name in LAYER_LISTS:
         types = getattr(config, name, None)
         if not types:
             continue
@@ -183,8 +192,8 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
         layer = types.index(kind)
         if kind in FULL_LAYERS:
             continue
-        if kind == SLIDING:
-            yield from _window(getattr(config, "sliding_window", None), f"layer {layer}")
+        if kind == "sliding_attention" or hasattr(config, WINDOW_FIELDS.get(kind, "")):
+            yield from _window(config, WINDOW_FIELDS[kind], f"layer {layer}")
         elif kind == "chunked_attention":
             yield f"layer {layer} is chunked attention (attention_chunk_size = {config.attention_chunk_size})"
         elif kind in STATE_LAYERS:
@@ -198,17 +207,27 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
             yield f"layer {layer} is {kind}, not full attention"
 
 
-def _window(window: Any, where: str) -> Iterator[str]:
+def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
+    window = getattr(config, field, None)
     if type(window) is not int or window < 1:
-        yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
+        yield f"{where} is sliding-window attention, of no window ({field} = {window})"
+
+
+def window_fields(config: PreTrainedConfig) -> list[str]:
+    """The fields in which a config has the windows of its layers."""
+    types = _listed_types(config)
+    named = [field for kind, field in WINDOW_FIELDS.items() if field == "sliding_window" or kind in types]
+    return [field for field in named if getattr(config, field, None) is not None]
 
 
 def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> int:
     """How many positions a query of a layer sees, as the config says; 0 where it sees every one of `max_context`."""
-    window, types = getattr(config, "sliding_window", None), _listed_types(config)
+    types = _listed_types(config)
+    field = WINDOW_FIELDS.get(types[layer], "") if types else "sliding_window"
+    window = getattr(config, field, None)
     if window is None or window >= max_context or not getattr(config, "use_sliding_window", True):
         return 0
-    return int(window) if not types or types[layer] == SLIDING else 0
+    return int(window)
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
@@ -220,13 +239,13 @@ def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
     """Windows of models whose config does not list its layers, and windows under other names."""
     window = getattr(config, "sliding_window", None)
-    listed = bool(getattr(config, "layer_types", None))
-    if window is not None and not listed and getattr(config, "use_sliding_window", True):
-        yield from _window(window, "every layer from layer 0")
+    if window is not None and not _listed_types(config) and getattr(config, "use_sliding_window", True):
+        yield from _window(config, "sliding_window", "every layer from layer 0")
+    known = {"sliding_window"} | ({"window_size"} if {"local", "global"} & set(_listed_types(config)) else set())
     if max_context is None:
         return
     for name, value in _numbers(config):
-        if name != "sliding_window" and re.search(r"window(_size)?$", name) and 0 < value < max_context:
+        if name not in known and re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 
@@ -261,8 +280,9 @@ def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
     if getattr(config, "attention_type", None) == "block_sparse":
         yield "block-sparse attention (attention_type = block_sparse)"
-    if getattr(config, "rotary_value", None) is not None:
-        yield "rotary embeddings of positions that the model counts itself (rotary_value)"
+    for name, value in _numbers(config):
+        if name in ("position_bias_num_buckets", "relative_attention_num_buckets"):
+            yield f"learned biases of scores by distance ({name} = {value}), which the cache has no positions for"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and "chunked_attention" not in _listed_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"

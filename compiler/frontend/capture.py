@@ -238,7 +238,7 @@ def _classify(
             weights[name] = aliases.get(target, target)
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[name] = target
-            if target not in hidden:
+            if target not in hidden and node.users:
                 values[target] = _program_constant(program, target)
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")

@@ -28,6 +28,8 @@ MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
 MAX_LAYERS = 1024
 MAX_TOKEN = 1 << 31
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
+# Under these names a config has always meant how many tokens a text may have.
+CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
@@ -214,3 +216,9 @@ def quantization_of(config: PreTrainedConfig) -> dict[str, Any]:
     """The fields of `quantization_config`; empty for weights that are stored as they are."""
     quantization: dict[str, Any] = getattr(config, "quantization_config", None) or {}
     return quantization
+
+
+def model_context(config: PreTrainedConfig) -> int | None:
+    """The longest text that the model was made for, in tokens; None where its config does not say."""
+    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
+    return next((value for value in values if type(value) is int and value > 0), None)

@@ -112,6 +112,11 @@ def context_limit(max_context: int) -> Iterator[None]:
         _context.reset(token)
 
 
+def stated_context() -> int | None:
+    """The longest sequence that will be run, in tokens; None where nobody has said."""
+    return _context.get()
+
+
 # ------------------------------------------------------------------------------- registration with transformers
 
 
@@ -166,7 +171,7 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    settings = (_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query))
+    settings = (bounded_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query))
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
 
@@ -191,7 +196,7 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         )
 
 
-def _window(layer: int, window: Any) -> int:
+def bounded_window(layer: int, window: Any) -> int:
     """The window that bounds what a layer sees; 0 where there is none, or none that the longest sequence outgrows."""
     if window is None:
         return 0

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.frontend.admission import window_fields
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
@@ -45,9 +46,10 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
     """
     assert checkpoint.config is not None
     config = checkpoint.config
-    if window is not None and getattr(config, "sliding_window", None) is not None:
+    if window is not None and window_fields(config):
         config = copy.deepcopy(config)
-        config.sliding_window = min(config.sliding_window, window)
+        for field in window_fields(config):
+            setattr(config, field, min(getattr(config, field), window))
     model = build_model(config, dtype)
     held = checkpoint.names()
     names = sorted(set(canonical_names(model).values()) & held.keys())

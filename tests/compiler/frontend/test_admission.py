@@ -15,10 +15,10 @@ from sscc.compiler.frontend.admission import (
     check_config,
     check_modules,
     layer_window,
-    model_context,
     suspicions,
 )
 from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.model_config import model_context
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
 TINY: dict[str, Any] = {
@@ -114,7 +114,6 @@ REFUSED = [
     ),
     ("gemma3_text", {"sliding_window": None}, "layer 0 is sliding-window attention, of no window"),
     ("t5", {}, "encoder-decoder"),
-    ("falcon", {"alibi": True}, "ALiBi"),
     ("bert", {}, "bidirectional"),
     ("gpt2", {"add_cross_attention": True}, "cross-attention"),
     (
@@ -130,7 +129,9 @@ REFUSED = [
     ("lfm2", {"layer_types": ["full_attention", "conv"]}, "layer 1 is a state-space or hybrid layer .conv"),
     ("gemma3n_text", {"num_kv_shared_layers": 1}, "share the K and V"),
     ("gemma3", {}, "composed of several models .text_config, vision_config"),
-    ("gpt_neo", {"window_size": 64}, "attention within a window .window_size = 64"),
+    ("reformer", {}, "layer 0 is local, not full attention; layer 1 is lsh, not full attention"),
+    ("cpmant", {}, "learned biases of scores by distance .position_bias_num_buckets = 512"),
+    ("xlnet", {}, "its attention is not causal .attn_type = bi"),
 ]
 
 
@@ -200,7 +201,6 @@ def test_dense_configs_of_classes_for_more_are_admitted(model_type: str, changes
 @pytest.mark.parametrize(
     ("model_type", "reason"),
     [
-        ("bloom", "ALiBi"),
         ("mpt", "ALiBi"),
         ("mamba", "state-space"),
         ("codegen", "does not go through transformers' attention interface"),
@@ -220,10 +220,8 @@ def test_nothing_is_suspected_of_a_plain_decoder() -> None:
     [
         ("gemma3", "composed of several models .text_config, vision_config"),
         ("llava", "transformers has no causal|composed of several models"),
-        ("mpt", "ALiBi"),
-        ("bloom", "ALiBi"),
         ("mamba", "state-space"),
-        ("xlnet", "attention interface"),
+        ("xlnet", "attn_type = bi"),
     ],
 )
 def test_models_without_a_context_are_refused_for_their_true_reason(model_type: str, reason: str) -> None:
@@ -265,10 +263,12 @@ def test_the_boundaries_of_windows() -> None:
             config = tiny(model_type, sliding_window=window)
             check_config(config, 128)
             assert layer_window(config, 0, 128) == kept_window
-    layers = {"attention_types": [[["global"], 2]]}
-    check_config(tiny("gpt_neo", window_size=128, **layers), 128)
-    with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):
-        check_config(tiny("gpt_neo", window_size=127, **layers), 128)
+    for kind, window in (("global", 0), ("local", 64)):
+        config = tiny("gpt_neo", window_size=64, attention_types=[[[kind], 2]])
+        check_config(config, 128)
+        assert layer_window(config, 0, 128) == window
+    with pytest.raises(UnsupportedError, match="local_window = 127, less than max-context 128"):
+        check_config(with_fields(local_window=127), 128)
 
 
 def test_the_boundaries_of_longrope() -> None:
@@ -391,7 +391,7 @@ def test_caps_on_scores_are_told_from_those_on_logits() -> None:
             {"num_kv_shared_layers": 1},
             "layer 1 and later ones share the K and V of earlier layers (num_kv_shared_layers)",
         ),
-        ({"attn_config": PreTrainedConfig(alibi=True)}, "ALiBi position biases (alibi)"),
+        ({"attn_type": "bi"}, "its attention is not causal (attn_type = bi)"),
         ({"prefix_lm": True}, "its attention is not causal (prefix_lm = True)"),
         (
             {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "spiral"}}},
