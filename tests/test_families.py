@@ -50,9 +50,9 @@ def test_with_room_for_everything_it_is_transformers_generate(family: str, compi
 
 
 # One type for each thing that capture does for some classes alone: attention that is written out, in a class of its own
-# table too; positions that are counted, and read in every layer; complex numbers; text decoders of composite models.
+# table too, with ALiBi, with masks of its own; positions that are counted, and read in every layer; complex numbers; text decoders of composite models.
 SINGULAR = {
-    **dict.fromkeys(("rembert", "falcon", "codegen", "bart", "ministral3", "deepseek_v2"), ""),
+    **dict.fromkeys(("rembert", "falcon", "bloom", "gpt_neo", "bart", "ministral3", "deepseek_v2"), ""),
     **{"gemma3": "gemma3_text", "emu3": "emu3_text_model"},
 }
 

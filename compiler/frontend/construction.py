@@ -19,7 +19,13 @@ from sscc.compiler.frontend import experts  # noqa: F401, registers the implemen
 from sscc.compiler.frontend.model_config import causal_class, model_context
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import WRITTEN_OUT, note_looked_up, observe_attention, recognise_attention
+from sscc.compiler.frontend.recognition import (
+    IMPLEMENTATIONS,
+    WRITTEN_OUT,
+    note_looked_up,
+    observe_attention,
+    recognise_attention,
+)
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
@@ -94,7 +100,7 @@ def _supply_positions(model: transformers.PreTrainedModel) -> None:
     positions: list[torch.Tensor] = []
 
     def note(module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        ours = model.config._attn_implementation in (IMPLEMENTATION, WRITTEN_OUT)
+        ours = model.config._attn_implementation in IMPLEMENTATIONS
         positions[:] = [keywords["position_ids"]] if ours else []
 
     def replace(

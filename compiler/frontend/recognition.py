@@ -40,6 +40,8 @@ from sscc.ir.errors import UnsupportedError
 
 WRITTEN_OUT = "sscc_written_out"
 """The attention implementation of models that add a mask without asking whether there is one: they get zeros."""
+IMPLEMENTATIONS = (IMPLEMENTATION, WRITTEN_OUT)
+"""With these a model calls our operator."""
 POSITION_COLUMNS = "attention_position_columns"
 """The buffer [1, H, 1, columns] of a model with ALiBi: what queries get beyond their own numbers."""
 
@@ -375,7 +377,7 @@ def recognise_attention(model: Any) -> None:
 
     @functools.wraps(original)
     def forward(*args: Any, **keywords: Any) -> Any:
-        if model.config._attn_implementation not in (IMPLEMENTATION, WRITTEN_OUT):
+        if model.config._attn_implementation not in IMPLEMENTATIONS:
             return original(*args, **keywords)
         ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
         running.append(AttentionRecogniser(model, recognition, ids.shape[0], keywords.get("position_ids")))
@@ -473,8 +475,9 @@ def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
             f"ALiBi over {limit} positions in {str(columns.dtype).removeprefix('torch.')}, which can tell only "
             f"{DIGIT * DIGIT} apart: lower --max-context, or --dtype f32"
         )
-    high = torch.div(positions, DIGIT, rounding_mode="floor")
-    digits = torch.stack([high, high, positions - high * DIGIT, positions - high * DIGIT], -1)
+    numbers = positions.float()
+    high = torch.floor(numbers / DIGIT)
+    digits = torch.stack([high, high, numbers - high * DIGIT, numbers - high * DIGIT], -1)
     return digits.to(columns.dtype)[:, None]
 
 
