@@ -19,6 +19,7 @@ from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.model_config import causal_class, model_context, model_parts, reads_a_backbone
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
+_EXPERT_COUNTS = re.compile(r"(experts|zero_expert_num)$")
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
 # Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
 STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
@@ -75,15 +76,16 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in expert_modules(model))
-    sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
-    bypassing = next(sparse, None)
+    named = [name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks)]
+    bypassing = min(named, key=lambda name: "router" in name, default=None)  # of two the experts, and not their router
     if bypassing is None:
         return
-    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
+    path = bypassing.rpartition(".")[0]
+    numbers = [f"{name} = {value}" for name, value in _numbers(config) if _EXPERT_COUNTS.search(name) and value > 1]
     fields = f" ({', '.join(numbers[:3])})" if numbers else ""
     raise UnsupportedError(
         f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
-        f"interface: {bypassing} is one's"
+        f"interface: {path} ({type(model.get_submodule(path)).__name__}) multiplies by them in a way of its own"
     )
 
 
@@ -106,6 +108,9 @@ def suspicions(config: PreTrainedConfig) -> Iterator[str]:
         return
     if any(getattr(holder, "alibi", None) for holder in (config, getattr(config, "attn_config", None))):
         yield "ALiBi position biases (alibi)"
+    languages = getattr(config, "languages", None)
+    if languages:
+        yield f"adapters that are chosen by language while it runs (languages = {list(languages)!r:.60})"
     if cls._is_stateful:
         yield "state-space or recurrent layers"
     if not cls._supports_attention_backend:
@@ -280,6 +285,9 @@ def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
     if getattr(config, "attention_type", None) == "block_sparse":
         yield "block-sparse attention (attention_type = block_sparse)"
+    keep = getattr(config, "keep_window_size", None)
+    if keep is not None:
+        yield f"a mask that the values of its tokens choose (keep_window_size = {keep})"
     for name, value in _numbers(config):
         if name in ("position_bias_num_buckets", "relative_attention_num_buckets"):
             yield f"learned biases of scores by distance ({name} = {value}), which the cache has no positions for"
