@@ -18,6 +18,7 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
+from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -135,7 +136,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         if checkpoint.program is None:
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
-            theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
+            theirs = _untouched(forward, ids)
             difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
             if difference:
                 return (
@@ -150,6 +151,17 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
             "state besides K and V"
         )
     return ""
+
+
+def _untouched(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of the untouched model. Raises UnsupportedError where transformers' own attention cannot run it."""
+    try:
+        return forward(ids, torch.arange(ids.shape[1])[None]).float()
+    except Exception as error:  # whatever torch or the class says of shapes that do not fit one another
+        raise UnsupportedError(
+            "transformers' own attention cannot run the model of this config, so there is nothing to compare it with: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _check_last_position(forward: Forward, limit: int) -> None:
