@@ -154,11 +154,11 @@ RUNS = {
         "--methods full streamingllm snapstream",
         12,
     ),
-    "qwen-pool": EvalRun(
+    "qwen-pools": EvalRun(
         "qwen",
-        "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-pool 15",
-        12,
+        "--dtype bf16 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
+        "--methods full snapstream --kv-pool 7 15 31",
+        20,
     ),
     "qwen-4k": EvalRun(
         "qwen",
