@@ -251,8 +251,8 @@ def render(results: Sequence[Compiled]) -> str:
     heading = (
         f"{machine()}. Layers by what they keep; of several launches that loop, their layers. Bytes are GiB: of the "
         "weights in bf16 and as `quantization_config` stores them, of what a decode step of one sequence of that "
-        f"context reads, of a full cache of the sequence and of one of {ROWS} rows (a quarter of the context where that "
-        "is less)."
+        f"context reads, of a full cache of the sequence and of one of {ROWS} rows (a quarter of the context where "
+        "that is less)."
     )
     parts = [heading, "\n".join(lines)]
     if refused:
