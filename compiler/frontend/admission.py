@@ -218,15 +218,19 @@ def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
 
 
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
-    """Windows of models whose config does not list its layers, and windows under other names."""
+    """Windows of models whose config does not list its layers, and windows under other names. Another name may repeat
+    the window that layers have, as Gemma 2's `sliding_window_size` does."""
     window = getattr(config, "sliding_window", None)
     listed = bool(getattr(config, "layer_types", None))
     if window is not None and not listed and getattr(config, "use_sliding_window", True):
         yield from _window(window, "every layer from layer 0")
     if max_context is None:
         return
+    kept = getattr(config, "use_sliding_window", True) and (not listed or SLIDING in _listed_types(config))
     for name, value in _numbers(config):
-        if name != "sliding_window" and re.search(r"window(_size)?$", name) and 0 < value < max_context:
+        if name == "sliding_window" or (kept and value == window):
+            continue
+        if re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 

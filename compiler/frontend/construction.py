@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
 from sscc.compiler.frontend.model_config import causal_class
@@ -38,11 +39,30 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
+    _keep_in_f32(model, dtype)
     if not type(model)._supports_attention_backend:
         recognise_attention(model)
     _supply_positions(model)
     built: torch.nn.Module = model.eval()
     return built
+
+
+def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives f32 to the parameters and buffers that transformers keeps so when it loads a checkpoint in `dtype`
+    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers choose: bf16 would round it to
+    other choices. A model that is built of a config alone lacks that."""
+    plan = model._get_dtype_plan(dtype)
+    if not plan:
+        return
+    kept, _, _ = build_glob_alternation(list(plan))
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None and kept.search(prefix + name):
+                module._parameters[name] = torch.nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and kept.search(prefix + name):
+                module._buffers[name] = buffer.float()
 
 
 def _with_our_attention(

@@ -8,6 +8,7 @@ the first for all layers in between. A layer that differs in anything that is no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,6 +64,8 @@ def _value(value: Any) -> Any:
         return (tuple(value.shape), value.dtype, value.detach().contiguous().reshape(-1).tolist().__repr__())
     if isinstance(value, torch.nn.Module):
         return _signature(value)
+    if isinstance(value, functools.partial):  # an activation with its settings: each layer has an object of its own
+        return (functools.partial, _value(value.func), _value(value.args), _value(sorted(value.keywords.items())))
     return id(value)
 
 

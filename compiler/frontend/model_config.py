@@ -6,7 +6,9 @@ that travels with a checkpoint (`auto_map`) is never run.
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -23,10 +25,16 @@ from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
 
+logger = logging.getLogger("sscc")
+
 MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
 MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
 MAX_LAYERS = 1024
 MAX_TOKEN = 1 << 31
+# Older names of fields that every config class takes, and fields that are no part of a model.
+_FIELDS_OF_ANY_CONFIG = frozenset(
+    {"auto_map", "model_type", "quantization_config", "rope_scaling", "rope_theta", "torch_dtype"}
+)
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
 
 
@@ -111,11 +119,8 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
     if not isinstance(model_type, str) or not model_type:
         raise InputError(f"{origin} has no model_type: it is not the config of a Hugging Face model")
     if model_type not in CONFIG_MAPPING:
-        custom = " (its own code, named in auto_map, is never run)" if "auto_map" in values else ""
-        raise UnsupportedError(
-            f"{origin}: architecture {model_type!r} is not known to transformers {transformers.__version__}{custom}: "
-            f"export the model yourself and bring the .pt2"
-        )
+        model_type = _type_by_class(values, model_type, origin)
+        values = {**values, "model_type": model_type}
     _check_depth(values, origin)
     _check_layers(values, origin)
     try:
@@ -125,6 +130,40 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
         raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
     _refuse_foreign_forms(config, origin)
     return config
+
+
+def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> str:
+    """The type of the class that `architectures` names, for a type that transformers does not know: a checkpoint may
+    give another name to a model whose class transformers has, as Kimi-K2 does to a DeepSeek-V3. A warning says so, with
+    the fields that this class does not have.
+
+    Raises:
+        UnsupportedError: transformers has no causal language model of that name.
+    """
+    names = values.get("architectures")
+    name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    types = [known for known, listed in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == listed]
+    custom = " (its own code, named in auto_map, is never run)" if "auto_map" in values else ""
+    version = f"transformers {transformers.__version__}"
+    if not types:
+        raise UnsupportedError(
+            f"{origin}: architecture {model_type!r} is not known to {version}{custom}: "
+            f"export the model yourself and bring the .pt2"
+        )
+    config_class: type[PreTrainedConfig] = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[types[0]]].config_class
+    known = {*inspect.signature(config_class).parameters, *_FIELDS_OF_ANY_CONFIG}
+    lost = sorted(name for name in values if isinstance(name, str) and name not in known)
+    logger.warning(
+        "sscc: %s: model_type %r is not known to %s: it is compiled as %s, whose class architectures names, %s%s%s",
+        origin,
+        model_type,
+        version,
+        config_class.model_type,
+        name,
+        custom,
+        f"; fields that this class does not have: {', '.join(lost)}" if lost else "",
+    )
+    return str(config_class.model_type)
 
 
 def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:

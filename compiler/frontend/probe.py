@@ -38,7 +38,7 @@ PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
-    Weights that have `dtype` already stay memory-mapped.
+    Weights that have their dtype already, which is `dtype` for nearly all, stay memory-mapped.
 
     Args:
         window: that sliding windows are cut down to; None leaves them.
@@ -50,8 +50,11 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
         config.sliding_window = min(config.sliding_window, window)
     model = build_model(config, dtype)
     held = checkpoint.names()
-    names = sorted(set(canonical_names(model).values()) & held.keys())
-    state = {name: checkpoint.tensor(name).to(dtype) for name in names}
+    dtypes = {name: value.dtype for name, value in model.state_dict().items()}
+    # Of tied parameters a checkpoint holds one. Buffers that it holds, such as biases of routers, are weights too.
+    canonical = canonical_names(model)
+    names = sorted({canonical.get(name, name) for name in dtypes} & held.keys())
+    state = {name: checkpoint.tensor(name).to(dtypes[name]) for name in names}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
         model.tie_weights()
