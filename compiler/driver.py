@@ -209,7 +209,7 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
         windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
-        geometry = shape.geometry_of(windows.count(0))
+        geometry = shape.geometry_of(sum(not window for window in windows))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(

@@ -16,8 +16,16 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.frontend.experts import expert_modules
-from sscc.compiler.frontend.model_config import causal_class, model_parts, reads_a_backbone
+from sscc.compiler.frontend.model_config import (
+    CHUNKED,
+    attention_chunk,
+    causal_class,
+    listed_layer_types,
+    model_parts,
+    reads_a_backbone,
+)
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Window
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
 # Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
@@ -160,33 +168,23 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     if shared:
         layers = getattr(config, "num_hidden_layers", shared)
         yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
-    if cls._is_stateful and not set(_listed_types(config)) & FULL_LAYERS:
+    if cls._is_stateful and not set(listed_layer_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
 
 
-def _listed_types(config: PreTrainedConfig) -> list[str]:
-    """What the config calls each of its layers; empty where it does not."""
-    for name in ("layer_types", "block_types", "layers_block_type"):
-        types = getattr(config, name, None)
-        if not types:
-            continue
-        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
-            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
-        return list(types)
-    return []
-
-
 def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
-    """The first layer of each kind that is neither full attention nor within a sliding window."""
-    types = _listed_types(config)
+    """The first layer of each kind that is neither full attention nor within a window."""
+    types = listed_layer_types(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
         if kind in FULL_LAYERS:
             continue
         if kind == SLIDING:
             yield from _window(getattr(config, "sliding_window", None), f"layer {layer}")
-        elif kind == "chunked_attention":
-            yield f"layer {layer} is chunked attention (attention_chunk_size = {config.attention_chunk_size})"
+        elif kind == CHUNKED:
+            size = attention_chunk(config, layer)
+            if type(size) is not int or size < 1:
+                yield f"layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
         elif kind in STATE_LAYERS:
             yield f"layer {layer} is a state-space or hybrid layer ({kind}), which keeps another state than K and V"
         elif kind in INDEXED_LAYERS:
@@ -203,12 +201,15 @@ def _window(window: Any, where: str) -> Iterator[str]:
         yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
 
 
-def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> int:
-    """How many positions a query of a layer sees, as the config says; 0 where it sees every one of `max_context`."""
-    window, types = getattr(config, "sliding_window", None), _listed_types(config)
-    if window is None or window >= max_context or not getattr(config, "use_sliding_window", True):
-        return 0
-    return int(window) if not types or types[layer] == SLIDING else 0
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Window:
+    """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
+    size = attention_chunk(config, layer)
+    if size is not None:
+        return Window(size, size).inside(max_context)
+    window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return Window()
+    return Window(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Window()
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
@@ -264,7 +265,7 @@ def _fields(config: PreTrainedConfig) -> Iterator[str]:
     if getattr(config, "rotary_value", None) is not None:
         yield "rotary embeddings of positions that the model counts itself (rotary_value)"
     chunk = getattr(config, "attention_chunk_size", None)
-    if chunk and "chunked_attention" not in _listed_types(config):
+    if chunk and CHUNKED not in listed_layer_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"
 
 

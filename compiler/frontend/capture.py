@@ -28,6 +28,7 @@ from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Window
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
@@ -362,7 +363,7 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
     )
 
 
-def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
+def check_windows(captured: Captured, windows: Callable[[int], Window]) -> None:
     """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
     its own, which captured attention does not get.
 
@@ -374,8 +375,8 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
         expected = windows(layer)
         if window != expected:
             raise UnsupportedError(
-                f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
-                f"tells its attention function of {window or 'all'}: sscc would compile something else"
+                f"layer {layer} attends to {expected} by its config, and tells its attention function of {window}: "
+                "sscc would compile something else"
             )
 
 
@@ -423,13 +424,12 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 def count_governed(captured: Captured, max_context: int) -> int:
     """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
-    windows = (_window(node) for node in _attention_nodes(captured))
-    return sum(not 0 < window < max_context for window in windows)
+    return sum(not _window(node).inside(max_context) for node in _attention_nodes(captured))
 
 
-def _window(node: Any) -> int:
-    """The window of an attention operator; 0 where it has none."""
-    return int((*node.args[5:], 0)[0])
+def _window(node: Any) -> Window:
+    """Which positions a query of an attention operator sees."""
+    return Window(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
 
 
 def check_positions(captured: Capture) -> None:

@@ -27,6 +27,7 @@ MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
 MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
 MAX_LAYERS = 1024
 MAX_TOKEN = 1 << 31
+CHUNKED = "chunked_attention"
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
 
 
@@ -166,6 +167,25 @@ def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     text.dtype = text.dtype or config.dtype
     decoder: PreTrainedConfig = text
     return decoder
+
+
+def listed_layer_types(config: PreTrainedConfig) -> list[str]:
+    """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
+    for name in ("layer_types", "block_types", "layers_block_type"):
+        types = getattr(config, name, None)
+        if not types:
+            continue
+        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+        return list(types)
+    return []
+
+
+def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
+    """The size of the chunks that a layer attends within, as the config has it; None of any other layer."""
+    types = [] if config is None else listed_layer_types(config)
+    chunked = layer < len(types) and types[layer] == CHUNKED
+    return getattr(config, "attention_chunk_size", None) or 0 if chunked else None
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:

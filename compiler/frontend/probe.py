@@ -19,7 +19,7 @@ from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.golden import Golden
@@ -186,7 +186,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))

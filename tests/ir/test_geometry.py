@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 LAYERED = G.with_layers([3, 0, 5, 1])
@@ -42,7 +42,7 @@ def test_some_of_the_layers_keep_the_room_of_all() -> None:
 
 
 def test_a_sliding_window_is_the_same_for_all_layers() -> None:
-    assert LAYERED.windowed(5) == G.windowed(5)
+    assert LAYERED.windowed(Window(5)) == G.windowed(Window(5))
 
 
 def test_rows_lie_one_behind_the_other() -> None:
@@ -71,7 +71,7 @@ def test_a_program_sees_as_many_rows_from_where_a_layer_begins(layers: list[int]
     assert g.packed_rows - ends[-1] == 9 - layers[-1]
 
 
-@pytest.mark.parametrize("geometry", [G, LAYERED, LAYERED.of_layers([1, 2]), G.windowed(5), replace(G, dtype="int8")])
+@pytest.mark.parametrize("geometry", [G, LAYERED, LAYERED.of_layers([1, 2]), G.windowed(Window(5)), replace(G, dtype="int8")])
 def test_a_geometry_survives_its_fields(geometry: Geometry) -> None:
     assert Geometry.from_dict(geometry.to_dict()) == geometry
 
