@@ -48,9 +48,10 @@ from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.importer import import_capture
-from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
+from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict, listed_layer_types
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
@@ -255,13 +256,13 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
         return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
-    kinds = None if every_layer else find_kinds(model, layer_count(config))
+    kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
         check_windows(prefill, lambda layer: layer_window(config, layer, context))
         check_softcaps(prefill, attention_softcaps(config))
-        check_experts(prefill, expert_modules(model))
+        check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
 
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)

@@ -24,6 +24,7 @@ from sscc.compiler.frontend.model_config import (
     model_parts,
     reads_a_backbone,
 )
+from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Window
 
@@ -73,9 +74,10 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
 
 
 def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
-    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that do not go
-    through transformers' interface, whatever its class is called: a dense config of a class for such models passes.
-    What stands beside experts that do (routers, shared experts) is captured like any other module.
+    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that neither go
+    through transformers' interface nor are stacked matrices that may be applied to all tokens (`sparse_experts`),
+    whatever its class is called: a dense config of a class for such models passes. What stands beside experts that do
+    (routers, shared experts) is captured like any other module.
 
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
@@ -83,7 +85,7 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
-    blocks = tuple(f"{name.rpartition('.')[0]}." for name in expert_modules(model))
+    blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
     sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
     bypassing = next(sparse, None)
     if bypassing is None:

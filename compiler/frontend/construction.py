@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -16,10 +16,12 @@ import torch
 import transformers
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
+from sscc.compiler.frontend.counted_positions import CountedPositions
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
+from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention, run_within
+from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
@@ -40,6 +42,9 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
     if not type(model)._supports_attention_backend:
         recognise_attention(model)
+    if stacked_experts(model):
+        run_within(model, lambda ids, positions: ExpertRecogniser())
+    run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
     built: torch.nn.Module = model.eval()
     return built

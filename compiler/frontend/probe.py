@@ -29,25 +29,29 @@ from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
 PROBE_SEED = 0
+REACHES = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
+"""Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 # Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
 # every operation to 8 bits of mantissa in another order, which adds up over the layers; where it adds up to more, f32
 # decides.
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype, reach: int | None = None) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
     Weights that have `dtype` already stay memory-mapped.
 
     Args:
-        window: that sliding windows are cut down to; None leaves them.
+        reach: in positions, what the fields of `REACHES` are cut down to; None leaves them.
     """
     assert checkpoint.config is not None
     config = checkpoint.config
-    if window is not None and getattr(config, "sliding_window", None) is not None:
+    if reach is not None:
         config = copy.deepcopy(config)
-        config.sliding_window = min(config.sliding_window, window)
+        for name in REACHES:
+            if getattr(config, name, None) is not None:
+                setattr(config, name, min(getattr(config, name), reach))
     model = build_model(config, dtype)
     held = checkpoint.names()
     names = sorted(set(canonical_names(model).values()) & held.keys())
@@ -92,7 +96,7 @@ def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoin
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
     """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
-    The text is longer than a sliding window, which is cut down for that.
+    The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
 
     A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
     that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
