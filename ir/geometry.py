@@ -174,8 +174,8 @@ class Geometry:
             )
         if self.window_stride not in (None, self.window or None):
             raise UsageError(
-                f"a window of {self.window} positions moves in steps of {self.window_stride}: it must slide, or move by "
-                "all of it, so that what a query sees are the first rows of its ring"
+                f"a window of {self.window} positions moves in steps of {self.window_stride}: it must slide, or move "
+                "by all of it, so that what a query sees are the first rows of its ring"
             )
         if self.indexed and not min(self.layer_topk, default=self.topk):
             raise UsageError(
@@ -367,7 +367,10 @@ class Geometry:
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
-        defaults = {"window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [], "window_stride": None}
+        defaults: dict[str, Any] = {
+            "window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [],
+            "window_stride": None,
+        }  # fmt: skip
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
     @classmethod

@@ -503,7 +503,8 @@ class DecodeAttention(Op):
     b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
     of `key` and `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows
     keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row < SR + max(prompt_len[b] - SR, 0), SR = sink +
-    recent; where there is a `window_stride`, which is SR, row <= p mod SR. A slot that is not active writes nothing and returns zeros.
+    recent; where there is a `window_stride`, which is SR, row <= p mod SR. A slot that is not active writes nothing and
+    returns zeros.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.

@@ -72,7 +72,8 @@ After, once per layer::
 
 Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
 same heads and widths. A layer that attends within a window of fewer positions than the longest sequence, which slides
-or is the query's chunk, keeps exactly these, in a ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+or is the query's chunk, keeps exactly these, in a ring; the geometry that was asked for governs the others. An
+operation's `kv.group` says whose it is.
 
 When it does not apply: a layer with other than one attention operator, and layers with equal K and V but other queries,
 are refused.

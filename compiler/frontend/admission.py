@@ -16,6 +16,14 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.frontend.experts import expert_modules
+from sscc.compiler.frontend.frequencies import (
+    DYNAMIC,
+    LENGTH_DEPENDENT,
+    LONGROPE,
+    ORIGINAL,
+    first_length,
+    rope_parameters,
+)
 from sscc.compiler.frontend.model_config import (
     CHUNKED,
     attention_chunk,
@@ -29,8 +37,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Window
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
-# Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
-STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
+STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
 FULL_LAYERS = frozenset({"full_attention", "attention"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
@@ -49,6 +56,14 @@ def model_context(config: PreTrainedConfig) -> int | None:
     return next((value for value in values if type(value) is int and value > 0), None)
 
 
+def longest_context(config: PreTrainedConfig) -> int | None:
+    """The longest context that a program may have: that of the model, or what dynamic frequencies stretch it to."""
+    context = model_context(config)
+    factors = [values.get("factor") for values in rope_parameters(config) if values.get("rope_type") == DYNAMIC]
+    factor = min((factor for factor in factors if isinstance(factor, int | float) and factor > 1), default=1)
+    return None if context is None else int(context * factor)
+
+
 def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
     """Refuses a config that cannot be honoured at `max_context` tokens (prompt plus new tokens; None: not known).
 
@@ -63,7 +78,7 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
         reasons = list(suspicions(config))
     if reasons:
         raise UnsupportedError(f"{model} cannot be compiled: {'; '.join(dict.fromkeys(reasons))}")
-    limit = model_context(config)
+    limit = longest_context(config)
     if max_context is None:
         raise UsageError(f"the config of {model} does not say how long a context it takes: give --max-context")
     if limit is not None and max_context > limit:
@@ -119,16 +134,12 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if reads_a_backbone(config):
         yield "it reads the hidden states of another model (backbone_hidden_size)"
         return
-    parts = model_parts(config)
-    if parts:
-        yield (
-            f"it is composed of several models ({', '.join(parts)}), and transformers has no causal language model "
-            "for a text decoder of it alone"
-        )
-        return
     cls = causal_class(config)
     if cls is None:
-        yield "transformers has no causal language model for it"
+        parts = model_parts(config)
+        composed = f"it is composed of several models ({', '.join(parts)}), and " if parts else ""
+        alone = "a text decoder of it alone" if parts else "it"
+        yield f"{composed}transformers has no causal language model for {alone}"
         return
     different = sorted(_different_attributes(config) - LAYER_FIELDS)
     if different:
@@ -137,7 +148,7 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     yield from _structure(config, cls)
     yield from _layer_types(config)
     yield from _windows(config, max_context)
-    yield from _rope(config, max_context)
+    yield from _rope(config)
     yield from _fields(config)
 
 
@@ -233,31 +244,19 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 
-def _rope(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
-    """Rotary tables must not depend on how long the text has become."""
+def _rope(config: PreTrainedConfig) -> Iterator[str]:
+    """What makes rotary tables must be known, and of those that depend on the length of the text how."""
     parameters = getattr(config, "rope_parameters", None) or {}
     if not isinstance(parameters, Mapping):
         raise InputError(f"{config.model_type}: rope_parameters is {parameters!r:.80}, it must be an object")
-    nested = all(isinstance(value, Mapping) for value in parameters.values())
-    for values in parameters.values() if nested else [parameters]:
+    for values in rope_parameters(config):
         kind = values.get("rope_type", "default")
         if not isinstance(kind, str):
             raise InputError(f"{config.model_type}: rope_type is {kind!r:.80}, it must be a word")
-        if kind == "longrope":
-            yield from _longrope(config, values, max_context)
-        elif kind not in STATIC_ROPE_TYPES:
-            yield f"rope_type {kind} is not one of {', '.join(sorted(STATIC_ROPE_TYPES))}, longrope"
-
-
-def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: int | None) -> Iterator[str]:
-    original = values.get("original_max_position_embeddings")
-    original = original or getattr(config, "original_max_position_embeddings", None)
-    if isinstance(original, int) and (max_context is None or max_context <= original):
-        return
-    yield (
-        f"longrope beyond original_max_position_embeddings = {original} changes its frequencies with the "
-        f"text's length: lower --max-context from {max_context} to at most {original}"
-    )
+        if kind == LONGROPE and type(first_length(config, values)) is not int:
+            yield f"longrope of {ORIGINAL} = {first_length(config, values)}: which texts are long it does not say"
+        elif kind not in (*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT):
+            yield f"rope_type {kind} is not one of {', '.join(sorted((*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT)))}"
 
 
 def _fields(config: PreTrainedConfig) -> Iterator[str]:

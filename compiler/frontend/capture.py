@@ -24,6 +24,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
+from sscc.compiler.frontend.frequencies import fix_frequencies
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
@@ -138,7 +139,7 @@ def capture(
     module = model.module() if isinstance(model, ExportedProgram) else model
     module.requires_grad_(False)
     aliases = canonical_names(module)
-    _freeze_frequencies(module)
+    fix_frequencies(module, max_context)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
     entry = _DecoderFunction(module if exported else module.to("meta"), exported)
@@ -173,14 +174,6 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
         for name, shape in shapes.items():
             all_shapes.setdefault(renamed(name, kinds.path if kinds else "", first, layer), shape)
     return all_shapes
-
-
-def _freeze_frequencies(module: torch.nn.Module) -> None:
-    """Makes rope static that would choose its frequencies in every call, by the longest position it sees. Admission has
-    checked that no context exceeds the original one, and there the choice is always the table it holds now."""
-    for child in module.modules():
-        if getattr(child, "rope_type", None) in ("dynamic", "longrope"):
-            vars(child)["rope_type"] = "default"
 
 
 def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -272,8 +265,10 @@ def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {name: tuple(placeholders[arg].meta["val"].shape) for arg, name in captured.weights.items()}
 
 
-def config_constants(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The values of a model's non-persistent buffers, by name; `model` from `build_model`, not yet captured."""
+def config_constants(model: torch.nn.Module, max_context: int) -> dict[str, torch.Tensor]:
+    """The values of a model's non-persistent buffers, by name, as `capture` at `max_context` finds them; `model` from
+    `build_model`, not yet captured."""
+    fix_frequencies(model, max_context)
     return _lift_hidden_buffers(model)
 
 

@@ -19,6 +19,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import InputError, UnsupportedError
@@ -132,7 +133,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class of causal language models for a config; None where it has none.
 
     The config of a text decoder inside a composite model may have a class that transformers lists for the whole alone
-    (Emu3's).
+    (Emu3's), or a model to which the whole adds the head (Qwen2.5-VL's, see `headless`).
     """
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if listed is None:
@@ -141,7 +142,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
         classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
-    return cls
+    return headed_class(config) if cls is None else cls
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:

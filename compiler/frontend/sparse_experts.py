@@ -119,7 +119,7 @@ class ExpertRecogniser(TorchFunctionMode):
 
     def _after(
         self, name: str, func: Callable[..., Any], before: list[Known | None], result: Any, args: Any, keywords: Any
-    ) -> Known | None | list[Known | None]:
+    ) -> Known | list[Known | None] | None:
         """What is known of what a function gives."""
         first, second = [*before, None, None][:2]
         if name in FILLED or name in ("full_like", "new_full"):
@@ -143,8 +143,7 @@ class ExpertRecogniser(TorchFunctionMode):
         if any(isinstance(value, Tensor) and name != "type_as" for value in others):
             return None
         if name in POINTWISE:
-            with _disable_current_modes():
-                fill = float(func(torch.tensor([first.fill]), *_plain(args[1:]), **_plain_keywords(keywords)))
+            fill = _same(func, first.fill, args[1:], keywords)
             return replace(first, rows=func(first.rows, *args[1:], **keywords), fill=fill)
         if name in ("transpose", "t") and first.layout == "token expert" and set(args[1:]) <= {0, 1}:
             return replace(first, layout="expert token")
@@ -190,13 +189,13 @@ def _multiplied(x: _Chosen, weight: Any) -> _Chosen | None:
     return replace(x, rows=torch.ops.sscc.expert_product(x.rows, weight.transpose(1, 2), x.index))
 
 
-def _plain(values: Iterable[Any]) -> list[Any]:
-    """Arguments of a function of one number: tensors whose dtype another one takes do not matter."""
-    return [torch.tensor([0.0]) if isinstance(value, Tensor) else value for value in values]
-
-
-def _plain_keywords(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in ("device",)}
+def _same(func: Callable[..., Any], value: float, others: Iterable[Any], keywords: dict[str, Any]) -> float:
+    """What a function of one number gives for `value`. It runs apart from any export, on a real number; where it takes
+    the dtype of another tensor, any stands for that."""
+    plain = [torch.tensor([0.0]) if isinstance(other, Tensor) else other for other in others]
+    named = {name: other for name, other in keywords.items() if name != "device"}
+    with _disable_current_modes():
+        return float(func(torch.tensor([value]), *plain, **named))
 
 
 def stacked_experts(model: torch.nn.Module) -> list[str]:
