@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sscc.compiler.frontend.construction import idle_modules
 from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.frequencies import (
     DYNAMIC,
@@ -92,16 +93,18 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that neither go
     through transformers' interface nor are stacked matrices that may be applied to all tokens (`sparse_experts`),
     whatever its class is called: a dense config of a class for such models passes. What stands beside experts that do
-    (routers, shared experts) is captured like any other module.
+    (routers, shared experts) is captured like any other module, and what a text alone does not run is left out.
 
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
     """
+    idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
+        if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
-    sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
+    names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
+    sparse = (name for name in names if _EXPERTS.search(name) and not name.startswith(blocks))
     bypassing = next(sparse, None)
     if bypassing is None:
         return
@@ -239,8 +242,9 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
         yield from _window(window, "every layer from layer 0")
     if max_context is None:
         return
+    parts = tuple(f"{name}." for name in model_parts(config))  # of which a text runs none
     for name, value in _numbers(config):
-        if name != "sliding_window" and re.search(r"window(_size)?$", name) and 0 < value < max_context:
+        if name != "sliding_window" and not name.startswith(parts) and re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 

@@ -111,6 +111,22 @@ def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTra
         return _from_config(config)
 
 
+def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:
+    """The paths of modules of a model that a text alone does not run (encoders of images, say); none where it cannot be
+    told without values."""
+    skeleton = build_skeleton(config).eval()
+    paths = {module: name for name, module in skeleton.named_modules()}
+    idle = set(paths.values())
+    for module in paths:
+        module.register_forward_pre_hook(lambda module, args: idle.discard(paths[module]))
+    try:
+        with torch.no_grad():
+            skeleton(input_ids=torch.zeros(1, 4, dtype=torch.long, device="meta"), use_cache=False)
+    except Exception:  # a model that looks at what it computes, which here are no numbers
+        return frozenset()
+    return frozenset(idle)
+
+
 def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> transformers.PreTrainedModel:
     model: transformers.PreTrainedModel
     cls = causal_class(config)
