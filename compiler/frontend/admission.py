@@ -137,12 +137,14 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if reads_a_backbone(config):
         yield "it reads the hidden states of another model (backbone_hidden_size)"
         return
-    cls = causal_class(config)
+    cls, parts = causal_class(config), model_parts(config)
+    composed = f"it is composed of several models ({', '.join(parts)}), and " if parts else ""
     if cls is None:
-        parts = model_parts(config)
-        composed = f"it is composed of several models ({', '.join(parts)}), and " if parts else ""
         alone = "a text decoder of it alone" if parts else "it"
         yield f"{composed}transformers has no causal language model for {alone}"
+        return
+    if parts and not hasattr(config, "num_hidden_layers"):
+        yield f"{composed}is no one stack of layers (num_hidden_layers)"
         return
     different = sorted(_different_attributes(config) - LAYER_FIELDS)
     if different:
@@ -244,7 +246,9 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
         return
     parts = tuple(f"{name}." for name in model_parts(config))  # of which a text runs none
     for name, value in _numbers(config):
-        if name != "sliding_window" and not name.startswith(parts) and re.search(r"window(_size)?$", name) and 0 < value < max_context:
+        if name == "sliding_window" or name.startswith(parts):
+            continue
+        if re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
 from sscc.compiler.frontend.counted_positions import CountedPositions
@@ -120,7 +121,7 @@ def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:
     for module in paths:
         module.register_forward_pre_hook(lambda module, args: idle.discard(paths[module]))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # which models take for an export
             skeleton(input_ids=torch.zeros(1, 4, dtype=torch.long, device="meta"), use_cache=False)
     except Exception:  # a model that looks at what it computes, which here are no numbers
         return frozenset()

@@ -61,7 +61,8 @@ def test_a_text_that_fills_the_context_has_the_models_own_frequencies(
     assert f"all positions get the frequencies ({kind}) of a text of {CONTEXT} tokens" in caplog.text
     ours = fed(opened(output), text[:-9], text[-9:])
     with torch.no_grad():
-        theirs, short = (model(torch.tensor([text[:n]]), use_cache=False).logits[0].numpy() for n in (CONTEXT, FIRST - 1))
+        runs = (model(torch.tensor([text[:length]]), use_cache=False) for length in (CONTEXT, FIRST - 1))
+        theirs, short = (run.logits[0].numpy() for run in runs)
     assert abs(ours - theirs[-10:]).max() <= 1e-4
     assert abs(short - theirs[: FIRST - 1]).max() > 1e-2  # or else this shows nothing
 
