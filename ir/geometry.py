@@ -33,7 +33,7 @@ DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
-DEFAULT_POOL = 7
+DEFAULT_POOL = 15
 LARGEST_POOL = 1 << 20
 """Half of a pooling kernel is padding on either side, which takes memory."""
 

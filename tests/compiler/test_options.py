@@ -182,7 +182,7 @@ class TestGeometry:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 35"),
+        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 39"),
         ({"kv_budget": 16, "kv_topk": 12}, r"leaves 0 for the ring after sink 4 \+ topk 12"),
         ({"kv_budget": 16, "kv_topk": 12, "kv_recent": 5}, r"leaves -1 for the sinks after recent 5 \+ topk 12"),
         ({"kv_budget": 200}, "topk = .* exceeds max-context"),
