@@ -117,8 +117,8 @@ class AbsorbLatent(Pass):
         for function in functions(module):
             if LAYER in function.attributes:
                 attention = attention_of(function)
-                window = kv.window_of(attention)
-                latent = None if 0 < window < geometry.max_context else _latent_of(attention)
+                window = kv.window_of(attention).inside(geometry.max_context)
+                latent = None if window else _latent_of(attention)
                 layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():

@@ -16,10 +16,12 @@ from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies, stretched, with_first_length
+from sscc.compiler.frontend.headless import Headed, around
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.golden import Golden
@@ -29,25 +31,32 @@ from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
 PROBE_SEED = 0
+REACHES = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
+"""Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 # Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
 # every operation to 8 bits of mantissa in another order, which adds up over the layers; where it adds up to more, f32
 # decides.
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
+def load_model(
+    checkpoint: Checkpoint, dtype: torch.dtype, reach: int | None = None, context: int = 0
+) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
     Weights that have their dtype already, which is `dtype` for nearly all, stay memory-mapped.
 
     Args:
-        window: that sliding windows are cut down to; None leaves them.
+        reach: in positions, what the fields of `REACHES` are cut down to, and how long a text has other frequencies
+            than those of long ones, where one of `context` positions has these; None leaves them.
     """
     assert checkpoint.config is not None
     config = checkpoint.config
-    if window is not None and getattr(config, "sliding_window", None) is not None:
-        config = copy.deepcopy(config)
-        config.sliding_window = min(config.sliding_window, window)
+    if reach is not None:
+        config = with_first_length(config, reach) if stretched(config, context) else copy.deepcopy(config)
+        for name in REACHES:
+            if getattr(config, name, None) is not None:
+                setattr(config, name, min(getattr(config, name), reach))
     model = build_model(config, dtype)
     held = checkpoint.names()
     dtypes = {name: value.dtype for name, value in model.state_dict().items()}
@@ -95,7 +104,9 @@ def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoin
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
     """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
-    The text is longer than a sliding window, which is cut down for that.
+    The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
+
+    Of a text decoder that is a model without a head, the untouched model is the composite one on this text alone.
 
     A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
     that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
@@ -127,22 +138,26 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         model = checkpoint.program.module()
         forward = plain_forward(model)
     else:
-        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1))
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
         forward = _every_position(model)
-    with torch.no_grad(), context_limit(limit):
+    with torch.no_grad(), context_limit(limit), fixed_frequencies(model, ids.shape[1]):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
         pieces = _in_pieces(forward, ids)
-        if checkpoint.program is None:
+    if checkpoint.program is None:
+        with torch.no_grad():
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
-            theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
-            difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
-            if difference:
-                return (
-                    "captured with sscc's attention, the model computes something else than untouched: over "
-                    f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
-                )
+            if isinstance(model, Headed):
+                theirs = around(model)(input_ids=ids, use_cache=False).logits.float()
+            else:
+                theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
+        difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
+        if difference:
+            return (
+                "captured with sscc's attention, the model computes something else than untouched: over "
+                f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
+            )
     difference = _difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
     if difference:
         return (
@@ -189,7 +204,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
@@ -239,6 +254,7 @@ def golden_for(
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
         model = load_model(checkpoint, dtype)
+        fix_frequencies(model, geometry.max_context)
         quantize_model(model, layout, checkpoint)
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
