@@ -38,7 +38,8 @@ PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
-    Weights that have `dtype` already stay memory-mapped.
+    Parameters become `dtype`; buffers that the checkpoint holds, as the biases of routers, keep the model's own. What
+    has its dtype already stays memory-mapped.
 
     Args:
         window: that sliding windows are cut down to; None leaves them.
@@ -50,8 +51,9 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
         config.sliding_window = min(config.sliding_window, window)
     model = build_model(config, dtype)
     held = checkpoint.names()
-    names = sorted(set(canonical_names(model).values()) & held.keys())
-    state = {name: checkpoint.tensor(name).to(dtype) for name in names}
+    dtypes = dict.fromkeys(canonical_names(model).values(), dtype) | _buffer_dtypes(model)
+    names = sorted(dtypes.keys() & held.keys())
+    state = {name: checkpoint.tensor(name).to(dtypes[name]) for name in names}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
         model.tie_weights()
@@ -59,6 +61,12 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
     if left:
         raise InputError(f"{checkpoint.path} lacks {len(left)} parameters, the first is {left[0]!r}")
     return model.requires_grad_(False)
+
+
+def _buffer_dtypes(model: torch.nn.Module) -> dict[str, torch.dtype]:
+    """Of the buffers that a checkpoint holds, by name."""
+    saved = model.state_dict().keys()
+    return {name: buffer.dtype for name, buffer in model.named_buffers() if name in saved}
 
 
 def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoint) -> None:

@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.eager import make_golden
+from sscc.compiler.frontend.probe import load_model
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.golden_replay import replay
 from sscc.runtime.session import Session
 from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, CompiledModel, Compiler, feed, greedy, random_tokens
 from tests.test_families import EXACT, eager_generate
@@ -45,6 +51,19 @@ def test_every_level_agrees(compiled: Compiler) -> None:
     zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
     assert torch.equal(one, two)
     assert (zero - two).norm() / two.norm() < 1e-5
+
+
+def test_the_model_of_goldens_has_the_biases_of_routers(compiled: Compiler) -> None:
+    """They are buffers that a checkpoint holds. Without them other experts would be chosen."""
+    program = compiled("experts-in-groups")
+    model = load_model(open_checkpoint(compiled.checkpoint("experts-in-groups")), torch.float32)
+    state = program.model.state_dict()
+    assert any(name.endswith("e_score_correction_bias") for name in state)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    prompt, tokens, tensors = make_golden(model, program.geometry, random_tokens(100), 2)
+    report = replay(native(program).session, Golden(tuple(prompt), tuple(tokens), to_arrays(tensors)))
+    report.require()
+    assert {"k_cache.2", "selected.2"} <= {check.name for check in report.checks}
 
 
 def test_company_changes_no_bit(compiled: Compiler) -> None:
