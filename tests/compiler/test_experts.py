@@ -12,7 +12,7 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.eager import make_golden
-from sscc.compiler.frontend.probe import load_model
+from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.artifact.golden import Golden
