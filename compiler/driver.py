@@ -100,7 +100,7 @@ class Source:
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
-        constants: computes values by name; called for the constants that the schedule really uses.
+        constants: computes values by name; called where the schedule uses any.
     """
 
     module: ir.Module
@@ -168,7 +168,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program, signature)
-    constants = source.constants()
+    constants = source.constants() if layout_of(program, "constant") else {}
     report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
 

@@ -245,7 +245,7 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
         yield from _window(window, "every layer from layer 0")
     if max_context is None:
         return
-    kept = getattr(config, "use_sliding_window", True) and (not listed or SLIDING in _listed_types(config))
+    kept = getattr(config, "use_sliding_window", True) and (not listed or SLIDING in listed_layer_types(config))
     parts = tuple(f"{name}." for name in model_parts(config))  # of which a text runs none
     for name, value in _numbers(config):
         if name == "sliding_window" or name.startswith(parts) or (kept and value == window):

@@ -235,6 +235,8 @@ def _parameters_on_meta() -> Iterator[None]:
             raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+            # transformers draws no random numbers for it, which takes half the time of building a model.
+            param._is_hf_initialized = True  # type: ignore[attr-defined]
         original(module, name, param)
 
     torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
