@@ -24,6 +24,7 @@ from sscc.compiler.frontend.admission import (
     check_modules,
     layer_window,
     model_context,
+    shared_layers,
     suspicions,
 )
 from sscc.compiler.frontend.capture import (
@@ -208,7 +209,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
-        windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
+        keeping = range(layer_count(config) - shared_layers(config))
+        windows = [layer_window(config, layer, context) for layer in keeping]
         geometry = shape.geometry_of(windows.count(0))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
@@ -329,6 +331,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_prompt_file,
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
+        signature.plan.sources,
     )
 
 

@@ -2,7 +2,8 @@
 
 What: operations carry the module path they came from. The attention operators tell which part of a path names
 the layer; an operation belongs to the layer that its path names, to the embedding when it depends on no layer,
-and to the head when it follows the last one. Each group becomes a function.
+and to the head when it follows the last one. Each group becomes a function. A layer that attends to the very K and V of
+an earlier one says so (`kv.shared_attention`), and reads nothing of that layer.
 
 Why: kernels are layers. A layer that consumes exactly the hidden state, tables of positions (rotary), its
 weights and its own K/V can run layer-major over the chunks of a prompt, and N equal layers can become one
@@ -41,8 +42,8 @@ After::
       return %logits : ..
     }
 
-When it does not apply: a layer that reads a value of a layer other than the one before it, or token-dependent
-values besides the hidden state, is refused with the source line of the reader.
+When it does not apply: a layer that reads a value of a layer other than the one before it (but for K and V, both, as
+they are), or token-dependent values besides the hidden state, is refused with the source line of the reader.
 
 Preserves: every operation and its location; constants are cloned to their users.
 """
@@ -57,13 +58,14 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape
+from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
 from sscc.ir.structure import describe
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 
 EMBED = -1
-ATTENTION = "kv.self_attention"
+ATTENTIONS = ("kv.self_attention", "kv.shared_attention")
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ class _Splitter:
         self.module = module
         self.entry = function.name.value
         self.arguments = dict(zip(function.arguments, arguments_of(function), strict=True))
+        _share(function)
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        attentions = [op for op in self.ops if op.name == ATTENTION]
+        attentions = [op for op in self.ops if op.name in ATTENTIONS]
         if not attentions:
             raise UnsupportedError(f"{self.entry} has no attention operator, so it has no layers to split")
         self.prefixes = _layer_prefixes(attentions)
@@ -284,6 +287,25 @@ class _Splitter:
     def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
         read = {value for op in ops for value in outer_values(op)} | set(writes)
         return [value for value in self.arguments if value in read]
+
+
+def _share(function: Any) -> None:
+    """Makes `kv.shared_attention` of attention to the K and V of an earlier layer."""
+    sources: dict[tuple[ir.Value, ir.Value], ir.Operation] = {}
+    for op in [op.operation for op in function.entry_block.operations]:
+        if op.name != "kv.self_attention":
+            continue
+        query, key, value, *sinks = op.operands
+        source = sources.setdefault((key, value), op)
+        if source == op:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            layer, shares, scale = op.attributes["layer"], source.attributes["layer"], op.attributes["scale"]
+            shared = kv.SharedAttention(query, *(sinks or [None]), layer, shares, scale, op.results[0].type)
+        kv.inherit(shared, op)
+        op.results[0].replace_all_uses_with(shared.out)
+        op.erase()
+        count("layers that share K and V")
 
 
 def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:

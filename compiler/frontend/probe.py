@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
-from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
@@ -52,6 +52,9 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
     held = checkpoint.names()
     names = sorted(set(canonical_names(model).values()) & held.keys())
     state = {name: checkpoint.tensor(name).to(dtype) for name in names}
+    # Buffers that a checkpoint holds are weights to a compiled program, too (a scale of each layer, biases of routers).
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in held.keys() & model.state_dict().keys()}
+    state |= {name: checkpoint.tensor(name).to(buffer.dtype) for name, buffer in buffers.items()}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
         model.tie_weights()
@@ -125,7 +128,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         forward = plain_forward(model)
     else:
         model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1))
-        forward = _every_position(model)
+        forward = model_forward(model, slice(None))
     with torch.no_grad(), context_limit(limit):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
@@ -159,16 +162,6 @@ def _check_last_position(forward: Forward, limit: int) -> None:
             f"--max-context {limit} exceeds the positions of the model, whose tables end before position {limit - 1}: "
             "lower --max-context"
         ) from error
-
-
-def _every_position(model: torch.nn.Module) -> Forward:
-    """A transformers model as a function of ids and positions: the logits of every token."""
-
-    def forward(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-        return logits
-
-    return forward
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
@@ -212,6 +205,7 @@ def golden_for(
     prompt_file: Path | None,
     tokens: int | None,
     latent: Container[int] = (),
+    sources: Mapping[int, int] = NO_SOURCES,
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
@@ -220,7 +214,7 @@ def golden_for(
             differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
-        latent: the layers that cache latent rows (`EagerSnapStream`).
+        latent: the layers that cache latent rows; sources: those that read the rows of others (`EagerSnapStream`).
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
@@ -240,7 +234,7 @@ def golden_for(
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent)
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

@@ -135,7 +135,7 @@ def inherit(op: Any, source: ir.Operation) -> None:
 
 
 def window_of(attention: ir.Operation) -> int:
-    """The window of a `kv.self_attention`; 0 where it sees every position."""
+    """The window of an attention as captured; 0 where it sees every position."""
     return int(optional_of(attention, "window") or 0)
 
 
@@ -255,6 +255,7 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 SelfAttention = _operation(operations.SelfAttention)
 LatentAttention = _operation(operations.LatentAttention)
+SharedAttention = _operation(operations.SharedAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)
