@@ -79,7 +79,7 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
-from sscc.passes.repeat_layers import LayersDiffer
+from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of

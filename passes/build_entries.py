@@ -131,6 +131,7 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
+from sscc.passes.split_layers import LAYER_INPUT
 from sscc.passes.thread_cache import FIRST, TOPK
 
 PROGRESS = "progress"
@@ -296,6 +297,17 @@ class _Layer:
         return self.group.geometry.indexed and scratch.name in KEPT
 
 
+def _is_per_layer(argument: Argument) -> bool:
+    """Whether every layer has a slice of what the embedding gives under this name."""
+    return argument.name.startswith(f"{LAYER_INPUT}.")
+
+
+def _slice(whole: ir.Value, number: int) -> ir.Value:
+    """The part of a value [L, ..] that is one layer's."""
+    shape = list(whole.type.shape)[1:]
+    return extract_slice(whole, [number] + [0] * len(shape), [1, *shape], drop=1)
+
+
 def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     """The groups, with the sizes that the states of their layers have."""
     known = []
@@ -307,6 +319,13 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
         known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams, group.sharers))
     return CachePlan(tuple(known))
+
+
+def _of_one_layer(embedded: Argument) -> Argument:
+    """What the phase of a layer takes of the embedding: what all take, or its slice."""
+    if not _is_per_layer(embedded):
+        return embedded
+    return replace(embedded, type=tensor_type(list(embedded.type.shape)[1:], embedded.type.element_type))
 
 
 def _states(function: Any) -> list[Argument]:
@@ -347,6 +366,11 @@ class _EntryBuilder:
         """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}
+        parts |= {
+            argument.name: _slice(named_operands[argument.name], layer.number)
+            for argument in arguments_of(function)
+            if _is_per_layer(argument)
+        }
         results = entry.call(function, {**named_operands, **parts, **budget})
         for state in own:
             if state.argument.name in results:
@@ -427,6 +451,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def build(self) -> None:
         self.axes = self._token_axes()
+        self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
         own = [state for first in self.firsts() for state in self._states(first).of(first)]
@@ -561,7 +586,7 @@ class _PrefillBuilder(_EntryBuilder):
     def _layer(self, layer: _Layer, embedded: Sequence[Argument]) -> Any:
         part = self.part(layer.part)
         parts = [part, *([self.part(f"compress.{layer.number}")] if layer.keeps else [])]
-        own = self._states(layer)
+        own, embedded = self._states(layer), [*map(_of_one_layer, embedded)]
         scratch = [] if own.read_only else _states(part)
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *([] if own.read_only else own.lasting)]
@@ -625,7 +650,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _read_chunk(self, name: str, whole: ir.Value, start: ir.Value) -> ir.Value:
         shape = list(whole.type.shape)
-        shape[self.axes[name]] = self.facts.chunk
+        shape[self._axis(name, whole)] = self.facts.chunk
         return extract_slice(whole, self._chunk_offsets(name, whole, start), shape)
 
     def _write_chunk(self, name: str, value: ir.Value, whole: ir.Value, start: ir.Value) -> ir.Value:
@@ -633,8 +658,12 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _chunk_offsets(self, name: str, whole: ir.Value, start: ir.Value) -> list[Offset]:
         offsets: list[Offset] = [0] * whole.type.rank
-        offsets[self.axes[name]] = start
+        offsets[self._axis(name, whole)] = start
         return offsets
+
+    def _axis(self, name: str, whole: ir.Value) -> int:
+        """The token axis of what the embedding gives, or of a layer's slice of it."""
+        return self.axes[name] - (self.ranks[name] - int(whole.type.rank))
 
 
 def entries(module: ir.Module) -> Iterator[Any]:

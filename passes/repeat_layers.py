@@ -49,18 +49,13 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import i64_attr
-from sscc.ir.errors import InternalError
 from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.structure import structure
 from sscc.passes.base import Pass
-from sscc.passes.split_layers import ATTENTIONS
+from sscc.passes.split_layers import ATTENTIONS, LayersDiffer
 
 LAYER_NUMBER = "layer"
-
-
-class LayersDiffer(InternalError):
-    """Two layers of one kind became different programs."""
 
 
 @dataclass(frozen=True)
