@@ -182,10 +182,6 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     holders: list[Any] = [config, getattr(config, "attn_config", None)]
     if any(getattr(holder, "alibi", None) for holder in holders):
         yield "ALiBi position biases (alibi)"
-    shared = getattr(config, "num_kv_shared_layers", None)
-    if shared:
-        layers = getattr(config, "num_hidden_layers", shared)
-        yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
     if cls._is_stateful and not set(listed_layer_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
 
@@ -228,6 +224,20 @@ def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Wind
     if window is None or not getattr(config, "use_sliding_window", True):
         return Window()
     return Window(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Window()
+
+
+def shared_layers(config: PreTrainedConfig) -> int:
+    """How many of a config's layers, the last ones, attend to the K and V of earlier ones (num_kv_shared_layers).
+
+    Raises:
+        InputError: a number that is none, or leaves no layer before them.
+    """
+    shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
+    if type(shared) is not int or not 0 <= shared < max(layers, 1):
+        raise InputError(
+            f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers"
+        )
+    return shared
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:

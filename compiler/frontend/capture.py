@@ -418,8 +418,10 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
-    """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
-    return sum(not _window(node).inside(max_context) for node in _attention_nodes(captured))
+    """How many of the captured layers keep rows and attend to every position: those whose rows the KV budget decides.
+    Layers that attend to the very K and V of an earlier one keep none."""
+    keeping = {node.args[1:3]: _window(node) for node in reversed(_attention_nodes(captured))}
+    return sum(not window.inside(max_context) for window in keeping.values())
 
 
 def _window(node: Any) -> Window:

@@ -135,7 +135,7 @@ def inherit(op: Any, source: ir.Operation) -> None:
 
 
 def window_of(attention: ir.Operation) -> Window:
-    """Which positions a `kv.self_attention` sees."""
+    """Which positions an attention as captured sees."""
     return Window(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
@@ -255,6 +255,7 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 SelfAttention = _operation(operations.SelfAttention)
 LatentAttention = _operation(operations.LatentAttention)
+SharedAttention = _operation(operations.SharedAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)
