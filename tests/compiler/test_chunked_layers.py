@@ -18,6 +18,7 @@ from sscc.compiler.frontend import operator, sparse_experts
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry, Window
+from tests.captures import exports_anew
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CHUNK, CONTEXT, SHAPE, WINDOW, Artifacts, fed, loaded, opened
 from tests.families import random_tokens
@@ -117,7 +118,7 @@ def test_the_manifest_and_inspect_know_the_chunks(artifacts: Artifacts) -> None:
 def refused(tmp_path: Path) -> str:
     random_model("llama4").save_pretrained(tmp_path)
     options: dict[str, Any] = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    with pytest.raises(UnsupportedError) as refusal:
+    with exports_anew(), pytest.raises(UnsupportedError) as refusal:
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
     return str(refusal.value)
 
