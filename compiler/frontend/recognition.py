@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -359,7 +360,7 @@ class AttentionRecogniser(TorchFunctionMode):
             assert self._key_columns is not None
             q = torch.cat([q, self._columns.to(q.dtype).expand(*q.shape[:-1], -1)], -1)
             k = torch.cat([k, self._key_columns.to(k.dtype).expand(*k.shape[:-1], -1)], -1)
-        settings = (self.layer, form.scale, bounded_window(self.layer, form.window or None))
+        settings = (self.layer, form.scale, bounded_window(self.layer, form.window or None, None).size)
         out: Tensor = torch.ops.sscc.attention(q, k, self._split(values), *settings)
         return out.reshape(product.shape).to(product.dtype)
 
@@ -371,19 +372,15 @@ class AttentionRecogniser(TorchFunctionMode):
 def recognise_attention(model: Any) -> None:
     """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
     implementation is one of ours. `observe_attention` tells which masks and biases it has; until then it has none."""
-    recognition = model.attention_recognition = Recognition()
+    recognition = model.attention_recognition = Recognition(original=model.forward)
     running = recognition.running
-    original = model.forward
 
-    @functools.wraps(original)
-    def forward(*args: Any, **keywords: Any) -> Any:
-        if model.config._attn_implementation not in IMPLEMENTATIONS:
-            return original(*args, **keywords)
-        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
-        running.append(AttentionRecogniser(model, recognition, ids.shape[0], keywords.get("position_ids")))
+    @contextmanager
+    def recognising(ids: Tensor, positions: Tensor | None) -> Iterator[None]:
+        running.append(AttentionRecogniser(model, recognition, ids.shape[0], positions))
         try:
             with running[-1]:
-                return original(*args, **keywords)
+                yield
         finally:
             running.pop()
 
@@ -397,7 +394,23 @@ def recognise_attention(model: Any) -> None:
     for stack in _stacks(model):
         for layer, module in enumerate(stack):
             module.register_forward_pre_hook(enter(layer))
-    recognition.original, model.forward = original, forward
+    run_within(model, recognising)
+
+
+def run_within(model: Any, context: Callable[[Tensor, Tensor | None], AbstractContextManager[Any]]) -> None:
+    """Lets a model of transformers run within what `context` makes of its ids [b, s] and positions, as long as its
+    attention implementation is one of ours: so that set to another one, it is what transformers has."""
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **keywords: Any) -> Any:
+        if model.config._attn_implementation not in IMPLEMENTATIONS:
+            return original(*args, **keywords)
+        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
+        with context(ids, keywords.get("position_ids")):
+            return original(*args, **keywords)
+
+    model.forward = forward
 
 
 def observe_attention(model: Any, tokens: int) -> bool:
