@@ -21,6 +21,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
@@ -35,6 +36,7 @@ MAX_TOKEN = 1 << 31
 _FIELDS_OF_ANY_CONFIG = frozenset(
     {"auto_map", "model_type", "quantization_config", "rope_scaling", "rope_theta", "torch_dtype"}
 )
+CHUNKED = "chunked_attention"
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
 
 
@@ -171,7 +173,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class of causal language models for a config; None where it has none.
 
     The config of a text decoder inside a composite model may have a class that transformers lists for the whole alone
-    (Emu3's).
+    (Emu3's), or a model to which the whole adds the head (Qwen2.5-VL's, see `headless`).
     """
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if listed is None:
@@ -180,7 +182,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
         classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
-    return cls
+    return headed_class(config) if cls is None else cls
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:
@@ -206,6 +208,25 @@ def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     text.dtype = text.dtype or config.dtype
     decoder: PreTrainedConfig = text
     return decoder
+
+
+def listed_layer_types(config: PreTrainedConfig) -> list[str]:
+    """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
+    for name in ("layer_types", "block_types", "layers_block_type"):
+        types = getattr(config, name, None)
+        if not types:
+            continue
+        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+        return list(types)
+    return []
+
+
+def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
+    """The size of the chunks that a layer attends within, as the config has it; None of any other layer."""
+    types = [] if config is None else listed_layer_types(config)
+    chunked = layer < len(types) and types[layer] == CHUNKED
+    return getattr(config, "attention_chunk_size", None) or 0 if chunked else None
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
