@@ -21,7 +21,7 @@ from sscc.compiler.frontend.admission import (
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.frequencies import stretched
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 TINY: dict[str, Any] = {
     "hidden_size": 32,
@@ -100,14 +100,14 @@ def test_windows_are_accepted(model_type: str, changes: dict[str, Any], windows:
     """Each layer has its own; one that covers the context of 128 tokens is none."""
     config = tiny(model_type, **changes)
     check_config(config, 128)
-    assert [layer_window(config, layer, 128) for layer in range(2)] == [Window(window) for window in windows]
+    assert [layer_window(config, layer, 128) for layer in range(2)] == [Span(window) for window in windows]
 
 
 def test_chunks_are_accepted_unless_one_covers_the_context() -> None:
     config = tiny("llama4_text", attention_chunk_size=64, layer_types=["chunked_attention", "full_attention"])
     check_config(config, 128)
-    assert [layer_window(config, layer, 65) for layer in range(2)] == [Window(64, 64), Window()]
-    assert layer_window(config, 0, 64) == Window()
+    assert [layer_window(config, layer, 65) for layer in range(2)] == [Span(64, 64), Span()]
+    assert layer_window(config, 0, 64) == Span()
 
 
 def test_longrope_within_its_original_length() -> None:
@@ -268,7 +268,7 @@ def test_the_boundaries_of_windows() -> None:
         for window, kept_window in ((127, 127), (128, 0), (129, 0)):
             config = tiny(model_type, sliding_window=window)
             check_config(config, 128)
-            assert layer_window(config, 0, 128) == Window(kept_window)
+            assert layer_window(config, 0, 128) == Span(kept_window)
     layers = {"attention_types": [[["global"], 2]]}
     check_config(tiny("gpt_neo", window_size=128, **layers), 128)
     with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):
