@@ -35,7 +35,7 @@ from sscc.compiler.frontend.model_config import (
 )
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 _EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
 STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
@@ -215,15 +215,15 @@ def _window(window: Any, where: str) -> Iterator[str]:
         yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
 
 
-def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Window:
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
     """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
     size = attention_chunk(config, layer)
     if size is not None:
-        return Window(size, size).inside(max_context)
+        return Span(size, size).inside(max_context)
     window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
     if window is None or not getattr(config, "use_sliding_window", True):
-        return Window()
-    return Window(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Window()
+        return Span()
+    return Span(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Span()
 
 
 def shared_layers(config: PreTrainedConfig) -> int:
