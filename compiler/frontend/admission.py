@@ -19,7 +19,9 @@ from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.model_config import causal_class, model_parts, reads_a_backbone
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 
-_EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
+# In the name of a parameter. A router alone may choose something else (Gemma 3n's, among modalities).
+_EXPERTS = re.compile(r"(^|\.)\w*(experts?|moe)\.", re.IGNORECASE)
+_ROUTERS = re.compile(r"(^|\.)\w*router\.", re.IGNORECASE)
 # Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
 STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
@@ -76,11 +78,12 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in expert_modules(model))
-    sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
+    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
+    others = [name for name, _ in model.named_parameters() if not name.startswith(blocks)]
+    sparse = (n for n in others if _EXPERTS.search(n) or (numbers and _ROUTERS.search(n)))
     bypassing = next(sparse, None)
     if bypassing is None:
         return
-    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
     fields = f" ({', '.join(numbers[:3])})" if numbers else ""
     raise UnsupportedError(
         f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
