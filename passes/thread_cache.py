@@ -75,8 +75,9 @@ attends to the rows of that layer, which has updated them in this step, or appen
 to those that its prompt selected. Where queries choose, it chooses by its own query and that layer's landmarks.
 
 Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
-same heads and widths. A layer whose rows others share is one by itself (`sscc.shares`). A layer that attends within a window of fewer positions than the longest sequence keeps exactly
-these, in a ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+same heads and widths. A layer whose rows others share is one by itself (`sscc.shares`). A layer that attends within a
+window of fewer positions than the longest sequence keeps exactly these, in a ring; the geometry that was asked for
+governs the others. An operation's `kv.group` says whose it is.
 
 When it does not apply: a layer with other than one attention operator, layers with equal K and V but other queries, and
 a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where layers
@@ -264,7 +265,7 @@ def _window_of(attention: ir.Operation, geometry: Geometry) -> int:
 def _check_sharer(
     layer: int, attention: ir.Operation, geometry: Geometry, kinds: Mapping[int, tuple[Any, ...]]
 ) -> None:
-    """Refuses a layer that cannot read the rows of the one that it names; `kinds` are those of layers that keep rows."""
+    """Refuses a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
     source = attention.attributes["shares"].value
     where = f"{attention.location}: layer {layer} shares the K and V of layer {source}"
     if source not in kinds or source > layer:

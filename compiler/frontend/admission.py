@@ -218,9 +218,8 @@ def shared_layers(config: PreTrainedConfig) -> int:
     """
     shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
     if type(shared) is not int or not 0 <= shared < max(layers, 1):
-        raise InputError(
-            f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers"
-        )
+        least = f"it must be a number below the {layers} layers"
+        raise InputError(f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, {least}")
     return shared
 
 

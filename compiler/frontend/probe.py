@@ -53,7 +53,8 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = 
     names = sorted(set(canonical_names(model).values()) & held.keys())
     state = {name: checkpoint.tensor(name).to(dtype) for name in names}
     # Buffers that a checkpoint holds are weights to a compiled program, too (a scale of each layer, biases of routers).
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in held.keys() & model.state_dict().keys()}
+    kept = held.keys() & model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     state |= {name: checkpoint.tensor(name).to(buffer.dtype) for name, buffer in buffers.items()}
     model.load_state_dict(state, strict=False, assign=True)
     if isinstance(model, transformers.PreTrainedModel):
