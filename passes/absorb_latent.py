@@ -120,8 +120,7 @@ class AbsorbLatent(Pass):
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
             if attention.name == "kv.self_attention" and layer not in sources:
-                window = kv.window_of(attention)
-                latent = None if 0 < window < geometry.max_context else _latent_of(attention)
+                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
@@ -318,10 +317,15 @@ class _Latent:
         return self.depth, self.parts, *where
 
 
+def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
+    """Whether an attention is over all positions, without a cap of scores and without learned sinks."""
+    _, _, _, *sinks = attention.operands
+    windowed = kv.window_of(attention).inside(geometry.max_context)
+    return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
+
+
 def _latent_of(attention: ir.Operation) -> _Latent | None:
-    query, key, value, *sinks = attention.operands
-    if sinks or kv.optional_of(attention, "softcap") is not None:
-        return None
+    query, key, value = attention.operands
     if key.type.shape[1] != query.type.shape[1]:
         return None
     whole = producer(key)

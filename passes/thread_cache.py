@@ -76,8 +76,8 @@ to those that its prompt selected. Where queries choose, it chooses by its own q
 
 Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
 same heads and widths. A layer whose rows others share is one by itself (`sscc.shares`). A layer that attends within a
-window of fewer positions than the longest sequence keeps exactly these, in a ring; the geometry that was asked for
-governs the others. An operation's `kv.group` says whose it is.
+window of fewer positions than the longest sequence, which slides or is the query's chunk, keeps exactly these, in a
+ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
 
 When it does not apply: a layer with other than one attention operator, layers with equal K and V but other queries, and
 a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where layers
@@ -224,7 +224,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     for layer, attention in attending:
         if layer in sources:
             continue
-        window = _window_of(attention, geometry)
+        window = kv.window_of(attention).inside(geometry.max_context)
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
         if attended.expanded:
@@ -250,16 +250,10 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         members.setdefault(kinds[layer], []).append(layer)
     groups: list[GroupFacts] = []
     for (window, *_), where in members.items():
-        name = _unlike(f"window{window}" if window else "", {group.name for group in groups})
+        name = _unlike(window.name, {group.name for group in groups})
         sharers = tuple(sorted(layer for layer, source in sources.items() if source in where))
         groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry, sharers))
     return groups
-
-
-def _window_of(attention: ir.Operation, geometry: Geometry) -> int:
-    """The window of an attention; 0 where it sees every position."""
-    window = kv.window_of(attention)
-    return window if window < geometry.max_context else 0
 
 
 def _check_sharer(
@@ -270,12 +264,13 @@ def _check_sharer(
     where = f"{attention.location}: layer {layer} shares the K and V of layer {source}"
     if source not in kinds or source > layer:
         raise UnsupportedError(f"{where}, which keeps none that it could read")
-    window, (query,) = _window_of(attention, geometry), _heads_and_dims([attention.operands[0]])
+    window = kv.window_of(attention).inside(geometry.max_context)
+    (query,) = _heads_and_dims([attention.operands[0]])
     its_window, _, its_query, *_ = kinds[source]
     if window != its_window:
         raise UnsupportedError(
-            f"{where}, and attends to the last {window or 'max-context'} positions, that one to the last "
-            f"{its_window or 'max-context'}: what is kept for one is not what the other needs"
+            f"{where}, and attends to {window}, that one to {its_window}: what is kept for one is not what the other "
+            "needs"
         )
     if query != its_query:
         raise UnsupportedError(

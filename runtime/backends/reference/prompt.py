@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.geometry import Window
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -27,6 +28,7 @@ def causal_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
@@ -38,7 +40,8 @@ def causal_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    softmax = _attend(query, key, value, out.shape[-1], start, Scoring(scale, softcap, sink_logits), window, wide)
+    scoring, sees = Scoring(scale, softcap, sink_logits), Window(window, window_stride or 1)
+    softmax = _attend(query, key, value, out.shape[-1], start, scoring, sees, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -69,6 +72,7 @@ def chunk_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
@@ -80,7 +84,7 @@ def chunk_attention(
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
     causal_attention(
         query, k_scratch, v_scratch, out, sink_logits, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
-        window=window, softcap=softcap, wide=wide,
+        window=window, softcap=softcap, window_stride=window_stride, wide=wide,
     )  # fmt: skip
 
 
@@ -93,16 +97,17 @@ def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, window: int, wide: torch.dtype
+    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, sees: Window, wide: torch.dtype
 ) -> RunningSoftmax:
     """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
-    there is a window over the last `window` of these. `width` numbers are in a row of `value`."""
+    there is a window over those of it. `width` numbers are in a row of `value`."""
     _, heads, chunk, depth = query.shape
     kv_heads = key.shape[1]
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide, scoring.sinks_of(kv_heads, chunk))
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
-    reached = max(start - window + 1, 0) if window else 0
+    reached = sees.first(start)
+    firsts = positions - positions % sees.stride + sees.stride - sees.size
     for begin, end in tiles(start + chunk):
         if end <= reached:
             continue
@@ -110,7 +115,7 @@ def _attend(
         scores = scoring.scores(queries @ numbers(key[0, :, begin:end], depth).to(wide).transpose(-1, -2))
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
-        if window:
-            scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
+        if sees:
+            scores.masked_fill_(torch.arange(begin, end) < firsts, -torch.inf)
         softmax.add(scores, numbers(value[0, :, begin:end], width).to(wide))
     return softmax
