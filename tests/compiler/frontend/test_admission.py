@@ -475,8 +475,10 @@ def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
         "llama cannot be compiled: mixture of experts (num_experts = 2, moe.experts = 4) that do not go through "
         "transformers' interface: mlp.router.weight is one's"
     )
-    with pytest.raises(UnsupportedError, match=r"mixture of experts that .*: mlp.router.weight is one's$"):
-        check_modules(tiny("llama"), sparse)
+    check_modules(tiny("llama"), sparse)  # what it routes to is not said to be experts
+    experts = built(mlp=torch.nn.ModuleDict({"experts": torch.nn.Linear(2, 2)}))
+    with pytest.raises(UnsupportedError, match=r"mixture of experts that .*: mlp.experts.weight is one's$"):
+        check_modules(tiny("llama"), experts)
 
 
 def test_nothing_is_suspected_of_what_transformers_does_not_have() -> None:
