@@ -66,8 +66,8 @@ module {
 
 // CASE: a layer that shares K and V, but not the window
 // PASSES: thread-cache
-// ERROR: UnsupportedError: loc("layers.1"): layer 1 shares the K and V of layer 0, and attends to the last 3 positions,
-// ERROR: that one to the last max-context: what is kept for one is not what the other needs
+// ERROR: UnsupportedError: loc("layers.1"): layer 1 shares the K and V of layer 0, and attends to a sliding window of 3
+// ERROR: positions, that one to all positions: what is kept for one is not what the other needs
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
