@@ -164,6 +164,7 @@ class SharedAttention(Op):
     softcap: Softcap
     window: Annotated[int, Attribute(optional=True)]
     window_stride: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 

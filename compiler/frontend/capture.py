@@ -25,6 +25,7 @@ from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
@@ -200,7 +201,8 @@ def _export(
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
-            program = torch.export.export(entry, args, strict=False)
+            with NumberFolding():
+                program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise

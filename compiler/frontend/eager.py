@@ -194,7 +194,12 @@ class EagerQuerySelection(EagerSnapStream):
     """
 
     def __init__(
-        self, model: Model, geometry: Geometry, bits: int, fetch: int | None = None, sources: Mapping[int, int] = NO_SOURCES
+        self,
+        model: Model,
+        geometry: Geometry,
+        bits: int,
+        fetch: int | None = None,
+        sources: Mapping[int, int] = NO_SOURCES,
     ) -> None:
         """Wraps a model as `EagerSnapStream` does.
 

@@ -16,6 +16,7 @@ from sscc.compiler.frontend.admission import (
     check_modules,
     layer_window,
     model_context,
+    shared_layers,
     suspicions,
 )
 from sscc.compiler.frontend.construction import build_skeleton
@@ -132,7 +133,6 @@ REFUSED = [
     ("mamba", {}, "state-space"),
     ("jamba", {}, "state-space"),
     ("lfm2", {"layer_types": ["full_attention", "conv"]}, "layer 1 is a state-space or hybrid layer .conv"),
-    ("gemma3n_text", {"num_kv_shared_layers": 1}, "share the K and V"),
     ("gemma3", {}, "composed of several models .text_config, vision_config"),
     ("gpt_neo", {"window_size": 64}, "attention within a window .window_size = 64"),
 ]
@@ -358,11 +358,20 @@ def with_fields(**fields: Any) -> PreTrainedConfig:
         {"layer_types": [], "block_types": ("full_attention", "attention")},
         {"max_position_embeddings": None},
         {"is_decoder": False, "num_kv_shared_layers": 0},
+        {"num_kv_shared_layers": 1},
     ],
     ids=str,
 )
 def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
     check_config(with_fields(**fields), 128)
+
+
+@pytest.mark.parametrize("shared", [-1, 2, "1", 0.5, True])
+def test_a_number_of_sharing_layers_that_leaves_none_before_them(shared: Any) -> None:
+    assert shared_layers(with_fields(num_kv_shared_layers=1)) == 1
+    assert shared_layers(with_fields(num_kv_shared_layers=None)) == shared_layers(tiny("llama")) == 0
+    with pytest.raises(InputError, match=r"num_kv_shared_layers is .*, it must be a number below the 2 layers"):
+        shared_layers(with_fields(num_kv_shared_layers=shared))
 
 
 def test_caps_on_scores_are_told_from_those_on_logits() -> None:
@@ -402,10 +411,6 @@ def test_caps_on_scores_are_told_from_those_on_logits() -> None:
             "layer 1 is chunked attention, of no chunk (attention_chunk_size = 64.0)",
         ),
         ({"attention_chunk_size": 64}, "chunked attention (attention_chunk_size = 64)"),
-        (
-            {"num_kv_shared_layers": 1},
-            "layer 1 and later ones share the K and V of earlier layers (num_kv_shared_layers)",
-        ),
         ({"attn_config": PreTrainedConfig(alibi=True)}, "ALiBi position biases (alibi)"),
         ({"prefix_lm": True}, "its attention is not causal (prefix_lm = True)"),
         (
@@ -480,8 +485,10 @@ def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
         "llama cannot be compiled: mixture of experts (num_experts = 2, moe.experts = 4) that do not go through "
         "transformers' interface: mlp.router.weight is one's"
     )
-    with pytest.raises(UnsupportedError, match=r"mixture of experts that .*: mlp.router.weight is one's$"):
-        check_modules(tiny("llama"), sparse)
+    check_modules(tiny("llama"), sparse)  # what it routes to is not said to be experts
+    experts = built(mlp=torch.nn.ModuleDict({"experts": torch.nn.Linear(2, 2)}))
+    with pytest.raises(UnsupportedError, match=r"mixture of experts that .*: mlp.experts.weight is one's$"):
+        check_modules(tiny("llama"), experts)
 
 
 def test_nothing_is_suspected_of_what_transformers_does_not_have() -> None:
