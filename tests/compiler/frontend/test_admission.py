@@ -162,7 +162,11 @@ def test_every_reason_is_reported() -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("jetmoe", {}, r"mixture of experts .num_local_experts = 8.*: model\.layers\.0\.self_attention\.experts .JetMoeMoA"),
+        (
+            "jetmoe",
+            {},
+            r"mixture of experts .num_local_experts = 8.*: model\.layers\.0\.self_attention\.experts .JetMoeMoA",
+        ),
         (
             "dbrx",
             {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
@@ -487,9 +491,8 @@ def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
     )
     check_modules(tiny("llama"), sparse)  # what it routes to is not said to be experts
     experts = built(mlp=torch.nn.ModuleDict({"experts": torch.nn.Linear(2, 2)}))
-    with pytest.raises(
-        UnsupportedError, match=r"mixture of experts that .*: mlp.experts .Linear. multiplies by them in a way of its own$"
-    ):
+    says = r"mixture of experts that .*: mlp.experts .Linear. multiplies by them in a way of its own$"
+    with pytest.raises(UnsupportedError, match=says):
         check_modules(tiny("llama"), experts)
 
 
