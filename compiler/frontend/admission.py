@@ -36,10 +36,12 @@ from sscc.compiler.frontend.model_config import (
 )
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 _EXPERT_COUNTS = re.compile(r"(experts|zero_expert_num)$")
-_EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
+# In the name of a parameter. A router alone may choose something else (Gemma 3n's, among modalities).
+_EXPERTS = re.compile(r"(^|\.)\w*(experts?|moe)\.", re.IGNORECASE)
+_ROUTERS = re.compile(r"(^|\.)\w*router\.", re.IGNORECASE)
 STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
 WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
@@ -104,10 +106,12 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
+    counts = _expert_counts(config)
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
-    sparse = (name for name in names if _EXPERTS.search(name) and not name.startswith(blocks))
+    others = (name for name in names if not name.startswith(blocks))
+    sparse = (name for name in others if _EXPERTS.search(name) or (counts and _ROUTERS.search(name)))
     bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # of two the experts, not their router
-    if bypassing is not None and ("router" not in bypassing or _expert_counts(config)):
+    if bypassing is not None:
         path = bypassing.rpartition(".")[0]
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {_bypassing_experts(config, model, path)}")
 
@@ -246,16 +250,16 @@ def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
         yield f"{where} is sliding-window attention, of no window ({field} = {window})"
 
 
-def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Window:
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
     """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
     size = attention_chunk(config, layer)
     if size is not None:
-        return Window(size, size).inside(max_context)
+        return Span(size, size).inside(max_context)
     types = listed_layer_types(config)
     window = getattr(config, WINDOW_FIELDS.get(types[layer], "") if types else "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
-        return Window()
-    return Window(int(window)).inside(max_context)
+        return Span()
+    return Span(int(window)).inside(max_context)
 
 
 def shared_layers(config: PreTrainedConfig) -> int:
@@ -266,9 +270,8 @@ def shared_layers(config: PreTrainedConfig) -> int:
     """
     shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
     if type(shared) is not int or not 0 <= shared < max(layers, 1):
-        raise InputError(
-            f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers"
-        )
+        least = f"it must be a number below the {layers} layers"
+        raise InputError(f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, {least}")
     return shared
 
 

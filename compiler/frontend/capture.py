@@ -25,11 +25,12 @@ from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
@@ -200,7 +201,8 @@ def _export(
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
-            program = torch.export.export(entry, args, strict=False)
+            with NumberFolding():
+                program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
@@ -362,7 +364,7 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
     )
 
 
-def check_windows(captured: Captured, windows: Callable[[int], Window]) -> None:
+def check_windows(captured: Captured, windows: Callable[[int], Span]) -> None:
     """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
     its own, which captured attention does not get.
 
@@ -428,9 +430,9 @@ def count_governed(captured: Captured, max_context: int) -> int:
     return sum(not window.inside(max_context) for window in keeping.values())
 
 
-def _window(node: Any) -> Window:
+def _window(node: Any) -> Span:
     """Which positions a query of an attention operator sees."""
-    return Window(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
+    return Span(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
 
 
 def check_positions(captured: Capture) -> None:

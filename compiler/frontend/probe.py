@@ -21,7 +21,7 @@ from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
@@ -140,7 +140,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))

@@ -26,7 +26,7 @@ from sscc.compiler.frontend.recognition import (
     recognise_attention,
 )
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 HEADS, WIDTH, LENGTH = 2, 4, 5
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -63,10 +63,10 @@ def calls_of(attention: Attention, implementation: str = WRITTEN_OUT) -> list[tu
     seen: list[tuple[int, float]] = []
 
     def observer(
-        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         assert q.shape == k.shape == v.shape == (3, HEADS, LENGTH, WIDTH)
-        assert (window, softmax) == (Window(), PLAIN)
+        assert (window, softmax) == (Span(), PLAIN)
         seen.append((layer, scale))
         return v.clone()
 
@@ -215,7 +215,7 @@ def test_masks_and_biases_of_a_model_s_own(change: Callable[[Tensor, Owner], Ten
     called: list[int] = []
 
     def observer(
-        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         called.append(window.size)
         return torch.stack([causal_attention(*one, scale, window, softmax) for one in zip(q, k, v, strict=True)])
