@@ -356,7 +356,7 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         detail += ", which would bypass the KV cache"
     elif doubled:
         calls = max(attentions.count(layer) for layer in doubled)
-        detail = f"layers {doubled[:8]} call it {calls} times, and a layer keeps one K and one V"
+        detail = f"layers {doubled[:8]} call it more than once ({calls} times), and a layer keeps one K and V"
     else:
         detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
