@@ -197,8 +197,8 @@ class UpdateRows(Op):
 class QuantizeRows(Op):
     """Encodes rows, as codes of 8 bits or of 4: whichever has rows of as many bytes as `out`.
 
-    8 bits: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is code * scale. All
-    in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
+    8 bits: `out` holds D signed codes, then for each group of 128 numbers (the last may have fewer) the 4 bytes of an
+    f32 scale, little endian; a number is code * scale. All in f32, of a group: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
     -127 .. 127. A row whose scale is 0 is zero bytes.
 
     4 bits: the same for each group of 32 numbers, with 7 in the place of 127 and scales rounded to bf16; two codes a
@@ -217,11 +217,16 @@ SegmentIndex = Annotated[str, Operand("B Hkv R:i64", "read", optional=True)]
 class Segment(Group):
     """Rows that attention is over, and which of them each slot sees. Without an index they are those of `key` and
     `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, zeros where that is negative.
-    Only what is seen is read."""
+    Without `value` the first Dv numbers of a key are its value (latent rows). Only what is seen is read."""
 
     own, alike = ("R", "T"), {"index": {"T": "R"}}
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_rows, by="index", fetched=True)]
-    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True)]
+    value: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True, optional=True, value_of="key"
+        ),
+    ]
     valid: Annotated[str, Operand("B R:i1", "read")]
     index: SegmentIndex = ""
 
@@ -231,7 +236,7 @@ class CachedAttention(Op):
     """Attention of one query per slot over the valid rows of any number of segments; softmax and sums in f32.
 
     Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
-    encoded.
+    encoded. All segments have values, or none.
     """
 
     op, kind = "cached_attention", "cached_attention"
@@ -485,7 +490,12 @@ class MoreRows(Group):
 
     own, alike = Segment.own, Segment.alike
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_valid, by="index", fetched=True)]
-    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True)]
+    value: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True, optional=True, value_of="key"
+        ),
+    ]
     index: SegmentIndex = ""
 
 
@@ -502,23 +512,28 @@ class DecodeAttention(Op):
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
 
-    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value: of latent rows,
-    which are not encoded and have no other segments.
+    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows); then
+    no segment has values either.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
     query: Query
     new_key: NewKey
-    new_value: Annotated[str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True)]
+    new_value: Annotated[
+        str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+    ]
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True)]
+    value: Annotated[
+        str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True, value_of="key")
+    ]
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
     v_cache: Annotated[
         str,
         Operand(
-            "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True
+            "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True,
+            value_of="k_cache",
         ),
-    ]
+    ]  # fmt: skip
     position: PerSlot
     prompt_len: PerSlot
     active: Active

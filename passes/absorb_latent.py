@@ -77,7 +77,7 @@ When it does not apply: K or V that is something else as well (a bias, a rotatio
 smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, or one whose
 scores are capped or have learned sinks. These layers stay as they are, and cache K and V of every head.
 
-Where it applies, rows can be neither encoded nor indexed yet, which is refused.
+Where it applies, rows cannot be indexed yet, which is refused.
 
 Preserves: every other operation; locations.
 """
@@ -138,8 +138,6 @@ def _check(geometry: Geometry, attention: ir.Operation) -> None:
         option = "--kv-policy query", "--kv-policy snapstream"
     elif geometry.indexed:
         option = "--kv-rows indexed", "--kv-rows compact"
-    elif geometry.encoded:
-        option = f"--kv-dtype {geometry.dtype}", "--kv-dtype model"
     if option is not None:
         raise UnsupportedError(
             f"{attention.location}: all heads make their K and V of one latent row (multi-head latent attention), "

@@ -62,8 +62,8 @@ After, the chunk::
     }
 
 Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
-writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows), the
-decode step has one cache.
+writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows),
+attention has no values, and the decode step one cache.
 
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
@@ -150,11 +150,9 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     if {columns.validity for columns, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
         return False
     (_, cache), *rest = placed
-    # Values that are the first numbers of keys have no cache of their own.
-    window = producer(cache["value"]) if begins(cache["value"], cache["key"]) else None
-    sides = [cache["key"]] if window is not None else [cache["key"], cache["value"]]
+    sides = [cache[name] for name in ("key", "value") if name in cache]
     updates = [op for op in (_made_by(updated, "kv.update") for updated in sides) if op is not None]
-    if len(updates) != len(sides) or "index" in cache or (window is not None and rest):
+    if len(updates) != len(sides) or "index" in cache:
         return False
     parts = [kv.operands_of(op) for op in updates]
     position, prompt_len, active = validity.operands
@@ -164,17 +162,13 @@ def _fuse_decode(attention: ir.Operation) -> bool:
         return False
     if {part["active"] for part in parts} != {active} or not _one_group(attention, row, validity, *updates):
         return False
-    if window is not None and encoders:
-        return False
     others = [{name: item for name, item in segment.items() if name != "valid"} for _, segment in rest]
     before = [part["cache"] for part in parts]
     caches = [root_of(item) for item in (*sides, *before)]
     read = [root_of(item) for other in others for item in other.values()]
     if len(set(before)) != len(before) or any(item in caches for item in read):
         return False  # what is updated is something else too, perhaps as it was before
-    inside = [attention] if window is None else [attention, window]
-    read_again = [*sides, *(op.results[0] for op in inside[1:])]
-    readers = [reader for value in read_again for reader in _readers(value) if reader not in inside]
+    readers = [reader for value in sides for reader in _readers(value)]
     if not all(_follows(reader, attention) for reader in readers):
         return False
     (k_new, v_new), (k_before, v_before), (k_type, v_type) = (
@@ -190,7 +184,7 @@ def _fuse_decode(attention: ir.Operation) -> bool:
         kv.inherit(fused, attention)
     masks = [producer(segment["valid"]) for _, segment in placed]
     _replace([(attention.results[0], fused.results[0]), *zip(sides, list(fused.results)[1:], strict=True)])
-    _erase(attention, window, *updates, *encoders, *masks, validity, row)
+    _erase(attention, *updates, *encoders, *masks, validity, row)
     count("decode attentions fused")
     return True
 

@@ -462,18 +462,13 @@ class _Threader:
         now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(attended, valid, self._sides(now), *([indexed] if indexed else []))
+        *far, index = indexed or [None]
+        more = [(far, index)] if index is not None else []
+        out = self._attended(attended, valid, (now, None), *more)
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
         return out, now
-
-    def _sides(self, rows: list[ir.Value]) -> list[ir.Value]:
-        """K and V of cached rows: as they are, or the rows and their first numbers."""
-        if len(rows) > 1:
-            return rows
-        width = self.attention.results[0].type.shape[3]
-        return [*rows, extract_slice(rows[0], [0, 0, 0, 0], [*list(rows[0].type.shape)[:3], width])]
 
     def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
@@ -503,7 +498,7 @@ class _Threader:
         else:
             chosen = stored[:2]
             index = self._choose(query, k_new, scores, position, active, attended.sinks)
-        out = self._attended(attended, valid, [k_new, v_new], [*chosen, index])
+        out = self._attended(attended, valid, ([k_new, v_new], None), (chosen, index))
         return out, [k_new, v_new, *stored, *residents]
 
     def _choose(
@@ -516,14 +511,18 @@ class _Threader:
         selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
         return selected
 
-    def _attended(self, attended: _Attended, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
-        """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
+    def _attended(
+        self, attended: _Attended, valid: ir.Value, *segments: tuple[Sequence[ir.Value], ir.Value | None]
+    ) -> ir.Value:
+        """Attention over segments, each the rows of its streams and perhaps an index, whose rows `valid` [B, R] numbers
+        through."""
         members, first = [], 0
-        for segment in segments:
-            slots, rows = valid.type.shape[0], segment[-1].type.shape[2]  # as many as V has, or the index
-            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, rows])
-            members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
-            first += rows
+        for rows, index in segments:
+            slots, count = valid.type.shape[0], (rows[0] if index is None else index).type.shape[2]
+            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, count])
+            member = {**dict(zip(("key", "value"), rows, strict=False)), "valid": mask}
+            members.append(member if index is None else {**member, "index": index})
+            first += count
         type_ = self.attention.results[0].type
         operands = (attended.query, *(attended.sinks or [None]), *kv.members(CachedAttention, *members))
         out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out

@@ -194,9 +194,9 @@ def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
 def stored(rows: Tensor, g: Geometry) -> Tensor:
     """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
 
-    A scale per row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32 (symmetric, per token
-    and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every 32 numbers, ``max |x|
-    / 7`` rounded to bf16.
+    A scale for every 128 numbers of a row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32
+    (symmetric, per token and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every
+    32 numbers, ``max |x| / 7`` rounded to bf16.
 
     Args:
         rows: [.., D].
@@ -209,7 +209,7 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
         return rows
     if g.dtype == "int4":
         return torch.cat([_rounded(part, 7, torch.bfloat16) for part in rows.split(32, -1)], -1)
-    return _rounded(rows, 127, torch.float32)
+    return torch.cat([_rounded(part, 127, torch.float32) for part in rows.split(128, -1)], -1)
 
 
 def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:

@@ -26,7 +26,8 @@ from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
 Segment = Mapping[str, Tensor]
-"""Rows that attention is over: `key` and `value` [B, Hkv, T, D], `valid` [B, R] and perhaps an `index` [B, Hkv, R]."""
+"""Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], and perhaps `value` [B, Hkv, T, Dv], which else are
+the first numbers of keys, and an `index` [B, Hkv, R]."""
 Operands = Mapping[str, Tensor]
 """Of an operation, by their names."""
 Result = TypeVar("Result")
@@ -138,15 +139,17 @@ def attention(
 
 
 def cached_attention(
-    query: Tensor, segments: Sequence[Segment], scoring: Scoring, types: Types, row_format: RowFormat = INT8
+    query: Tensor, segments: Sequence[Segment], width: int, scoring: Scoring, types: Types, row_format: RowFormat = INT8
 ) -> Tensor:
-    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
+    """[B, H, 1, width]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
     encoded in `row_format`."""
-    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0], row_format).shape[3])
+    out = query.new_zeros(*query.shape[:3], width)
     for slot in range(query.shape[0]):
         if any(segment["valid"][slot].any() for segment in segments):
-            sides = ([rows_of(segment, side, slot) for segment in segments] for side in ("key", "value"))
-            k, v = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
+            names = [name for name in ("key", "value") if name in segments[0]]
+            sides = ([rows_of(segment, side, slot) for segment in segments] for side in names)
+            k, *values = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
+            v = values[0] if values else k[..., :width]
             out[slot], _ = attention(query[slot], k, v, scoring, None, types)
     return out
 
@@ -401,9 +404,10 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
+    width = op.results[0].type.shape[3]
     return _named(
         op,
-        lambda x: cached_attention(x["query"], _segments(members, x), scoring.with_sinks(x), types, row_format),
+        lambda x: cached_attention(x["query"], _segments(members, x), width, scoring.with_sinks(x), types, row_format),
     )
 
 
@@ -462,12 +466,10 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         if g.encoded:
             new = {side: encoded(item, g.row_format) for side, item in new.items()}
         cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
-        if "value" not in cache:
-            cache["value"] = cache["key"][..., :width]
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
         caches = {"key": "k_cache", "value": "v_cache"}
         return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
@@ -518,7 +520,7 @@ def _fetch(op: ir.Operation, b: Builder) -> Several:
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    exact = g.landmark_bits == PLAIN_BITS
+    exact, width = g.landmark_bits == PLAIN_BITS, op.results[0].type.shape[3]
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key, value = x["position"], x["active"], x["new_key"], x["new_value"]
@@ -543,7 +545,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
-        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
         caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
         return out, *caches, *stored.values(), *near
 

@@ -9,7 +9,7 @@ from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
-from sscc.ir.opspec import Sizes
+from sscc.ir.opspec import Op, Sizes, spec_of_step
 
 Refuse = Callable[[str], None]
 
@@ -27,8 +27,7 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse("it attends to no segment")
     if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
         _check_ring(step, sizes, refuse)
-    if isinstance(step, sch.DecodeAttention):
-        _check_sides(step, sizes, refuse)
+    _check_sides(step, sizes, refuse)
     if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
         _check_landmarks(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
@@ -48,14 +47,16 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
 
 
-def _check_sides(step: sch.DecodeAttention, sizes: Sizes, refuse: Refuse) -> None:
-    """K and V are apart, or V are the first numbers of the rows, which are alone."""
-    there = {bool(name) for name in (step.new_value, step.value, step.v_cache)}
-    if len(there) > 1:
-        refuse("it has some of new_value, value and v_cache, it must have all or none")
-    if there == {False} and (sizes["Dv"] > sizes["D"] or step.segments):
-        rows = f"rows of {sizes['D']} numbers" + (", and segments" if step.segments else "")
-        refuse(f"its values are the first {sizes['Dv']} numbers of its keys, and it has {rows}")
+def _check_sides(step: Op, sizes: Sizes, refuse: Refuse) -> None:
+    """The step has the values of all its keys, or of none, whose first numbers they are then."""
+    spec = spec_of_step(step)
+    try:
+        has_values = spec.has_values(spec.regions(step))
+    except ValueError as error:
+        refuse(f"it {error}")
+    else:
+        if not has_values and sizes.get("Dv", 0) > sizes["D"]:
+            refuse(f"its values are the first {sizes['Dv']} numbers of its keys, which have {sizes['D']}")
 
 
 def _check_landmarks(

@@ -149,7 +149,6 @@ def test_a_window_as_long_as_the_context_is_none() -> None:
 @pytest.mark.parametrize(
     ("geometry", "option"),
     [
-        (', dtype = "int8"', "--kv-dtype int8 does not support such rows yet: use --kv-dtype model"),
         (', rows = "indexed"', "--kv-rows indexed does not support such rows yet: use --kv-rows compact"),
         (', rows = "indexed", policy = "query", landmark_bits = 4 : i64', "--kv-policy query does not support such"),
     ],

@@ -104,7 +104,8 @@ class Attention:
         scattered = any(part.index for part in parts)
         keys = Rows.of(depth, meta[parts[0].key][0], cache, dot)
         ahead = isinstance(step, DecodeAttention) and _is_dense(parts[-1], meta)
-        value_rows = Rows.of(width, meta[parts[0].value][0], values)
+        whole = depth if parts[0].value == parts[0].key else width  # values may be the first numbers of keys
+        value_rows = Rows.of(width, meta[parts[0].value][0], values, whole=whole)
         block = Block(keys, value_rows, heads // kv_heads, features, scattered, ahead)
         return cls(slots, kv_heads, sum(part.count for part in parts), block)
 
