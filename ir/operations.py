@@ -3,8 +3,8 @@
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
 prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
-C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of a mixture of
-experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of latent rows:
+L numbers, of which the first P make N columns of a head's keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -92,6 +92,16 @@ def _most_selected(n: Sizes) -> int:
     return n["K"]
 
 
+def latent_misfit(n: Sizes, first: int) -> str:
+    """Why a latent row of these sizes does not make keys of D numbers; "" where it does."""
+    if n["L"] != n["P"] + n["D"] - n["N"] or not 0 <= first <= n["D"] - n["N"]:
+        return (
+            f"rows of {n['L']} numbers of which {n['P']} make {n['N']} columns from {first} on do not make keys of "
+            f"{n['D']}"
+        )
+    return ""
+
+
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
 NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
@@ -131,17 +141,16 @@ class SelfAttention(Op):
 
 
 class LatentAttention(Op):
-    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [Dl]
-    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. Its first Dr
-    numbers make columns first .. first + N - 1 of each head's keys, by the product with `up`; the others are the other
-    columns of all keys."""
+    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [L]
+    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. With c its first
+    P numbers, columns first .. first + N - 1 of head h's keys are `k_up`[h] c, and its values are `v_up`[h] c; the
+    other numbers of the row are, in order, the other columns of the keys of all heads."""
 
     op = "latent_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
-    key: Annotated[str, Operand("B H S D:f", "read")]
-    value: Annotated[str, Operand("B H S Dv:f", "read")]
-    latent: Annotated[str, Operand("B 1 S Dl:f", "read")]
-    up: Annotated[str, Operand("H N Dr:f", "read")]
+    latent: Annotated[str, Operand("B 1 S L:f", "read")]
+    k_up: Annotated[str, Operand("H N P:f", "read")]
+    v_up: Annotated[str, Operand("H Dv P:f", "read")]
     layer: Annotated[int, Attribute()]
     scale: Scale
     first: Annotated[int, Attribute()]
@@ -198,8 +207,8 @@ class QuantizeRows(Op):
     """Encodes rows, as codes of 8 bits or of 4: whichever has rows of as many bytes as `out`.
 
     8 bits: `out` holds D signed codes, then for each group of 128 numbers (the last may have fewer) the 4 bytes of an
-    f32 scale, little endian; a number is code * scale. All in f32, of a group: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
-    -127 .. 127. A row whose scale is 0 is zero bytes.
+    f32 scale, little endian; a number is code * scale. All in f32, of a group: scale = max |x| * f32(1 / 127), 0 below
+    2^-126; code = x * (1 / scale), rounded half to even, within -127 .. 127. A group whose scale is 0 is zero bytes.
 
     4 bits: the same for each group of 32 numbers, with 7 in the place of 127 and scales rounded to bf16; two codes a
     byte, then all scales. `sscc.ir.kv_rows` has both in numpy.
@@ -512,8 +521,8 @@ class DecodeAttention(Op):
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
 
-    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows); then
-    no segment has values either.
+    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows);
+    then no segment has values either.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
@@ -662,11 +671,38 @@ class ChunkAttention(Op):
     sink_logits: SinkLogits = None
 
 
+@dataclass(frozen=True)
+class LatentChunkAttention(Op):
+    """Append and causal attention of one prefill chunk over latent rows (`LatentAttention`).
+
+    Rows start .. start + C - 1 of `latent_scratch` become `new_latent`, encoded where the scratch is. Then the query at
+    position p = start + i attends to the keys and values that its head makes of rows 0 .. p as they are stored, in f32
+    or rounded to the dtype of `query`. They are made where they are used, and no tensor holds them. Softmax and sums in
+    f32; `log_sum_exp` and padding as in `ChunkAttention`.
+    """
+
+    op, kind = "latent_chunk_attention", "latent_chunk_attention"
+    query: ChunkQuery
+    new_latent: Annotated[str, Operand("1 1 C L:f", "read")]
+    latent_scratch: Annotated[
+        str, Operand("1 1 T L:prompt", "update", updated="appended", along="T", reads=_seen, writes=_chunk)
+    ]
+    k_up: Annotated[str, Operand("H N P:f", "read", fetched=True)]
+    v_up: Annotated[str, Operand("H Dv P:f", "read", fetched=True)]
+    out: ChunkOut
+    start: Start
+    length: Length
+    scale: Scale
+    first: Annotated[int, Attribute()]
+    log_sum_exp: ChunkSums = ""
+    window: Window = 0
+
+
 OPERATIONS: tuple[type[Op], ...] = (
     *(SelfAttention, LatentAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention),
     *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(ExpertProduct, TopK),
-    *(DecodeAttention, QueryAttention, ChunkAttention),
+    *(DecodeAttention, QueryAttention, ChunkAttention, LatentChunkAttention),
 )
 """In the order in which the documentation has them."""

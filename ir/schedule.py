@@ -38,6 +38,7 @@ from sscc.ir.operations import (
     GatherRows,
     Landmarks,
     LandmarkScores,
+    LatentChunkAttention,
     MoreRows,
     ObservationScores,
     Observe,
@@ -59,6 +60,7 @@ __all__ = [
     "FetchRows",
     "GatherRows",
     "LandmarkScores",
+    "LatentChunkAttention",
     "Landmarks",
     "MoreRows",
     "ObservationScores",
@@ -342,6 +344,7 @@ Step = Union[
     DecodeAttention,
     QueryAttention,
     ChunkAttention,
+    LatentChunkAttention,
 ]
 
 

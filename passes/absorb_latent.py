@@ -12,9 +12,8 @@ so that for a query q[h] = [a | b] and weights P of attention::
     sum over t of P[t] v[h, t] = W_V[h] (sum over t of P[t] latent[t])
 
 A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
-the first r numbers of its keys. A prefill layer attends to K and V of every head as it was captured, which takes less
-arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached, and how the last
-queries of a prompt are to score it.
+the first r numbers of its keys. A prefill layer attends to K and V of every head, which takes less arithmetic where
+many queries meet each key; but `kv.latent_attention` makes them of the latent rows, where it uses them.
 
 Why: a row is r + p numbers in all, and not one of K and one of V for every head.
 
@@ -355,13 +354,13 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
 
 
 def _note(attention: ir.Operation, latent: _Latent) -> None:
-    """A prefill layer says what is to be cached."""
+    """A prefill layer says what is to be cached, and what heads make of it."""
     with ir.InsertionPoint(attention), attention.location:
-        operands = (*attention.operands, _row(attention, latent), latent.key.matrix())
+        operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
         new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
     attention.results[0].replace_all_uses_with(new.out)
-    attention.erase()
+    _erase(attention)
 
 
 def _erase(op: ir.Operation) -> None:

@@ -86,7 +86,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.rewriting import functions, producer
-from sscc.ir.views import begins, root_of
+from sscc.ir.views import root_of
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import make_plain

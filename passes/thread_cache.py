@@ -132,8 +132,6 @@ LAYER = "sscc.layer"
 TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
-EXPANDED = ("k_expanded", "v_expanded")
-"""States of a prompt whose heads make K and V of a latent row: what they have made."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +170,13 @@ class _Attended:
     Attributes:
         query: with what it attends.
         rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers.
-        expanded: K and V where prefill attends to something else than it caches.
+        ups: what makes K and V of a latent row, where prefill attends to such rows.
         sinks: the logits of learned sinks, if there are any.
     """
 
     query: ir.Value
     rows: tuple[ir.Value, ...]
-    expanded: tuple[ir.Value, ...] = ()
+    ups: tuple[ir.Value, ...] = ()
     sinks: tuple[ir.Value, ...] = ()
 
     @classmethod
@@ -186,7 +184,7 @@ class _Attended:
         """Args: values: what stands for the operands."""
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
-            return cls(operands[0], (operands[3],), tuple(operands[1:3]))
+            return cls(operands[0], (operands[1],), tuple(operands[2:4]))
         query, key, value, *sinks = operands
         is_window = begins(attention.operands[2], attention.operands[1])
         return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
@@ -196,14 +194,14 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     """The groups of layers, from the functions of both entries."""
     kinds: dict[int, tuple[Any, ...]] = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
-    expanded: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
     for function in layers:
         attention = attention_of(function)
         window = kv.window_of(attention)
         window = window if window < geometry.max_context else 0
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
-        if attended.expanded:
+        if attended.ups:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
@@ -212,8 +210,8 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
                 "told which observation window is whose"
             )
         kind = (window, query, *rows)
-        sizes = _heads_and_dims(attended.expanded)
-        if sizes and expanded.setdefault(kind, sizes) != sizes:
+        shapes = [tuple(up.type.shape) for up in attended.ups]
+        if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise UnsupportedError(
                 f"{attention.location}: latent rows are as wide as another layer's, but K and V of the heads are not"
             )
@@ -271,7 +269,7 @@ class _Threader:
             attend = self._query_attention if g.by_query else self._decode_attention
             self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
         else:
-            states = [*self._scratch(), *self._expanded(), *self._landmark_scratch()]
+            states = [*self._scratch(), *self._landmark_scratch()]
             self._rebuild(states, self._chunk_inputs(), self._prefill_attention)
             self._compress()
 
@@ -399,12 +397,6 @@ class _Threader:
     def _scratch(self) -> list[Argument]:
         """Of a prompt's rows, and of its last queries where they are kept."""
         return [*self._rows([s.scratch for s in self.streams], 1), *self._observed()]
-
-    def _expanded(self) -> list[Argument]:
-        """Of K and V of a prompt where these are not what is cached, but what prefill attends to."""
-        tokens = self.facts.scratch_rows(self.geometry)
-        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded), strict=False)
-        return [self._state(name, [1, heads, tokens, width]) for name, (heads, width) in sides]
 
     def _observed(self) -> list[Argument]:
         """Of the last queries of a prompt, and where they select of what attention found for them."""
@@ -537,18 +529,28 @@ class _Threader:
 
     def _prefill_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         *states, start, length = added
-        counts = len(self.streams), len(self._observed()), len(self._expanded())
-        scratches, observed, expanded, landmarks = _split(states, counts)
+        scratches, observed, landmarks = _split(states, [len(self.streams), len(self._observed())])
         landmarks = self._landmarks_added(attended.rows[0], landmarks, start)
-        rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
-        now = self._appended(rows, scratches, start)
-        whole = self._appended(attended.expanded, expanded, start)
-        query, type_, sinks = attended.query, self.attention.results[0].type, attended.sinks or [None]
-        sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        done = kv.CausalAttention(query, *(whole or now), start, length, *sinks, self.scale, type_, sums)
-        last = zip(observed, (query, done.log_sum_exp), strict=False)
+        out, sums, now = self._chunk_attended(attended, scratches, start, length)
+        last = zip(observed, (attended.query, sums), strict=False)
         observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [*now, *observed, *whole, *landmarks]
+        return out, [*now, *observed, *landmarks]
+
+    def _chunk_attended(
+        self, attended: _Attended, scratches: Sequence[ir.Value], start: ir.Value, length: ir.Value
+    ) -> tuple[ir.Value, ir.Value, list[ir.Value]]:
+        """A chunk's attention, its log-sum-exp, and the scratches with the chunk's rows in them."""
+        query, type_ = attended.query, self.attention.results[0].type
+        sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
+        if attended.ups:
+            operands = (query, attended.rows[0], scratches[0], *attended.ups, start, length)
+            settings = self.scale, self.attention.attributes["first"]
+            chunk = kv.LatentChunkAttention(*operands, *settings, type_, sums, scratches[0].type)
+            return chunk.out, chunk.log_sum_exp, [chunk.appended]
+        rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
+        now, sinks = self._appended(rows, scratches, start), attended.sinks or [None]
+        done = kv.CausalAttention(query, *now, start, length, *sinks, self.scale, type_, sums)
+        return done.out, done.log_sum_exp, now
 
     def _appended(self, rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
         """States of a prompt with the rows of a chunk in them."""
@@ -565,7 +567,7 @@ class _Threader:
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
         sinks = self._sinks() if residents else []
-        absorbs = g.selects and bool(self.attended.expanded)
+        absorbs = g.observes and bool(self.attended.ups)
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
@@ -619,8 +621,9 @@ class _Threader:
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
 
     def _up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
-        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to `up`."""
-        value, views = kv.operand_of(self.attention, "up"), list[ir.Operation]()
+        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to
+        `k_up`."""
+        value, views = kv.operand_of(self.attention, "k_up"), list[ir.Operation]()
         while (op := producer(value)) is not None and is_view(op):
             views.insert(0, op)
             value = op.operands[0]
@@ -634,7 +637,7 @@ class _Threader:
         values: ValueMap = {value: weight}
         for view in views:
             clone_with(view, values)
-        return values[kv.operand_of(self.attention, "up")]
+        return values[kv.operand_of(self.attention, "k_up")]
 
     def _last_choice(
         self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]

@@ -311,7 +311,7 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
         return [("width", g.pool), ("mode", g.pool_mode)]
     if isinstance(step, sch.ObservationScores):
         return [("recent", g.recent)]
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention | sch.LatentChunkAttention):
         return [("window", g.window)]
     ring = [("sink", g.sink), ("recent", g.recent)]
     if isinstance(step, sch.Landmarks):

@@ -26,8 +26,8 @@ from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
 Segment = Mapping[str, Tensor]
-"""Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], and perhaps `value` [B, Hkv, T, Dv], which else are
-the first numbers of keys, and an `index` [B, Hkv, R]."""
+"""Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], perhaps an `index` [B, Hkv, R], and perhaps
+`value` [B, Hkv, T, Dv], which else are the first numbers of keys."""
 Operands = Mapping[str, Tensor]
 """Of an operation, by their names."""
 Result = TypeVar("Result")
@@ -489,6 +489,29 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     return _named(op, chunk)
 
 
+def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types) -> tuple[Tensor, Tensor]:
+    """Keys [H, T, D] and values [H, T, Dv] that heads make of latent rows [T, L]; k_up [H, N, P], v_up [H, Dv, P]."""
+    wide = types.sums(k_up.dtype)
+    latent, shared = rows.to(wide)[:, : k_up.shape[2]], rows.to(wide)[:, k_up.shape[2] :]
+    own, values = (torch.einsum("tp,hnp->htn", latent, up.to(wide)) for up in (k_up, v_up))
+    columns = shared.expand(own.shape[0], *shared.shape).tensor_split([first], 2)
+    return torch.cat([columns[0], own, columns[1]], 2), values
+
+
+def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
+    first = int(op.attributes["first"].value)
+
+    def chunk(x: Operands) -> tuple[Tensor, ...]:
+        start, new, dtype = int(x["start"]), x["new_latent"], x["query"].dtype
+        rows = appended(x["latent_scratch"], encoded(new, g.row_format) if g.encodes_prompts else new, start)
+        numbers = decoded(rows[0, 0], _format(g))
+        k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
+        return *causal_attention(x["query"], k, v, start, scoring, g.window, types), rows
+
+    return _named(op, chunk)
+
+
 def _landmarks(op: ir.Operation, b: Builder) -> Several:
     bits = geometry_of(op).landmark_bits
     return lambda key: landmarks_of(key, bits)
@@ -572,4 +595,5 @@ HANDLERS: dict[str, Handler] = {
     "kv.fetch": several(_fetch),
     "kv.query_attention": several(_query_attention),
     "kv.chunk_attention": several(_chunk_attention),
+    "kv.latent_chunk_attention": several(_latent_chunk_attention),
 }

@@ -184,6 +184,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
+        if "P" in sizes and (misfit := operations.latent_misfit(sizes, int(op.operation.attributes["first"].value))):
+            raise SignatureMismatch(misfit)
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
@@ -273,6 +275,7 @@ TopK = _operation(operations.TopK)
 DecodeAttention = _operation(operations.DecodeAttention)
 QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
+LatentChunkAttention = _operation(operations.LatentChunkAttention)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""

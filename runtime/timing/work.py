@@ -47,6 +47,7 @@ from sscc.ir.schedule import (
     GatherRows,
     Landmarks,
     LandmarkScores,
+    LatentChunkAttention,
     MoreRows,
     ObservationScores,
     Observe,
@@ -416,12 +417,21 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
             meter.read_nearer(store, cache, rows * meter.shape(store)[3])
 
 
-def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
+def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
     pairs = _triangle(start + chunk) - _triangle(start)
     if step.window:  # a query at p sees min(p + 1, window) positions
         pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
     _attend(meter, step, heads * pairs)
+
+
+def _latent_chunk_attention(meter: _Meter, step: LatentChunkAttention) -> None:
+    """Attention, and the keys and values that heads make of every row that the chunk sees."""
+    _causal(meter, step)
+    for up in (step.k_up, step.v_up):
+        meter.flops(meter.dtype(step.query), 2 * prod(meter.shape(up)) * _seen(meter, step))
+    _convert(meter, step.latent_scratch, step.new_latent, meter.shape(step.new_latent)[2], ENCODE_OPS)
+    _convert(meter, step.latent_scratch, step.new_latent, _seen(meter, step), DECODE_OPS)
 
 
 def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
@@ -437,7 +447,7 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
         _convert(meter, rows, new, _seen(meter, step), DECODE_OPS)
 
 
-def _seen(meter: _Meter, step: CausalAttention | ChunkAttention) -> int:
+def _seen(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> int:
     """Rows of a prompt that the queries of a chunk attend to."""
     start = meter.scalar(step.start)
     return (min(start, step.window - 1) if step.window else start) + meter.shape(step.query)[2]
@@ -497,6 +507,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _chunk_attention,
+    LatentChunkAttention: _latent_chunk_attention,
     Landmarks: _landmarks,
     LandmarkScores: _landmark_scores,
     ChooseRows: _choose_rows,

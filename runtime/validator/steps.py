@@ -9,6 +9,7 @@ from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
+from sscc.ir.operations import latent_misfit
 from sscc.ir.opspec import Op, Sizes, spec_of_step
 
 Refuse = Callable[[str], None]
@@ -34,7 +35,9 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
         refuse(f"it scores with recent {step.recent}")
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
+    if isinstance(step, sch.LatentChunkAttention) and (misfit := latent_misfit(sizes, step.first)):
+        refuse(f"its {misfit}")
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention | sch.LatentChunkAttention) and step.window < 0:
         refuse(f"it attends within a window of {step.window} positions")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")

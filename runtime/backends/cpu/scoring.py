@@ -12,6 +12,7 @@ from sscc.ir.schedule import (
     DecodeAttention,
     FetchRows,
     LandmarkScores,
+    LatentChunkAttention,
     ObservationScores,
     QueryAttention,
 )
