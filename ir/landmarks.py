@@ -10,7 +10,8 @@ A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two s
 
 The query is rotated likewise (R is orthogonal, so products stay) and becomes codes of 8 bits and one scale, as
 `sscc.ir.kv_rows` encodes a group of numbers. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32
-holds them, and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an oracle.
+holds them, and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an
+oracle.
 
 What a result depends on is spelled out, so that every implementation gives the same bytes: butterflies go from
 neighbours to the widest distance; squares are summed in f64, where no order of summation shows in bf16; a number is

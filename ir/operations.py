@@ -4,7 +4,8 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
 prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
 C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of latent rows:
-L numbers, of which the first P make N columns of a head's keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
+L numbers, of which the first P make N columns of a head's keys, and its values. Of a mixture of experts: S tokens, X
+experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -104,7 +105,19 @@ def latent_misfit(n: Sizes, first: int) -> str:
 
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
-NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
+PerhapsNewValue = Annotated[
+    str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+]
+PerhapsValue = Annotated[
+    str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True, value_of="key")
+]
+PerhapsValueCache = Annotated[
+    str,
+    Operand(
+        "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True,
+        value_of="k_cache",
+    ),
+]  # fmt: skip
 PerSlot = Annotated[str, Operand("B:i64", "read")]
 Active = Annotated[str, Operand("B:i1", "read")]
 Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
@@ -428,7 +441,8 @@ class FetchRows(Op):
     of least probability first, of equal ones the higher position first. `resident` holds positions in ascending order,
     then -1; a position that is no candidate is none. `places` says which rows of `k_resident` and `v_resident` these
     are, then which are free: each of 0 .. K - 1 once. Of a slot that is not active, or has no candidates, nothing
-    changes. Rows may be encoded, all or none: those of a store are copied as they are.
+    changes. Rows may be encoded, all or none: those of a store are copied as they are. Without `v_store` and
+    `v_resident` rows are keys alone (latent rows).
     """
 
     op, kind, stored = "fetch", "fetch_rows", True
@@ -436,7 +450,13 @@ class FetchRows(Op):
     key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
     scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
     k_store: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
-    v_store: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
+    v_store: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_fetched, by="scores", fetched=True, optional=True,
+            omissible=True, value_of="k_store",
+        ),
+    ]  # fmt: skip
     position: PerSlot
     active: Active
     resident: Annotated[
@@ -449,8 +469,12 @@ class FetchRows(Op):
         str, Operand("B Hkv K D:row", "update", updated="k_fetched", along="K", writes=_fetched, by="places")
     ]
     v_resident: Annotated[
-        str, Operand("B Hkv K Dv:row", "update", updated="v_fetched", along="K", writes=_fetched, by="places")
-    ]
+        str,
+        Operand(
+            "B Hkv K Dv:row", "update", updated="v_fetched", along="K", writes=_fetched, by="places", optional=True,
+            omissible=True, value_of="k_resident",
+        ),
+    ]  # fmt: skip
     scale: Scale
     sink: Sink
     recent: Recent
@@ -528,21 +552,11 @@ class DecodeAttention(Op):
     op, kind, stored = "decode_attention", "decode_attention", True
     query: Query
     new_key: NewKey
-    new_value: Annotated[
-        str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
-    ]
+    new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[
-        str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True, value_of="key")
-    ]
+    value: PerhapsValue
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[
-        str,
-        Operand(
-            "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True,
-            value_of="k_cache",
-        ),
-    ]  # fmt: skip
+    v_cache: PerhapsValueCache
     position: PerSlot
     prompt_len: PerSlot
     active: Active
@@ -566,25 +580,29 @@ class QueryAttention(Op):
     landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys before that.
 
     Where there is a limit `fetch`, attention is over the resident rows that `FetchRows` leaves, in ascending order of
-    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none.
+    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none. Without `new_value`
+    and what it is written to the first Dv numbers of a key are its value (latent rows).
     """
 
     op, kind, stored = "query_attention", "query_attention", True
     query: Query
     new_key: NewKey
-    new_value: NewValue
+    new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache")]
+    value: PerhapsValue
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
+    v_cache: PerhapsValueCache
     k_store: Annotated[
         str,
         Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_one, by="position"),
     ]
     v_store: Annotated[
         str,
-        Operand("B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position"),
-    ]
+        Operand(
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position",
+            optional=True, omissible=True, value_of="k_store",
+        ),
+    ]  # fmt: skip
     codes: Annotated[
         str,
         Operand(
@@ -631,7 +649,7 @@ class QueryAttention(Op):
         str,
         Operand(
             "B Hkv K Dv:row", "update", updated="v_fetched", along="K", reads=_chosen, writes=_fetched, by="places",
-            optional=True, omissible=True,
+            optional=True, omissible=True, value_of="k_resident",
         ),
     ] = ""  # fmt: skip
     fetch: Fetch = 0

@@ -76,8 +76,6 @@ When it does not apply: K or V that is something else as well (a bias, a rotatio
 smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, or one whose
 scores are capped or have learned sinks. These layers stay as they are, and cache K and V of every head.
 
-Where it applies, rows cannot be indexed yet, which is refused.
-
 Preserves: every other operation; locations.
 """
 
@@ -93,8 +91,6 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
 from sscc.ir.sizes import dense_strides
@@ -125,23 +121,8 @@ class AbsorbLatent(Pass):
                 continue
             for entry, attention, latent in entries:
                 if latent is not None:
-                    _check(geometry, attention)
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")
-
-
-def _check(geometry: Geometry, attention: ir.Operation) -> None:
-    """Raises UnsupportedError for rows that cannot be latent ones yet."""
-    option = None
-    if geometry.by_query:
-        option = "--kv-policy query", "--kv-policy snapstream"
-    elif geometry.indexed:
-        option = "--kv-rows indexed", "--kv-rows compact"
-    if option is not None:
-        raise UnsupportedError(
-            f"{attention.location}: all heads make their K and V of one latent row (multi-head latent attention), "
-            f"which is what is cached, and {option[0]} does not support such rows yet: use {option[1]}"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------- what is found

@@ -244,30 +244,36 @@ def _fuse_query(attention: ir.Operation) -> bool:
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
     landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
+    sides = [name for name in ("key", "value") if name in ring]
+    streams = len(sides)
+    if any((name in part) != (name in ring) for part in (ring, chosen) for name in ("key", "value")):
+        return False
     residents = [chooses[name] for name in ("resident", "places", "k_resident", "v_resident") if name in chooses]
     kept = list(choice.results) if residents else []
-    stored = [chooses["k_store"], chooses["v_store"]] if residents else [chosen["key"], chosen["value"]]
-    updated = [ring["key"], ring["value"], *stored, *landmarks]
+    stored = [chosen[side] for side in sides]
+    if residents:
+        stored = [chooses[name] for name in ("k_store", "v_store") if name in chooses]
+    updated = [*(ring[side] for side in sides), *stored, *landmarks]
     updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
     roots = {root_of(value) for value in (*(op.operands[0] for op in updates), *residents)}
-    if len(updates) != len(updated) or len(roots) != len(updated) + len(residents):
+    if len(updates) != len(updated) or len(roots) != len(updated) + len(residents) or len(stored) != streams:
         return False
     parts = [kv.operands_of(op) for op in updates]
-    (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
-    landmark = _made_by(parts[4]["new"], "kv.landmarks")  # None where the key itself is one
+    new_rows, encoders = _decoded([part["new"] for part in parts[:streams]])
+    landmark = _made_by(parts[2 * streams]["new"], "kv.landmarks")  # None where the key itself is one
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [mask for mask in (_range(member["valid"]) for member in members) if mask is not None]
     if row is None or len(masks) != len(members):
         return False
-    newest = parts[4]["new"]
+    newest = parts[2 * streams]["new"]
     key, new_landmarks = (newest, [newest]) if landmark is None else (landmark.operands[0], landmark.results)
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
     fits = (
-        list(new_landmarks) == [part["new"] for part in parts[4:]] and k_new == key,
-        parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"],
-        [part["row"] for part in parts[:2]] == [row.results[0]] * 2 and row.operands[0] == position,
-        {part["row"] for part in parts[2:]} == {position},
+        list(new_landmarks) == [part["new"] for part in parts[2 * streams :]] and new_rows[0] == key,
+        [part["new"] for part in parts[:streams]] == [part["new"] for part in parts[streams : 2 * streams]],
+        {part["row"] for part in parts[:streams]} == {row.results[0]} and row.operands[0] == position,
+        {part["row"] for part in parts[streams:]} == {position},
         {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
         chooses.get("sink_logits") == sinks,
@@ -276,7 +282,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         len({(op.attributes["scale"], kv.optional_of(op, "softcap")) for op in (attention, choice, scores)}) == 1,
         _one_group(attention, choice, scores, landmark, row, validity, *updates),
         _readers(scores.results[0]) == [choice],
-        kept[1:] == [chosen[name] for name in ("index", "key", "value")]
+        kept[1:] == [chosen[name] for name in ("index", *sides)]
         if kept
         else _readers(choice.results[0]) == [attention],
     )
@@ -286,11 +292,18 @@ def _fuse_query(attention: ir.Operation) -> bool:
     if not all(fits) or not all(_follows(reader, attention) for reader in others):
         return False
     with ir.InsertionPoint(attention), attention.location:
-        before, omitted = [part["cache"] for part in parts], [None] * (6 - len(parts))
+        before, types = [part["cache"] for part in parts], [value.type for value in updated]
+        near, near_types = residents, [value.type for value in kept]
+
+        def filled(values: Sequence[Any]) -> list[Any]:
+            """Rows of K and V twice, then landmarks: what is not there is None."""
+            pairs = [_two(values[:streams]), _two(values[streams : 2 * streams]), _two(values[2 * streams :])]
+            return [value for pair in pairs for value in pair]
+
         fused = kv.QueryAttention(
-            query, k_new, v_new, *before[:2], *before, *omitted, position, active, *(residents or [None] * 4), sinks,
-            attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated), *omitted,
-            *([value.type for value in kept] or [None] * 4),
+            query, *_two(new_rows), *_two(before[:streams]), *filled(before), position, active,
+            *_four(near), sinks, attention.attributes["scale"], attention.results[0].type, *filled(types),
+            *_four(near_types),
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
         kv.inherit(fused, attention)
@@ -299,6 +312,16 @@ def _fuse_query(attention: ir.Operation) -> bool:
     _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True
+
+
+def _two(values: Sequence[Any]) -> list[Any]:
+    """One or two values as two, of which the last may be None."""
+    return [*values, None][:2]
+
+
+def _four(values: Sequence[Any]) -> list[Any]:
+    """Up to four values as four, of which the last may be None."""
+    return [*values, *([None] * 4)][:4]
 
 
 def _is_next(value: ir.Value, position: ir.Value) -> bool:

@@ -464,34 +464,36 @@ class _Threader:
 
     def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
-        query, (key, value), g, batch = attended.query, attended.rows, self.geometry, self.facts.batch
-        k_cache, v_cache, k_store, v_store, *others, position, _, active = added
-        count = len(landmark_states(LANDMARKS, g))
-        landmarks, residents = others[:count], others[count:]
+        query, key, g, batch = attended.query, attended.rows[0], self.geometry, self.facts.batch
+        *states, position, _, active = added
+        count = len(self.streams)
+        caches, stores, landmarks, residents = _split(states, [count, count, len(landmark_states(LANDMARKS, g))])
         row = kv.Row(position, position.type).row
-        new_landmarks = self._landmarks_of(key)
-        rows = [self._encoded(key), self._encoded(value)]
-        k_new, v_new = (
-            kv.Update(cache, new, row, active, cache.type).updated
-            for cache, new in zip((k_cache, v_cache), rows, strict=True)
-        )
-        new_rows = zip((k_store, v_store, *landmarks), (*rows, *new_landmarks), strict=True)
+        rows, new_landmarks = [self._encoded(new) for new in attended.rows], self._landmarks_of(key)
+        now = [
+            kv.Update(cache, new, row, active, cache.type).updated for cache, new in zip(caches, rows, strict=True)
+        ]
+        new_rows = zip((*stores, *landmarks), (*rows, *new_landmarks), strict=True)
         stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
-        scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
-        codes, scales = [*stored[2:], None][:2]
+        scores_type = tensor_type([batch, self.heads, stores[0].type.shape[2]], ir.F32Type.get())
+        codes, scales = [*stored[count:], None][:2]
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         if residents:
+            none = [None] * (2 - count)
+            operands = (
+                query, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
+                *(attended.sinks or [None]),
+            )  # fmt: skip
             types = [value.type for value in residents]
-            operands = (query, k_new, scores, *stored[:2], position, active, *residents, *(attended.sinks or [None]))
-            residents = list(kv.Fetch(*operands, self.scale, *types).results)
+            residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
             _, index, *chosen = residents
         else:
-            chosen = stored[:2]
-            index = self._choose(query, k_new, scores, position, active, attended.sinks)
-        out = self._attended(attended, valid, ([k_new, v_new], None), (chosen, index))
-        return out, [k_new, v_new, *stored, *residents]
+            chosen = stored[:count]
+            index = self._choose(query, now[0], scores, position, active, attended.sinks)
+        out = self._attended(attended, valid, (now, None), (chosen, index))
+        return out, [*now, *stored, *residents]
 
     def _choose(
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,

@@ -352,7 +352,7 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: 
 def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
     """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
     assert g.fetch is not None
-    after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident"))
+    after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident") if name in x)
     resident, places, *rows = after
     scoring = scoring.with_sinks(x)
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
@@ -363,8 +363,8 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
             step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
             resident[slot, head], places[slot, head] = map(torch.from_numpy, (step.resident, step.places))
             for place, at in step.rows:
-                for near, store in zip(rows, (x["k_store"], x["v_store"]), strict=True):
-                    near[slot, head, place] = store[slot, head, at]
+                for near, store in zip(rows, ("k_store", "v_store"), strict=False):
+                    near[slot, head, place] = x[store][slot, head, at]
     return after
 
 
@@ -546,13 +546,15 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
     exact, width = g.landmark_bits == PLAIN_BITS, op.results[0].type.shape[3]
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
-        position, active, key, value = x["position"], x["active"], x["new_key"], x["new_value"]
+        position, active, key = x["position"], x["active"], x["new_key"]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
+        new_rows = {side: x[f"new_{side}"] for side in ("key", "value") if f"new_{side}" in x}
         if g.encoded:
-            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
-        ring = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
-        new = {"k_store": key, "v_store": value, **dict(zip(("codes", "scales"), landmark, strict=False))}
+            new_rows = {side: encoded(item, g.row_format) for side, item in new_rows.items()}
+        ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}
+        new = dict(zip(("k_store", "v_store"), new_rows.values(), strict=False))
+        new |= dict(zip(("codes", "scales"), landmark, strict=False))
         stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
             scores = key_scores(x["query"], x["codes"], position, active, scoring, g, types)
@@ -560,17 +562,17 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
         if g.fetch is None:
-            chosen = {"key": stored["k_store"], "value": stored["v_store"]}
+            chosen = dict(zip(new_rows, stored.values(), strict=False))
             index = choose(x["query"], ring["key"], scores, position, active, scoring.with_sinks(x), g, types)
             chosen["index"] = index
         else:
             near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scoring, g, types)
-            chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
+            chosen = dict(zip(("index", "key", "value"), near[1:], strict=False))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
         out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
-        caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
-        return out, *caches, *stored.values(), *near
+        caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)
+        return out, *(updated(x[name], item, row, active) for name, item in caches), *stored.values(), *near
 
     return _named(op, attend)
 

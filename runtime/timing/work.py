@@ -406,14 +406,16 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     _choose_rows(meter, step)
     (batch, heads, _, _), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     valid = meter.valid_rows(ring + step.topk)
-    for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
+    sides = [(step.k_cache, step.new_key, step.k_store), (step.v_cache, step.new_value, step.v_store)]
+    sides = sides if step.v_cache else sides[:1]
+    for cache, new, _ in sides:
         _convert(meter, cache, new, 1, ENCODE_OPS)
         _convert(meter, cache, new, valid, DECODE_OPS)
     _attend(meter, step, batch * heads * valid)
     if meter.staying and not step.fetch:
         chosen = min(step.topk, _candidates(meter, step, meter.shape(step.codes)[2]))
         rows = batch * kv_heads * round(meter.staying * chosen)
-        for store, cache in ((step.k_store, step.k_cache), (step.v_store, step.v_cache)):
+        for cache, _, store in sides:
             meter.read_nearer(store, cache, rows * meter.shape(store)[3])
 
 

@@ -89,7 +89,7 @@ def _check_ring(
     if isinstance(step, sch.FetchRows) and step.fetch < 1:
         refuse(f"it fetches {step.fetch} rows")
     if isinstance(step, sch.QueryAttention):
-        near = {bool(name) for name in (step.resident, step.places, step.k_resident, step.v_resident)}
+        near = {bool(name) for name in (step.resident, step.places, step.k_resident)}
         if near != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
             refuse(f"it chooses {step.topk} rows and fetches {step.fetch}, of {sizes.get('K', 'no')} resident rows")
     if ring > rows:

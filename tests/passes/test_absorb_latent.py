@@ -114,7 +114,7 @@ def test_both_entries_know_the_latent_row(changes: dict[str, str], up: str) -> N
     assert after.count("linalg.contract") == 2
     decode, prefill = after.split("@prefill.layer.0")
     assert "(tensor<3x2x1x3xf32>, tensor<3x1x1x3xf32>, tensor<3x1x1x2xf32>) -> tensor<3x2x1x2xf32>" in decode
-    assert f"tensor<1x1x4x3xf32>, {up}) -> tensor<1x2x4x3xf32>" in prefill
+    assert f"tensor<1x1x4x3xf32>, {up}, tensor<2x3x2xf32>) -> tensor<1x2x4x3xf32>" in prefill
     assert f"first = {1 if changes.get('order') == '%ks, %kn' else 0} : i64" in prefill
     assert "linalg.matmul" not in decode, "what made K and V is still there"
 

@@ -1,5 +1,5 @@
-"""Attention of a prefill chunk over latent rows (`LatentChunkAttention`): as `prefill_attention`, of keys and values that a
-unit makes of a block of rows for its head, where it uses them.
+"""Attention of a prefill chunk over latent rows (`LatentChunkAttention`): as `prefill_attention`, of keys and values
+that a unit makes of a block of rows for its head, where it uses them.
 
 Making a row's key and value takes 2 P (N + Dv) operations a head, and attention to it 2 (D + Dv) for each query: with
 the sizes of DeepSeek-V3 (P 512, N and Dv 128, D 192) as much as 410 queries. So a block of queries is a whole chunk

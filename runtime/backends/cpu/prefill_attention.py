@@ -201,20 +201,20 @@ class Causal:
     def pieces(self) -> dict[str, int]:
         """Bytes of scratch by name: all panels of a block of queries, one block of keys."""
         tiles, panels = self.tiles, self.rows.panels
-        return dict(
-            query=panels * self.rows.panel_bytes,
-            staging=max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
-            positions=panels * tiles.row_bytes,
-            peak=panels * tiles.row_bytes,
-            total=panels * tiles.row_bytes,
-            shrink=panels * tiles.row_bytes,
-            log_sum_exp=panels * tiles.row_bytes,
-            sums=panels * self.panel_sums,
-            scores=tiles.block * tiles.row_bytes,
-            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
-            value=0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
-            decoded=tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
-        )
+        return {
+            "query": panels * self.rows.panel_bytes,
+            "staging": max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
+            "positions": panels * tiles.row_bytes,
+            "peak": panels * tiles.row_bytes,
+            "total": panels * tiles.row_bytes,
+            "shrink": panels * tiles.row_bytes,
+            "log_sum_exp": panels * tiles.row_bytes,
+            "sums": panels * self.panel_sums,
+            "scores": tiles.block * tiles.row_bytes,
+            "key": 0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            "value": 0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
+            "decoded": tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
+        }
 
     @property
     def padded_columns(self) -> int:

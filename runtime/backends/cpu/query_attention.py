@@ -374,7 +374,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 def _sizes(
     step: QueryAttention, operands: dict[str, Meta], features: Features
 ) -> tuple[LandmarkRows | KeyRows, Choice]:
-    rows = (step.query, step.new_key, step.new_value, step.key, step.k_store, step.v_store)
+    values = (step.new_value, step.v_store) if step.v_store else ()
+    rows = (step.query, step.new_key, step.key, step.k_store, *values)
     check_strides(step.kind, operands, (*rows, step.position))
     choice = Choice.of(step, operands, operands[step.codes][0][2], step.topk, features)
     return _landmark_rows(step, operands, choice.group, features), choice
@@ -420,13 +421,13 @@ def _write_new(
     def there(name: str) -> Value:
         return address(f, operands[name], *place, position)
 
-    key, value = (operands[name] for name in (step.new_key, step.new_value))
-    new_key, new_value = (address(f, operand, *place) for operand in (key, value))
-    targets = [
-        (new_key, key, step.k_store, there(step.k_store)),
-        (new_value, value, step.v_store, there(step.v_store)),
-        (new_key, key, step.k_cache, ring_row[1]),
-    ]
+    key = operands[step.new_key]
+    new_key = address(f, key, *place)
+    targets = [(new_key, key, step.k_store, there(step.k_store))]
+    if step.v_store:
+        value = operands[step.new_value]
+        targets.append((address(f, value, *place), value, step.v_store, there(step.v_store)))
+    targets.append((new_key, key, step.k_cache, ring_row[1]))
     if isinstance(rows, KeyRows):
         targets.append((new_key, key, step.codes, there(step.codes)))
     for source, operand, name, target in targets:

@@ -12,7 +12,6 @@ from sscc.ir.schedule import (
     DecodeAttention,
     FetchRows,
     LandmarkScores,
-    LatentChunkAttention,
     ObservationScores,
     QueryAttention,
 )
