@@ -229,7 +229,6 @@ def compress(
     scale: float,
     g: Geometry,
     softmax: Softmax = PLAIN,
-    latent: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -240,22 +239,15 @@ def compress(
         scale: factor on the dot products.
         g: cache geometry.
         softmax: how the products become weights.
-        latent: whether all heads make their K and V of one latent row per position, which is what is cached. All keep
-            the same positions then, those of the largest mean over heads (ours), and their K and V of these positions
-            stand for the rows.
 
     Returns:
-        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64, or [1, topk] of latent
-        rows).
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
     scores = observation_scores(observed, keys, scale, g, softmax)
-    if latent:
-        scores = scores.mean(dim=0, keepdim=True)
     selected = select(pool_scores(scores, g), n, g)
-    of_heads = selected.expand(keys.shape[0], -1)
-    return stored(assemble(keys, of_heads, g), g), stored(assemble(values, of_heads, g), g), selected
+    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention

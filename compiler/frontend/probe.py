@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -211,7 +211,7 @@ def golden_for(
     layout: Layout,
     prompt_file: Path | None,
     tokens: int | None,
-    latent: Container[int] = (),
+    latent: Collection[int] = (),
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
@@ -78,7 +79,7 @@ def test_the_golden_knows_that_heads_keep_the_same_positions(compiled: Compiler,
     golden = artifact.golden()
     assert golden is not None
     names = [name for name in golden.tensors if not name.startswith("logits")]
-    assert names == ["selected.0", "selected.1", "prefill_logits"]
+    assert names == ["latent_cache.0", "selected.0", "latent_cache.1", "selected.1", "prefill_logits"]
     assert golden.tensors["selected.0"].shape == (1, 26)
     replay(Session.from_artifact(artifact), golden).require()
     text = "\n".join(described(inspect_artifact(artifact)))
@@ -96,6 +97,39 @@ def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
     assert (session.prefill(0, prompt) - definition.prefill(prompt)).abs().max() < EXACT
     for token in tokens:
         assert (session.decode({0: token})[0] - definition.decode(token)).abs().max() < EXACT
+
+
+QUERY = {"rows": "indexed", "policy": "query", "landmark_bits": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "int8"},
+        {"rows": "indexed"},
+        QUERY,
+        QUERY | {"dtype": "int8", "fetch": 3},
+        QUERY | {"dtype": "int4", "landmark_bits": 16},
+    ],
+    ids=["int8", "indexed", "query", "query int8 fetch", "query int4 16 bits"],
+)
+def test_rows_in_every_form_are_the_definitions(changes: dict[str, Any], compiled: Compiler) -> None:
+    """Encoded, indexed, chosen by each step, and brought from a store: prefill and steps, natively."""
+    family, geometry = "latent-whole-query", replace(GEOMETRY, **changes)
+    program = compiled(family, geometry)
+    model = AutoModelForCausalLM.from_pretrained(compiled.checkpoint(family), attn_implementation=IMPLEMENTATION)
+    session, definition = native(program), EagerSnapStream(model, geometry, (0, 1))
+    if geometry.by_query:
+        definition = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, (0, 1))
+    prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
+    logits = [(session.prefill(0, prompt), definition.prefill(prompt))]
+    logits += [(session.decode({0: token})[0], definition.decode(token)) for token in tokens]
+    ours, theirs = (torch.stack(side) for side in zip(*logits, strict=True))
+    difference = ours - theirs
+    assert difference.abs().max() < EXACT
+    with torch.no_grad():
+        full = program.model(input_ids=torch.tensor([prompt + tokens])).logits[0, -5:]
+    assert (ours - full)[1:].abs().max() > 100 * EXACT, "compression changed nothing, so this test shows nothing"
 
 
 @pytest.mark.parametrize("family", LATENT)
