@@ -43,7 +43,7 @@ from sscc.runtime.backends.cpu.row_choice import (
     slot_of,
     take_chunk,
 )
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, row_stride
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, ScratchPieces, address, check_strides, row_stride
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 _CHOSEN, _LENGTH = "%chosen", "%length"
@@ -139,12 +139,13 @@ def _encode_queries(
 ) -> None:
     """The group's queries in codes; logits are in units of `scale`, the attention's for natural ones."""
     f, query = context.f, context.operands[step.query]
-    heads = [address(f, query, slot, kv_head * group + head) for head in range(group)]
+    first, stride = address(f, query, slot, kv_head * group), query.strides[1] * SIZES[query.dtype]
     if isinstance(rows, KeyRows):
-        put_queries(f, rows, [(here, query.dtype) for here in heads], at["keys"])
+        put_queries(f, rows, first, stride, query.dtype, at["keys"])
         return
-    for head, here in enumerate(heads):
-        encode_query(f, rows, here, query.dtype, scale, at["query"], at["queries"] + head * rows.query_bytes)
+    with f.loop(0, group) as head:
+        here, target = first + head.index * stride, at["queries"] + head.index * rows.query_bytes
+        encode_query(f, rows, here, query.dtype, scale, at["query"], target)
 
 
 def _score(
