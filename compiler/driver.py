@@ -23,6 +23,7 @@ from sscc.compiler.frontend.admission import (
     check_config,
     check_modules,
     layer_window,
+    longest_context,
     model_context,
     suspicions,
 )
@@ -47,10 +48,12 @@ from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_chec
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.experts import expert_modules
+from sscc.compiler.frontend.frequencies import stretched
 from sscc.compiler.frontend.importer import import_capture
-from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
+from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict, listed_layer_types
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
@@ -97,7 +100,7 @@ class Source:
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
-        constants: computes values by name; called for the constants that the schedule really uses.
+        constants: computes values by name; called where the schedule uses any.
     """
 
     module: ir.Module
@@ -165,7 +168,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program, signature)
-    constants = source.constants()
+    constants = source.constants() if layout_of(program, "constant") else {}
     report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
 
@@ -201,15 +204,15 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     with_weights = options.weights != "none"
     checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
-    context = None
+    context = longest = None
     if config is not None:
-        context = model_context(config)
+        context, longest = model_context(config), longest_context(config)
         check_config(config, options.max_context or context)
-    shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
+    shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
         windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
-        geometry = shape.geometry_of(windows.count(0))
+        geometry = shape.geometry_of(sum(not window for window in windows))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(
@@ -218,6 +221,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         )
     if options.compile_to == "schedule":
         check_chat_template(checkpoint.path, checkpoint.tokenizer)
+    if config is not None and stretched(config, context):
+        logger.warning("sscc: %s", stretched(config, context))
     logger.info("capturing %s", options.model)
     captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
@@ -255,13 +260,13 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
         return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
-    kinds = None if every_layer else find_kinds(model, layer_count(config))
+    kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
         check_windows(prefill, lambda layer: layer_window(config, layer, context))
         check_softcaps(prefill, attention_softcaps(config))
-        check_experts(prefill, expert_modules(model))
+        check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
 
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
@@ -284,7 +289,7 @@ def _from_dump(options: CompileOptions) -> Source:
             logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
         with mlir():
             _note_stored_formats(module, options, checkpoint)
-    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, checkpoint))
+    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, geometry.max_context, checkpoint))
 
 
 def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint: Checkpoint) -> None:
@@ -304,14 +309,15 @@ def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint:
     set_stored_formats(module, formats)
 
 
-def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
+def _dump_constants(facts: ProgramFacts, context: int, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
     """A dump holds no constants: they are computed again from the config, or read from the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)
     if not config:
         raise UsageError("this dump comes from an exported program: give it with --checkpoint for its constants")
-    return config_constants(build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype]))
+    model = build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype])
+    return config_constants(model, context)
 
 
 def _golden(options: CompileOptions, source: Source, program: Program, signature: Signature) -> Golden | None:

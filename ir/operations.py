@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from sscc.ir.geometry import Window
 from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
 
 
@@ -32,8 +33,7 @@ def _chunk(n: Sizes) -> int:
 
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
-    before = min(n["start"], n["window"] - 1) if n["window"] else n["start"]
-    return before + n["C"]
+    return n["start"] - Window(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
 
 
 def _length(n: Sizes) -> int:
@@ -133,13 +133,15 @@ Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
-Window = Annotated[int, Attribute("window")]
+WindowSize = Annotated[int, Attribute("window")]
+WindowStride = Annotated[int | None, Attribute("window_stride")]
 
 
 class SelfAttention(Op):
     """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
-    cache through it. `layer` counts attention operators from 0. With a `window` above 0 a token sees itself and the
-    window - 1 tokens before it."""
+    cache through it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees
+    positions max(p - window + 1, 0) .. p, or where there is a `window_stride`, which is the window, those of its chunk,
+    p - p mod window .. p."""
 
     op = "self_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -150,6 +152,7 @@ class SelfAttention(Op):
     scale: Scale
     softcap: Softcap
     window: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
@@ -179,7 +182,8 @@ class Row(Op):
 
 
 class Validity(Op):
-    """Rows a query at `position` may see: row < min(position + 1, SR), or, of those that a prompt of `prompt_len`
+    """Rows a query at `position` may see: row < min(position + 1, SR), or where the geometry has a window that moves by
+    all of itself (SR rows) row <= position mod SR; or, of those that a prompt of `prompt_len`
     tokens has filled, SR <= row < SR + valid_topk with valid_topk = min(max(prompt_len - SR, 0), R - SR); none
     for a slot that is not active."""
 
@@ -273,7 +277,8 @@ class CachedAttention(Op):
 @dataclass(frozen=True)
 class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
-    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read;
+    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p, or p - p mod window .. p where that
+    moves by all of itself (`window_stride`). Rows from start + C on are not read;
     rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where nobody wants it) is that of each
     query's scores over what it sees, a learned sink included. Positions from `length` on are padding, for which nothing
     is defined.
@@ -288,9 +293,10 @@ class CausalAttention(Op):
     length: Length
     scale: Scale
     log_sum_exp: ChunkSums = ""
-    window: Window = 0
+    window: WindowSize = 0
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
 
 
 @dataclass(frozen=True)
@@ -540,7 +546,8 @@ class DecodeAttention(Op):
     b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
     of `key` and `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows
     keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row < SR + max(prompt_len[b] - SR, 0), SR = sink +
-    recent. A slot that is not active writes nothing and returns zeros.
+    recent; where there is a `window_stride`, which is SR, row <= p mod SR. A slot that is not active writes nothing and
+    returns zeros.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
@@ -567,6 +574,7 @@ class DecodeAttention(Op):
     segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
 
 
 @dataclass(frozen=True)
@@ -684,9 +692,10 @@ class ChunkAttention(Op):
     length: Length
     scale: Scale
     log_sum_exp: ChunkSums = ""
-    window: Window = 0
+    window: WindowSize = 0
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
 
 
 @dataclass(frozen=True)
@@ -713,7 +722,6 @@ class LatentChunkAttention(Op):
     scale: Scale
     first: Annotated[int, Attribute()]
     log_sum_exp: ChunkSums = ""
-    window: Window = 0
 
 
 OPERATIONS: tuple[type[Op], ...] = (

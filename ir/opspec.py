@@ -315,8 +315,9 @@ class OpSpec:
         return tuple(name for name, attribute in self.attributes.items() if attribute.optional)
 
     def settings(self, step: Op) -> dict[str, int]:
-        """The values of a step's whole-numbered attributes."""
-        return {name: getattr(step, name) for name in self.attributes if self.kind(name) is int}
+        """The values of a step's whole-numbered attributes, of those that it has."""
+        values = {name: getattr(step, name) for name in self.attributes if self.kind(name) in (int, int | None)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""

@@ -91,6 +91,7 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
+from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
 from sscc.ir.sizes import dense_strides
@@ -112,8 +113,7 @@ class AbsorbLatent(Pass):
         for function in functions(module):
             if LAYER in function.attributes:
                 attention = attention_of(function)
-                window = kv.window_of(attention)
-                latent = None if 0 < window < geometry.max_context else _latent_of(attention)
+                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
@@ -294,10 +294,15 @@ class _Latent:
         return self.depth, self.parts, *where
 
 
+def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
+    """Whether an attention is over all positions, without a cap of scores and without learned sinks."""
+    _, _, _, *sinks = attention.operands
+    windowed = kv.window_of(attention).inside(geometry.max_context)
+    return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
+
+
 def _latent_of(attention: ir.Operation) -> _Latent | None:
-    query, key, value, *sinks = attention.operands
-    if sinks or kv.optional_of(attention, "softcap") is not None:
-        return None
+    query, key, value = attention.operands
     if key.type.shape[1] != query.type.shape[1]:
         return None
     whole = producer(key)

@@ -71,8 +71,9 @@ After, once per layer::
       return %k_cache1, %v_cache1, %selected : ..
 
 Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
-same heads and widths. A layer that attends within a window of fewer positions than the longest sequence keeps exactly
-these, in a ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+same heads and widths. A layer that attends within a window of fewer positions than the longest sequence, which slides
+or is the query's chunk, keeps exactly these, in a ring; the geometry that was asked for governs the others. An
+operation's `kv.group` says whose it is.
 
 When it does not apply: a layer with other than one attention operator, and layers with equal K and V but other queries,
 are refused.
@@ -197,8 +198,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
     for function in layers:
         attention = attention_of(function)
-        window = kv.window_of(attention)
-        window = window if window < geometry.max_context else 0
+        window = kv.window_of(attention).inside(geometry.max_context)
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
         if attended.ups:
@@ -223,7 +223,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         members.setdefault(kinds[layer], []).append(layer)
     groups: list[GroupFacts] = []
     for (window, *_), where in members.items():
-        name = _unlike(f"window{window}" if window else "", {group.name for group in groups})
+        name = _unlike(window.name, {group.name for group in groups})
         groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry))
     return groups
 

@@ -46,6 +46,7 @@ from sscc.ir.target import load_target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests import tiny_configs
+from tests.native import native_session
 from tests.oracles.independent import IndependentSnapStream
 from tests.targets import described
 from tests.tiny_configs import CONTEXT, SIZES, VOCABULARY
@@ -253,6 +254,9 @@ class CompiledModel:
         return TorchSession(
             Session.from_artifact(self.artifact, interpreter="reference", checked=checked, precision=precision)
         )
+
+    def native(self) -> TorchSession:
+        return native_session(self.artifact)
 
     def oracle(self) -> IndependentSnapStream:
         g = self.geometry

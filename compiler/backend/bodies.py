@@ -341,10 +341,13 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
-    sr = e.geometry(op).sink_recent
+    g = e.geometry(op)
+    sr = g.sink_recent
+    passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
     program = [
         ("row", "index", [1], "i64"),
-        ("length", "addi", ["in0", 1], "i64"),
+        *passed,
+        ("length", "addi", ["passed" if passed else "in0", 1], "i64"),
         ("filled", "minsi", ["length", sr], "i64"),
         ("in_window", "cmpi_slt", ["row", "filled"], "i1"),
         ("after", "cmpi_sge", ["row", sr], "i1"),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 
 # -------------------------------------------------------------------------------------------------- the softmax
 
@@ -53,6 +53,7 @@ class Softmax:
 
 
 PLAIN = Softmax()
+EVERY_POSITION = Window()
 
 # ------------------------------------------------------------------------------------------- rows and validity
 
@@ -84,10 +85,13 @@ def valid_rows(position: int, valid_topk: int, g: Geometry) -> Tensor:
     """Which rows the query at `position` sees, its own token included: [R] bool.
 
     ``row < min(position + 1, SR)`` or ``SR <= row < SR + valid_topk`` (SnapStream section 3). The order inside the
-    ring does not matter: keys carry their own rotation.
+    ring does not matter: keys carry their own rotation. Where the query sees its chunk alone, whose size is that of
+    the ring, those of its chunk: ``row <= position mod recent``.
     """
     rows = torch.arange(g.budget)
     written = rows < min(position + 1, g.sink_recent)
+    if g.sees.chunked:
+        written = rows <= position % g.recent
     selected = (rows >= g.sink_recent) & (rows < g.sink_recent + valid_topk)
     return written | selected
 
@@ -275,10 +279,10 @@ def cached_attention(
 
 
 def causal_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0, softmax: Softmax = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: Window = EVERY_POSITION, softmax: Softmax = PLAIN
 ) -> Tensor:
-    """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window above 0
-    the last `window` of these (Mistral, arXiv 2310.06825).
+    """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window the last
+    `window.size` of these (Mistral, arXiv 2310.06825), or those of its chunk of so many (Llama 4).
 
     Args:
         q: [H, n, D].
@@ -292,8 +296,11 @@ def causal_attention(
     """
     n = q.shape[1]
     seen = torch.ones(n, n, dtype=torch.bool).tril()
-    if window:
-        seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window)
+    if window.chunked:
+        chunk = torch.arange(n) // window.size
+        seen &= chunk[:, None] == chunk[None, :]
+    elif window:
+        seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window.size)
     return _attention(q, k, v, seen, scale, softmax)
 
 

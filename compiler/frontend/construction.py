@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
+from sscc.compiler.frontend.counted_positions import CountedPositions
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
+from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention, run_within
+from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
@@ -38,11 +42,33 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
+    _keep_in_f32(model, dtype)
     if not type(model)._supports_attention_backend:
         recognise_attention(model)
+    if stacked_experts(model):
+        run_within(model, lambda ids, positions: ExpertRecogniser())
+    run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
     built: torch.nn.Module = model.eval()
     return built
+
+
+def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives f32 to the parameters and buffers that transformers keeps so when it loads a checkpoint in `dtype`
+    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers choose: bf16 would round it to
+    other choices. A model that is built of a config alone lacks that."""
+    plan = model._get_dtype_plan(dtype)
+    if not plan:
+        return
+    kept, _, _ = build_glob_alternation(list(plan))
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None and kept.search(prefix + name):
+                module._parameters[name] = torch.nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and kept.search(prefix + name):
+                module._buffers[name] = buffer.float()
 
 
 def _with_our_attention(
@@ -104,6 +130,22 @@ def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTra
     """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
     with _building(config), _parameters_on_meta(), torch.device("meta"):
         return _from_config(config)
+
+
+def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:
+    """The paths of modules of a model that a text alone does not run (encoders of images, say); none where it cannot be
+    told without values."""
+    skeleton = build_skeleton(config).eval()
+    paths = {module: name for name, module in skeleton.named_modules()}
+    idle = set(paths.values())
+    for module in paths:
+        module.register_forward_pre_hook(lambda module, args: idle.discard(paths[module]))
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # which models take for an export
+            skeleton(input_ids=torch.zeros(1, 4, dtype=torch.long, device="meta"), use_cache=False)
+    except Exception:  # a model that looks at what it computes, which here are no numbers
+        return frozenset()
+    return frozenset(idle)
 
 
 def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> transformers.PreTrainedModel:
@@ -193,6 +235,8 @@ def _parameters_on_meta() -> Iterator[None]:
             raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+            # transformers draws no random numbers for it, which takes half the time of building a model.
+            param._is_hf_initialized = True  # type: ignore[attr-defined]
         original(module, name, param)
 
     torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]

@@ -8,7 +8,8 @@ the first for all layers in between. A layer that differs in anything that is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,19 +21,26 @@ _IDENTITY = frozenset({"layer_idx", "layer_id", "layer_number"})
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
-def find_kinds(model: torch.nn.Module, layers: int) -> LayerKinds | None:
-    """The kinds of the `layers` decoder layers of `model`; None where they are not one ModuleList of that length,
-    or where nothing would be saved."""
+def layer_stack(model: torch.nn.Module, layers: int) -> tuple[str, torch.nn.ModuleList] | None:
+    """The path of the `layers` decoder layers of `model`, and they; None where they are not one ModuleList."""
     stacks = [
         (path, module)
         for path, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers
     ]
-    if len(stacks) != 1:
+    return stacks[0] if len(stacks) == 1 else None
+
+
+def find_kinds(model: torch.nn.Module, layers: int, types: Sequence[str] = ()) -> LayerKinds | None:
+    """The kinds of the `layers` decoder layers of `model`; None where they are no `layer_stack`, or where nothing would
+    be saved. `types` is what the config calls each layer, if it does: a layer may have no other sign of it."""
+    found = layer_stack(model, layers)
+    if found is None:
         return None
-    path, stack = stacks[0]
+    path, stack = found
     first: dict[Any, int] = {}
-    kinds = LayerKinds(path, tuple(first.setdefault(_signature(layer), index) for index, layer in enumerate(stack)))
+    signs = [(_signature(layer), *types[index : index + 1]) for index, layer in enumerate(stack)]
+    kinds = LayerKinds(path, tuple(first.setdefault(sign, index) for index, sign in enumerate(signs)))
     return kinds if len(kinds.captured) < layers else None
 
 
@@ -63,6 +71,8 @@ def _value(value: Any) -> Any:
         return (tuple(value.shape), value.dtype, value.detach().contiguous().reshape(-1).tolist().__repr__())
     if isinstance(value, torch.nn.Module):
         return _signature(value)
+    if isinstance(value, functools.partial):  # an activation with its settings: each layer has an object of its own
+        return (functools.partial, _value(value.func), _value(value.args), _value(sorted(value.keywords.items())))
     return id(value)
 
 

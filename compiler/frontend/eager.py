@@ -30,7 +30,7 @@ from sscc.compiler.frontend.query_selection import (
     query_attention,
 )
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 from sscc.ir.landmarks import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
@@ -121,7 +121,7 @@ class EagerSnapStream:
         return self._run(self._decode_layer, [token], at)
 
     def _decode_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> Tensor:
         if layer not in self.latent:
             return self._attend(q, k, v, layer, scale, softmax)
@@ -146,7 +146,7 @@ class EagerSnapStream:
             self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
 
     def _prefill_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> Tensor:
         if layer not in self.latent:
             keys, values = self._keep(q, k, v, layer, scale, window, softmax)
@@ -160,7 +160,7 @@ class EagerSnapStream:
         return algorithm.causal_attention(q[0], keys, values, scale, window, softmax)[None]
 
     def _keep(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> tuple[Tensor, Tensor]:
         """Keeps what a layer is to keep of a prompt; gives the rows [Hkv, n, ..] that prefill attends to."""
         g = self._next_geometry(layer, window)
@@ -170,7 +170,7 @@ class EagerSnapStream:
         self.selected.append(selected)
         return k[0], v[0]
 
-    def _next_geometry(self, layer: int, window: int) -> Geometry:
+    def _next_geometry(self, layer: int, window: Window) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
         if layer != len(self.geometries):
             raise UnsupportedError(
@@ -231,7 +231,7 @@ class EagerQuerySelection(EagerSnapStream):
         return super().prefill(prompt)
 
     def _keep(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> tuple[Tensor, Tensor]:
         if window:
             self.landmarks.append(None)

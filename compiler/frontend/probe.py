@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from pathlib import Path
 
 import torch
-import transformers
 from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
+from sscc.compiler.frontend.construction import set_attention
 from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
+from sscc.compiler.frontend.headless import Headed, around
+from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry, Window
 from sscc.ir.levels import ProgramFacts
-from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
-from sscc.runtime.quantization import round_trip
 from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
@@ -35,64 +34,12 @@ PROBE_SEED = 0
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
-    """The untouched transformers model with the checkpoint's weights, calling our attention operator.
-
-    Weights that have `dtype` already stay memory-mapped.
-
-    Args:
-        window: that sliding windows are cut down to; None leaves them.
-    """
-    assert checkpoint.config is not None
-    config = checkpoint.config
-    if window is not None and getattr(config, "sliding_window", None) is not None:
-        config = copy.deepcopy(config)
-        config.sliding_window = min(config.sliding_window, window)
-    model = build_model(config, dtype)
-    held = checkpoint.names()
-    names = sorted(set(canonical_names(model).values()) & held.keys())
-    state = {name: checkpoint.tensor(name).to(dtype) for name in names}
-    model.load_state_dict(state, strict=False, assign=True)
-    if isinstance(model, transformers.PreTrainedModel):
-        model.tie_weights()
-    left = [name for name, parameter in model.named_parameters() if parameter.device.type == "meta"]
-    if left:
-        raise InputError(f"{checkpoint.path} lacks {len(left)} parameters, the first is {left[0]!r}")
-    return model.requires_grad_(False)
-
-
-def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoint) -> None:
-    """Replaces the parameters that `layout` has quantised by what they stand for, in their own dtype. Those that the
-    checkpoint stores in the same format are that already.
-
-    An embedding whose rows are looked up keeps its own, also where the head, which is tied to it, is quantised.
-    """
-    encodings = {
-        source: Encoding.parse(stack.encoding)
-        for stack in layout.values()
-        if stack.encoding
-        for source in stack.sources
-        if not checkpoint.stores(source, Encoding.parse(stack.encoding))
-    }
-    plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
-    canonical = canonical_names(model)
-    names = {id(parameter): canonical[name] for name, parameter in model.named_parameters()}
-    replaced: dict[str, torch.nn.Parameter] = {}
-    for module in model.modules():
-        for slot, parameter in list(module.named_parameters(recurse=False)):
-            name = names[id(parameter)]
-            if name not in encodings or (name in plain and isinstance(module, torch.nn.Embedding)):
-                continue
-            if name not in replaced:
-                values = round_trip(parameter.detach().float().numpy(), encodings[name])
-                replaced[name] = torch.nn.Parameter(torch.from_numpy(values).to(parameter.dtype), requires_grad=False)
-            setattr(module, slot, replaced[name])
-
-
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
     """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
-    The text is longer than a sliding window, which is cut down for that.
+    The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
+
+    Of a text decoder that is a model without a head, the untouched model is the composite one on this text alone.
 
     A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
     that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
@@ -124,22 +71,26 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         model = checkpoint.program.module()
         forward = plain_forward(model)
     else:
-        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1))
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
         forward = _every_position(model)
-    with torch.no_grad(), context_limit(limit):
+    with torch.no_grad(), context_limit(limit), fixed_frequencies(model, ids.shape[1]):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
         pieces = _in_pieces(forward, ids)
-        if checkpoint.program is None:
+    if checkpoint.program is None:
+        with torch.no_grad():
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
-            theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
-            difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
-            if difference:
-                return (
-                    "captured with sscc's attention, the model computes something else than untouched: over "
-                    f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
-                )
+            if isinstance(model, Headed):
+                theirs = around(model)(input_ids=ids, use_cache=False).logits.float()
+            else:
+                theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
+        difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
+        if difference:
+            return (
+                "captured with sscc's attention, the model computes something else than untouched: over "
+                f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
+            )
     difference = _difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
     if difference:
         return (
@@ -186,7 +137,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
@@ -235,8 +186,8 @@ def golden_for(
         prompt = _tokenize(checkpoint, prompt_file)
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
-        model = load_model(checkpoint, dtype)
-        quantize_model(model, layout, checkpoint)
+        model = load_model(checkpoint, dtype, layout=layout)
+        fix_frequencies(model, geometry.max_context)
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None

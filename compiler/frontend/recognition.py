@@ -13,7 +13,8 @@ cap, a mask of the model's own) is attention no longer, and the model is refused
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,17 +140,13 @@ def recognise_attention(model: Any) -> None:
     """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
     implementation is one of ours."""
     running: list[AttentionRecogniser] = []
-    original = model.forward
 
-    @functools.wraps(original)
-    def forward(*args: Any, **keywords: Any) -> Any:
-        if model.config._attn_implementation not in (IMPLEMENTATION, WRITTEN_OUT):
-            return original(*args, **keywords)
-        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
+    @contextmanager
+    def recognising(ids: Tensor, positions: Tensor | None) -> Iterator[None]:
         running.append(AttentionRecogniser(ids.shape[0]))
         try:
             with running[-1]:
-                return original(*args, **keywords)
+                yield
         finally:
             running.pop()
 
@@ -163,6 +160,22 @@ def recognise_attention(model: Any) -> None:
     for stack in _stacks(model):
         for layer, module in enumerate(stack):
             module.register_forward_pre_hook(enter(layer))
+    run_within(model, recognising)
+
+
+def run_within(model: Any, context: Callable[[Tensor, Tensor | None], AbstractContextManager[Any]]) -> None:
+    """Lets a model of transformers run within what `context` makes of its ids [b, s] and positions, as long as its
+    attention implementation is one of ours: so that set to another one, it is what transformers has."""
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **keywords: Any) -> Any:
+        if model.config._attn_implementation not in (IMPLEMENTATION, WRITTEN_OUT):
+            return original(*args, **keywords)
+        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
+        with context(ids, keywords.get("position_ids")):
+            return original(*args, **keywords)
+
     model.forward = forward
 
 

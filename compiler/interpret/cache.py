@@ -21,7 +21,7 @@ from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Window
 from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
@@ -56,6 +56,8 @@ def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) 
     """Which rows the query at `position` [B] may see: [B, R] i1."""
     row = torch.arange(g.budget)
     filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
+    if g.window_stride:
+        filled = filled.minimum(position.remainder(g.window_stride)[:, None] + 1)
     picked = torch.clamp(prompt_len - g.sink_recent, 0, g.topk)[:, None]
     selected = (row >= g.sink_recent) & (row < g.sink_recent + picked)
     return ((row < filled) | selected) & active[:, None]
@@ -161,16 +163,16 @@ def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: int, types: Types,
+    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: Window, types: Types,
     row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
-    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
-    `window` unless that is 0, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
+    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees those of
+    `window`, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
     if window:
-        hidden |= row <= position - window
+        hidden |= row < torch.tensor([[window.first(p)] for p in range(start, end)])
     k, v = (decoded(rows[0, :, :end], row_format) for rows in (key, value))
     out, sums = attention(query[0], k, v, scoring, hidden, types)
     return out[None], sums[None]
@@ -416,7 +418,7 @@ def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     return _named(
         op,
         lambda x: causal_attention(
-            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.window, types, _format(g)
+            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.sees, types, _format(g)
         ),
     )
 
@@ -484,7 +486,7 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
         if g.encodes_prompts:
             key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
-        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.window, types, _format(g)), k, v
+        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, _format(g)), k, v
 
     return _named(op, chunk)
 
@@ -507,7 +509,7 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
         rows = appended(x["latent_scratch"], encoded(new, g.row_format) if g.encodes_prompts else new, start)
         numbers = decoded(rows[0, 0], _format(g))
         k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
-        return *causal_attention(x["query"], k, v, start, scoring, g.window, types), rows
+        return *causal_attention(x["query"], k, v, start, scoring, g.sees, types), rows
 
     return _named(op, chunk)
 

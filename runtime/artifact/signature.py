@@ -157,7 +157,8 @@ def _in_words(group: LayerGroup, layers: int) -> str:
     which = "all layers" if len(group.layers) == layers else f"{len(group.layers)} of {layers} layers"
     heads = group.heads_in_words("/")
     if g.window:
-        return f"{which}: {heads}, the last {g.window} rows (sliding window)"
+        what = f"the rows of a chunk of {g.window}" if g.sees.chunked else f"the last {g.window} rows (sliding window)"
+        return f"{which}: {heads}, {what}"
     if g.layer_topk:
         return (
             f"{which}: {heads}, {min(group.budgets)} to {max(group.budgets)} rows: sink {g.sink}, recent {g.recent}, "

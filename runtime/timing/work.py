@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.geometry import Window
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
@@ -421,9 +422,12 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
-    pairs = _triangle(start + chunk) - _triangle(start)
-    if step.window:  # a query at p sees min(p + 1, window) positions
-        pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
+    end, window = start + chunk, _window(step)
+    pairs = _triangle(end) - _triangle(start)
+    if window.chunked:
+        pairs = _in_chunks(end, window.size) - _in_chunks(start, window.size)
+    elif window:  # a query at p sees min(p + 1, window) positions
+        pairs -= _triangle(max(end - window.size, 0)) - _triangle(max(start - window.size, 0))
     _attend(meter, step, heads * pairs)
 
 
@@ -451,8 +455,18 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
 
 def _seen(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> int:
     """Rows of a prompt that the queries of a chunk attend to."""
-    start = meter.scalar(step.start)
-    return (min(start, step.window - 1) if step.window else start) + meter.shape(step.query)[2]
+    start, window = meter.scalar(step.start), _window(step)
+    return start - window.first(start) + meter.shape(step.query)[2]
+
+
+def _window(step: CausalAttention | ChunkAttention | LatentChunkAttention) -> Window:
+    """Which positions a query sees."""
+    return Window() if isinstance(step, LatentChunkAttention) else Window(step.window, step.window_stride or 1)
+
+
+def _in_chunks(n: int, size: int) -> int:
+    """The positions that the first `n` queries see together, each those of its chunk up to itself."""
+    return n // size * _triangle(size) + _triangle(n % size)
 
 
 def _triangle(n: int) -> int:

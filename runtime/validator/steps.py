@@ -37,8 +37,12 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it scores with recent {step.recent}")
     if isinstance(step, sch.LatentChunkAttention) and (misfit := latent_misfit(sizes, step.first)):
         refuse(f"its {misfit}")
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention | sch.LatentChunkAttention) and step.window < 0:
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
         refuse(f"it attends within a window of {step.window} positions")
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention | sch.DecodeAttention):
+        window = step.sink + step.recent if isinstance(step, sch.DecodeAttention) else step.window
+        if step.window_stride is not None and (step.window_stride != window or window < 1):
+            refuse(f"its window of {window} positions moves in steps of {step.window_stride}")
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     softcap = getattr(step, "softcap", None)

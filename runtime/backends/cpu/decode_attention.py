@@ -241,6 +241,8 @@ def _visible(unit: Unit, step: DecodeAttention, topk: int) -> tuple[Value, Value
     report_index(f, unit.of_slot(step.active).ne(0) & (position < 0))
     seen = f.select(unit.of_slot(step.active).ne(0), f.max(position + 1, 0), 0)
     written = f.min(seen, size)
+    if step.window_stride is not None:  # of the ring a query sees its chunk
+        written = f.min(written, f.max(position, 0) % step.window_stride + 1)
     chosen = f.min(f.max(unit.of_slot(step.prompt_len) - size, 0), topk)
     total = written + f.select(seen.eq(0), 0, chosen)
     part = f.ceildiv(f.ceildiv(total, unit.attention.splits), LANES) * LANES

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sscc.ir.geometry import Window
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
@@ -27,6 +28,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     AttentionTiling,
     QueryRows,
     bounds_kernel,
+    last_unseen,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -134,7 +136,7 @@ class Causal:
         length: the scalar that says where padding begins.
         log_sum_exp: where that of every query goes; "" where nobody wants it.
         sinks: the logits of learned sinks; None where there are none.
-        window: how many positions a query sees, its own included; 0 where it sees all before it.
+        window: which positions a query sees.
     """
 
     names: tuple[str, str, str, str]
@@ -153,7 +155,7 @@ class Causal:
     queries: int
     rows: QueryRows
     operands: dict[str, Meta]
-    window: int
+    window: Window
 
     @classmethod
     def of(
@@ -178,7 +180,8 @@ class Causal:
         names = (step.query, key, value, step.out)
         places = (step.start, step.length, step.log_sum_exp, step.sink_logits)
         sizes = (kv_heads, group, chunk, limit, depth, columns)
-        return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, step.window)
+        window = Window(step.window, step.window_stride or 1)
+        return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, window)
 
     @property
     def blocks(self) -> int:
@@ -307,7 +310,7 @@ class QueryBlock:
         self._pack_queries()
         self._reset()
         limit = self.start + self.first + self.count
-        reached = f.max(self.start + self.first - (a.window - 1), 0) if a.window else f.constant(0)
+        reached = f.max(last_unseen(self.start + self.first, a.window) + 1, 0) if a.window else f.constant(0)
         with f.loop(reached, limit, a.tiles.block) as block:
             self._keys(block.index, limit)
         self._write()
@@ -360,7 +363,7 @@ class QueryBlock:
             seen = self._position(positions, a.tiles.panel - 1) + 1 - first
             some = seen > 0
             if a.window:
-                some = some & (first + used > self._position(positions, 0) - (a.window - 1))
+                some = some & (first + used - 1 > last_unseen(self._position(positions, 0), a.window))
             with f.when(some):
                 self._panel(panel.index, first, last, f.min(seen, used), key, value)
 
@@ -413,7 +416,8 @@ class QueryBlock:
             f.call(bounds_kernel(module, tiles, a.scoring), scores, keys)
         hidden = first + keys - 1 > self._position(self.at["positions"] + place, 0)
         if a.window:
-            hidden = hidden | (first < self._position(self.at["positions"] + place, tiles.panel - 1) - (a.window - 1))
+            newest = self._position(self.at["positions"] + place, tiles.panel - 1)
+            hidden = hidden | (first <= last_unseen(newest, a.window))
         with f.when(hidden):
             f.call(mask_kernel(module, tiles, a.window), scores, first, keys, self.at["positions"] + place)
         peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))

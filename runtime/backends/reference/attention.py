@@ -87,6 +87,7 @@ def decode_attention(
     recent: int,
     scale: float,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `DecodeAttention` (shapes there).
@@ -97,7 +98,8 @@ def decode_attention(
     check_rows(row[active], key.shape[2])
     new_key = as_stored(new_key, k_cache)
     counts = [key.shape[2], *(segment.count for segment in segments)]
-    masks = _valid(position, prompt_len, active, sum(counts), sink + recent).split(counts, 1)
+    ring = (sink + recent, window_stride)
+    masks = _valid(position, prompt_len, active, sum(counts), *ring).split(counts, 1)
     more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
     keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
     values = None
@@ -111,11 +113,14 @@ def decode_attention(
         update_rows(v_cache, new_value, row, active)
 
 
-def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
-    """Which rows each slot sees, [B, rows]: written sinks and ring rows, and as many selected ones as its prompt has
-    tokens beyond them; none if not active."""
+def _valid(
+    position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int, stride: int | None
+) -> Tensor:
+    """Which rows each slot sees, [B, rows]: written sinks and ring rows, where there is a stride those of its chunk,
+    and as many selected ones as its prompt has tokens beyond them; none if not active."""
     row = torch.arange(rows)
-    written = row < (position + 1).clamp(max=sink_recent)[:, None]
+    newest = position if stride is None else torch.remainder(position, stride)
+    written = row < (newest + 1).clamp(max=sink_recent)[:, None]
     selected = (row >= sink_recent) & (row < prompt_len[:, None])
     return (written | selected) & active[:, None]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.geometry import Window
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -29,6 +30,7 @@ def causal_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
@@ -45,8 +47,8 @@ def causal_attention(
     def rows(begin: int, end: int) -> tuple[Tensor, ...]:
         return tuple(numbers(side[0, :, begin:end], dim).to(wide) for side, dim in sides)
 
-    scoring = Scoring(scale, softcap, sink_logits)
-    softmax = _attend(query, key.shape[1], rows, out.shape[-1], start, scoring, window, wide)
+    scoring, sees = Scoring(scale, softcap, sink_logits), Window(window, window_stride or 1)
+    softmax = _attend(query, key.shape[1], rows, out.shape[-1], start, scoring, sees, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -77,6 +79,7 @@ def chunk_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
@@ -88,7 +91,7 @@ def chunk_attention(
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
     causal_attention(
         query, k_scratch, v_scratch, out, sink_logits, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
-        window=window, softcap=softcap, wide=wide,
+        window=window, softcap=softcap, window_stride=window_stride, wide=wide,
     )  # fmt: skip
 
 
@@ -105,7 +108,6 @@ def latent_chunk_attention(
     length: int,
     scale: float,
     first: int,
-    window: int,
     wide: torch.dtype,
 ) -> None:
     """The step `LatentChunkAttention` (shapes there); rows that are padding keep their bytes. Keys and values are
@@ -125,7 +127,7 @@ def latent_chunk_attention(
         columns = shared.to(query.dtype).to(wide).expand(own.shape[0], *shared.shape).tensor_split([first], 2)
         return torch.cat([columns[0], own, columns[1]], 2), values
 
-    softmax = _attend(query, query.shape[1], rows, out.shape[-1], start, Scoring(scale), window, wide)
+    softmax = _attend(query, query.shape[1], rows, out.shape[-1], start, Scoring(scale), Window(), wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -146,17 +148,18 @@ def _attend(
     width: int,
     start: int,
     scoring: Scoring,
-    window: int,
+    sees: Window,
     wide: torch.dtype,
 ) -> RunningSoftmax:
     """The softmax of queries [1, Hkv * G, C, D] over key rows 0 .. start + C - 1, each up to its own position, and
-    where there is a window over the last `window` of these. `rows` gives rows begin .. end - 1 of K and V,
+    where there is a window over those of it. `rows` gives rows begin .. end - 1 of K and V,
     [Hkv, end - begin, ..] of `wide`; `width` numbers are in one of V."""
     _, heads, chunk, depth = query.shape
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide, scoring.sinks_of(kv_heads, chunk))
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
-    reached = max(start - window + 1, 0) if window else 0
+    reached = sees.first(start)
+    firsts = positions - positions % sees.stride + sees.stride - sees.size
     for begin, end in tiles(start + chunk):
         if end <= reached:
             continue
@@ -165,7 +168,7 @@ def _attend(
         scores = scoring.scores(queries @ key.transpose(-1, -2))
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
-        if window:
-            scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
+        if sees:
+            scores.masked_fill_(torch.arange(begin, end) < firsts, -torch.inf)
         softmax.add(scores, value)
     return softmax

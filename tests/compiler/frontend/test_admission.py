@@ -269,6 +269,10 @@ def test_the_boundaries_of_windows() -> None:
     check_config(tiny("gpt_neo", window_size=128, **layers), 128)
     with pytest.raises(UnsupportedError, match="window_size = 127, less than max-context 128"):
         check_config(tiny("gpt_neo", window_size=127, **layers), 128)
+    check_config(tiny("gemma2", sliding_window=64, sliding_window_size=64), 128)  # as Gemma 2 is published
+    for changes in ({"sliding_window": 63}, {"layer_types": ["full_attention"] * 2}):
+        with pytest.raises(UnsupportedError, match="sliding_window_size = 64, less than max-context 128"):
+            check_config(tiny("gemma2", **{"sliding_window": 64, "sliding_window_size": 64} | changes), 128)
 
 
 def test_the_boundaries_of_longrope() -> None:

@@ -54,7 +54,7 @@ def reference(tensors: dict[str, torch.Tensor], step: LatentChunkAttention, **sc
     t = {name: x.clone() if name == "rows" and x.dtype is torch.int8 else x.double() for name, x in tensors.items()}
     prompt.latent_chunk_attention(
         t["query"], t["new"], t["rows"], t["k_up"], t["v_up"], t["out"], log_sum_exp=t["sums"], scale=step.scale,
-        first=step.first, window=step.window, wide=torch.float64, **scalars,
+        first=step.first, wide=torch.float64, **scalars,
     )  # fmt: skip
     return t
 
