@@ -25,6 +25,7 @@ from sscc.compiler.frontend.admission import (
     layer_window,
     longest_context,
     model_context,
+    shared_layers,
     suspicions,
 )
 from sscc.compiler.frontend.capture import (
@@ -81,7 +82,7 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
-from sscc.passes.repeat_layers import LayersDiffer
+from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of
@@ -211,7 +212,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
-        windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
+        keeping = range(layer_count(config) - shared_layers(config))
+        windows = [layer_window(config, layer, context) for layer in keeping]
         geometry = shape.geometry_of(sum(not window for window in windows))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
@@ -335,6 +337,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_prompt_file,
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
+        signature.plan.sources,
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
 
 
@@ -33,7 +33,7 @@ def _chunk(n: Sizes) -> int:
 
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
-    return n["start"] - Window(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
+    return n["start"] - Span(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
 
 
 def _length(n: Sizes) -> int:
@@ -170,6 +170,23 @@ class LatentAttention(Op):
     layer: Annotated[int, Attribute()]
     scale: Scale
     first: Annotated[int, Attribute()]
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
+class SharedAttention(Op):
+    """`SelfAttention` of a layer that makes no K and V of its own, but attends to those of layer `shares`, which stands
+    before it (Gemma 3n and Gemma 4; arXiv 2405.12981 is an earlier use). D is the width of that layer's keys."""
+
+    op = "shared_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    sink_logits: SinkLogits
+    layer: Annotated[int, Attribute()]
+    shares: Annotated[int, Attribute()]
+    scale: Scale
+    softcap: Softcap
+    window: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
@@ -725,7 +742,8 @@ class LatentChunkAttention(Op):
 
 
 OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, LatentAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention),
+    *(SelfAttention, LatentAttention, SharedAttention, Row, UpdateRows, QuantizeRows, Validity),
+    *(CachedAttention, CausalAttention),
     *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(ExpertProduct, TopK),

@@ -35,9 +35,11 @@ from sscc.compiler.frontend.model_config import (
 )
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
-_EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
+# In the name of a parameter. A router alone may choose something else (Gemma 3n's, among modalities).
+_EXPERTS = re.compile(r"(^|\.)\w*(experts?|moe)\.", re.IGNORECASE)
+_ROUTERS = re.compile(r"(^|\.)\w*router\.", re.IGNORECASE)
 STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
 FULL_LAYERS = frozenset({"full_attention", "attention"})
@@ -103,12 +105,13 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
+    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
-    sparse = (name for name in names if _EXPERTS.search(name) and not name.startswith(blocks))
+    others = (name for name in names if not name.startswith(blocks))
+    sparse = (name for name in others if _EXPERTS.search(name) or (numbers and _ROUTERS.search(name)))
     bypassing = next(sparse, None)
     if bypassing is None:
         return
-    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
     fields = f" ({', '.join(numbers[:3])})" if numbers else ""
     raise UnsupportedError(
         f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
@@ -182,10 +185,6 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     holders: list[Any] = [config, getattr(config, "attn_config", None)]
     if any(getattr(holder, "alibi", None) for holder in holders):
         yield "ALiBi position biases (alibi)"
-    shared = getattr(config, "num_kv_shared_layers", None)
-    if shared:
-        layers = getattr(config, "num_hidden_layers", shared)
-        yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
     if cls._is_stateful and not set(listed_layer_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
 
@@ -219,15 +218,28 @@ def _window(window: Any, where: str) -> Iterator[str]:
         yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
 
 
-def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Window:
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
     """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
     size = attention_chunk(config, layer)
     if size is not None:
-        return Window(size, size).inside(max_context)
+        return Span(size, size).inside(max_context)
     window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
     if window is None or not getattr(config, "use_sliding_window", True):
-        return Window()
-    return Window(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Window()
+        return Span()
+    return Span(int(window)).inside(max_context) if not types or types[layer] == SLIDING else Span()
+
+
+def shared_layers(config: PreTrainedConfig) -> int:
+    """How many of a config's layers, the last ones, attend to the K and V of earlier ones (num_kv_shared_layers).
+
+    Raises:
+        InputError: a number that is none, or leaves no layer before them.
+    """
+    shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
+    if type(shared) is not int or not 0 <= shared < max(layers, 1):
+        least = f"it must be a number below the {layers} layers"
+        raise InputError(f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, {least}")
+    return shared
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:

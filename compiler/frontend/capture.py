@@ -25,11 +25,12 @@ from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
@@ -200,7 +201,8 @@ def _export(
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
-            program = torch.export.export(entry, args, strict=False)
+            with NumberFolding():
+                program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
@@ -358,7 +360,7 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
     )
 
 
-def check_windows(captured: Captured, windows: Callable[[int], Window]) -> None:
+def check_windows(captured: Captured, windows: Callable[[int], Span]) -> None:
     """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
     its own, which captured attention does not get.
 
@@ -418,13 +420,15 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
-    """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
-    return sum(not _window(node).inside(max_context) for node in _attention_nodes(captured))
+    """How many of the captured layers keep rows and attend to every position: those whose rows the KV budget decides.
+    Layers that attend to the very K and V of an earlier one keep none."""
+    keeping = {node.args[1:3]: _window(node) for node in reversed(_attention_nodes(captured))}
+    return sum(not window.inside(max_context) for window in keeping.values())
 
 
-def _window(node: Any) -> Window:
+def _window(node: Any) -> Span:
     """Which positions a query of an attention operator sees."""
-    return Window(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
+    return Span(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
 
 
 def check_positions(captured: Capture) -> None:

@@ -182,6 +182,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.scatter.value: scatter_value,
         torch.ops.aten.masked_fill.Scalar: masked_fill,
         torch.ops.aten.copy.default: copy,
+        torch.ops.aten.scalar_tensor.default: scalar_tensor,
+        torch.ops.aten.var.correction: variance,
         **{getattr(torch.ops.aten, name).Scalar: partial(compare, name) for name in COMPARISONS},
     }
     # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
@@ -249,6 +251,24 @@ def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """`source` in the dtype and shape of `x`, whose numbers nothing depends on: they may be uninitialised memory's."""
     source = source.to(x.dtype)
     return source if source.shape == x.shape else source.expand(x.shape)
+
+
+def scalar_tensor(value: float, *, dtype: torch.dtype | None = None, device: Any = None, **others: Any) -> Tensor:
+    """A number as a tensor: filled, where torch-mlir would have a literal and move it to a device."""
+    return torch.full((), value, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+
+
+def variance(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor | Any:
+    """The variance along some axes, in f32 and rounded once: torch-mlir's own is one of f64."""
+    if not x.is_floating_point():
+        return _keep()
+    dims = [axis % x.dim() for axis in dim] if dim else list(range(x.dim()))
+    wide = x.to(torch.float32)
+    centred = wide - wide.mean(dims, keepdim=True)
+    count = math.prod(x.shape[axis] for axis in dims) - (1 if correction is None else correction)
+    return ((centred * centred).sum(dims, keepdim=keepdim) / count).to(x.dtype)
 
 
 def native_layer_norm(

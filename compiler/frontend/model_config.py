@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
-from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
 
 logger = logging.getLogger("sscc")
@@ -127,7 +127,8 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
     _check_layers(values, origin)
     try:
         json.dumps(values)
-        config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
+        with quiet_libraries():
+            config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
     except Exception as error:  # transformers raises many kinds, all of them about a field of this file
         raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
     _refuse_foreign_forms(config, origin)

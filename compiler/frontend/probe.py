@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -13,14 +13,14 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import set_attention
-from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
 from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
 from sscc.compiler.frontend.headless import Headed, around
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
@@ -72,7 +72,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         forward = plain_forward(model)
     else:
         model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
-        forward = _every_position(model)
+        forward = model_forward(model, slice(None))
     with torch.no_grad(), context_limit(limit), fixed_frequencies(model, ids.shape[1]):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
@@ -112,16 +112,6 @@ def _check_last_position(forward: Forward, limit: int) -> None:
         ) from error
 
 
-def _every_position(model: torch.nn.Module) -> Forward:
-    """A transformers model as a function of ids and positions: the logits of every token."""
-
-    def forward(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-        return logits
-
-    return forward
-
-
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
     """How far two tensors of logits are apart, in words; "" within the tolerance."""
     distance = (ours - theirs).norm() / theirs.norm()
@@ -137,7 +127,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
@@ -163,6 +153,7 @@ def golden_for(
     prompt_file: Path | None,
     tokens: int | None,
     latent: Collection[int] = (),
+    sources: Mapping[int, int] = NO_SOURCES,
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
@@ -171,7 +162,7 @@ def golden_for(
             differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
-        latent: the layers that cache latent rows (`EagerSnapStream`).
+        latent: the layers that cache latent rows; sources: those that read the rows of others (`EagerSnapStream`).
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
@@ -191,7 +182,7 @@ def golden_for(
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent)
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

@@ -34,7 +34,7 @@ from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
 
@@ -134,9 +134,9 @@ def inherit(op: Any, source: ir.Operation) -> None:
             op.operation.attributes[name] = source.attributes[name]
 
 
-def window_of(attention: ir.Operation) -> Window:
-    """Which positions a `kv.self_attention` sees."""
-    return Window(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
+def window_of(attention: ir.Operation) -> Span:
+    """Which positions an attention as captured sees."""
+    return Span(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
 class Checked(Kv.Operation):
@@ -254,6 +254,7 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 SelfAttention = _operation(operations.SelfAttention)
 LatentAttention = _operation(operations.LatentAttention)
+SharedAttention = _operation(operations.SharedAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)

@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
@@ -459,9 +459,9 @@ def _seen(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAtt
     return start - window.first(start) + meter.shape(step.query)[2]
 
 
-def _window(step: CausalAttention | ChunkAttention | LatentChunkAttention) -> Window:
+def _window(step: CausalAttention | ChunkAttention | LatentChunkAttention) -> Span:
     """Which positions a query sees."""
-    return Window() if isinstance(step, LatentChunkAttention) else Window(step.window, step.window_stride or 1)
+    return Span() if isinstance(step, LatentChunkAttention) else Span(step.window, step.window_stride or 1)
 
 
 def _in_chunks(n: int, size: int) -> int:

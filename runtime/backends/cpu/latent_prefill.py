@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.schedule import LatentChunkAttention
 from sscc.runtime.backends.cpu.attention_tiles import QueryRows, scores_kernel, tiling
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows
@@ -86,7 +86,7 @@ class _Latent(Causal):
         up_rows = tuple(QueryRows(tiles, rank, -(-operands[up][0][1] // tiles.panel)) for up in ups)
         return cls(
             names, step.start, step.length, step.log_sum_exp, None, Scoring(step.scale, None), tiles, heads, 1, chunk,
-            limit, depth, columns, queries, rows, operands, Window(), width, step.first, ups,
+            limit, depth, columns, queries, rows, operands, Span(), width, step.first, ups,
             (up_rows[0], up_rows[1]),
         )  # fmt: skip
 

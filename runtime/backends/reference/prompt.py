@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -47,7 +47,7 @@ def causal_attention(
     def rows(begin: int, end: int) -> tuple[Tensor, ...]:
         return tuple(numbers(side[0, :, begin:end], dim).to(wide) for side, dim in sides)
 
-    scoring, sees = Scoring(scale, softcap, sink_logits), Window(window, window_stride or 1)
+    scoring, sees = Scoring(scale, softcap, sink_logits), Span(window, window_stride or 1)
     softmax = _attend(query, key.shape[1], rows, out.shape[-1], start, scoring, sees, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
@@ -127,7 +127,7 @@ def latent_chunk_attention(
         columns = shared.to(query.dtype).to(wide).expand(own.shape[0], *shared.shape).tensor_split([first], 2)
         return torch.cat([columns[0], own, columns[1]], 2), values
 
-    softmax = _attend(query, query.shape[1], rows, out.shape[-1], start, Scoring(scale), Window(), wide)
+    softmax = _attend(query, query.shape[1], rows, out.shape[-1], start, Scoring(scale), Span(), wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -148,7 +148,7 @@ def _attend(
     width: int,
     start: int,
     scoring: Scoring,
-    sees: Window,
+    sees: Span,
     wide: torch.dtype,
 ) -> RunningSoftmax:
     """The softmax of queries [1, Hkv * G, C, D] over key rows 0 .. start + C - 1, each up to its own position, and

@@ -16,7 +16,7 @@ from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.compiler.frontend.naming import text_names
 from sscc.compiler.frontend.operator import observing
 from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 HEADS, WIDTH, LENGTH = 2, 4, 5
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -53,10 +53,10 @@ def calls_of(attention: Attention, implementation: str = WRITTEN_OUT) -> list[tu
     seen: list[tuple[int, float]] = []
 
     def observer(
-        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         assert q.shape == k.shape == v.shape == (3, HEADS, LENGTH, WIDTH)
-        assert (window, softmax) == (0, PLAIN)
+        assert (window, softmax) == (Span(), PLAIN)
         seen.append((layer, scale))
         return v.clone()
 

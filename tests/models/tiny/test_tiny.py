@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.operator import observing
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from tests.models.tiny.task import LENGTH, MARKER, TRIPLES, VALUES, VOCABULARY, Query, fixed_queries
 
 FOLDER = Path(__file__).parent
@@ -47,7 +47,7 @@ def answers(query: Query) -> list[int]:
     layers: list[tuple[Tensor, Tensor, Tensor, float]] = []
 
     def record(
-        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: algorithm.Softmax
+        q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: algorithm.Softmax
     ) -> Tensor:
         assert window == 0
         assert softmax == algorithm.PLAIN
