@@ -234,7 +234,7 @@ def _classify(
             weights[name] = aliases.get(target, target)
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[name] = target
-            if target not in hidden:
+            if target not in hidden and node.users:
                 values[target] = _program_constant(program, target)
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")
@@ -351,12 +351,16 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         return
     missing = [layer for layer in expected if layer not in attentions]
     doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
-    detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
-    if not missing and not doubled:
+    if missing:
+        detail = f"layers {missing[:8]} never call it: it computes attention in a way of its own"
+        detail += ", which would bypass the KV cache"
+    elif doubled:
+        calls = max(attentions.count(layer) for layer in doubled)
+        detail = f"layers {doubled[:8]} call it {calls} times, and a layer keeps one K and one V"
+    else:
         detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
-        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
-        "it computes attention in a way of its own, which would bypass the KV cache"
+        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}"
     )
 
 

@@ -30,6 +30,7 @@ from sscc.compiler.frontend.query_selection import (
     masses,
     query_attention,
 )
+from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
@@ -395,7 +396,7 @@ def _forward_of(model: Model) -> Forward:
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
-    if used != IMPLEMENTATION:
+    if used not in IMPLEMENTATIONS:
         raise UnsupportedError(
             f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
         )
