@@ -322,7 +322,7 @@ def _softmax_ops(step: Any) -> int:
 
 
 def _cap_ops(step: Any) -> int:
-    return 0 if step.softcap is None else CAP_OPS
+    return 0 if getattr(step, "softcap", None) is None else CAP_OPS
 
 
 def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -> None:
