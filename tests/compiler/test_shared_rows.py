@@ -10,9 +10,9 @@ import torch
 
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.ir.schedule import launches
+from tests.agreement import EXACT, SCORE_TIE, eager_generate
 from tests.families import GEOMETRY, Compiler, feed, random_model, random_tokens
 from tests.native import native_session
-from tests.test_families import EXACT, SCORE_TIE, eager_generate
 
 PROMPT, TOKENS = random_tokens(40), random_tokens(12, seed=1)
 SMALL = replace(GEOMETRY, recent=9, topk=5)
