@@ -201,7 +201,8 @@ def test_damaged_groups(attribute: str, value: str | None, message: str) -> None
     del module.operation.attributes[attribute]
     if value is not None:
         module.operation.attributes[attribute] = ir.Attribute.parse(value)
-    with pytest.raises(InputError, match=f"the module's kv.groups, sscc.layers or sscc.shares is damaged: .*({message})"):
+    damaged = "the module's kv.groups, sscc.layers or sscc.shares is damaged"
+    with pytest.raises(InputError, match=f"{damaged}: .*({message})"):
         get_groups(parse_module(str(module), "printed"))
 
 
