@@ -164,7 +164,6 @@ class SharedAttention(Op):
     softcap: Softcap
     window: Annotated[int, Attribute(optional=True)]
     window_stride: Annotated[int, Attribute(optional=True)]
-    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 

@@ -237,8 +237,8 @@ class EagerQuerySelection(EagerSnapStream):
             source = self.sources[layer]
             self._share(source)
             self.landmarks.append(self.landmarks[source])
-            rows = (stored[source][:, : self.prompt_len] for stored in (self.k_cache, self.v_cache))
-            return algorithm.causal_attention(q[0], *rows, scale, window, softmax)[None]
+            k_rows, v_rows = (rows[source][:, : self.prompt_len] for rows in (self.k_cache, self.v_cache))
+            return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window, softmax)[None]
         k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
         room = g.max_context - self.prompt_len
         self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
