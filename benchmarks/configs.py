@@ -3,9 +3,10 @@
     python benchmarks/configs.py [--only NAME ..] [--parts] [--journal FILE] [--write docs/models.md]
 
 Compiles each config of benchmarks/configs without weights at the longest context of its model, one after another, each
-in a process of its own. Caches keep 8192 rows, at most a quarter of the context; programs are bf16. No native code is
-made: no machine that this runs on would hold the weights. What is known of a config is in a journal (a JSON object a
-line); a table has the newest of each.
+in a process of its own. Caches keep 8192 rows, at most a quarter of the context; programs and their weights are bf16,
+where the modelled machine holds these, else weights are fp8, as they are published. No native code is made: no machine
+that this runs on would hold the weights. What is known of a config is in a journal (a JSON object a line); a table has
+the newest of each.
 
 A config that does not compile has its refusal in the table. With --parts the seconds of each part of a compilation
 (capture, import, every pass, emission, writing) are printed.
@@ -36,7 +37,10 @@ if __package__ is None or __package__ == "":
 from benchmarks.table import machine, replace_block
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from sscc.ir.schedule import Tensor
+    from sscc.ir.weight_format import WeightFormat
     from sscc.runtime.artifact.reading import Artifact
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +63,7 @@ class Compiled:
         layers: how many layers keep what: "window 128" -> 18, "full", "latent".
         loops: layers of each launch of a decode step that loops.
         experts: "8 of 256", or "".
+        weight_format: of the program's weights where they are not bf16.
         step_bytes: what a decode step of one sequence reads: weights and caches.
         published_bytes: of the weights as `quantization_config` says that they are stored.
         cache_bytes, full_cache_bytes: of a sequence of the longest context: K and V, as they are kept, and all of them.
@@ -75,7 +80,7 @@ class Compiled:
     experts: str = ""
     launches: int = 0
     parameters: int = 0
-    weight_bytes: int = 0
+    weight_format: str = ""
     published_bytes: int = 0
     step_bytes: int = 0
     cache_bytes: int = 0
@@ -95,6 +100,7 @@ def compiled(config: Path) -> Compiled:
     from sscc.compiler import driver
     from sscc.compiler.frontend.admission import model_context
     from sscc.compiler.frontend.checkpoint import open_checkpoint
+    from sscc.compiler.frontend.construction import build_skeleton
     from sscc.compiler.options import CompileOptions
     from sscc.ir.errors import UnsupportedError
     from sscc.runtime.artifact.reading import Artifact
@@ -106,15 +112,36 @@ def compiled(config: Path) -> Compiled:
             assert opened is not None
             context = model_context(opened)
             rows = None if context is None else min(ROWS, context // 4)
+            parameters = sum(parameter.numel() for parameter in build_skeleton(opened).parameters())
+            form = _weight_format(opened, 2 * parameters)
             output = Path(folder) / "model.rdu"
-            options = CompileOptions(config, output, weights="none", kv_budget=rows, dtype="bf16", native_code=False)
+            options = CompileOptions(
+                config, output, weights="none", weight_format=form, kv_budget=rows, dtype="bf16", native_code=False
+            )
             with _timed(driver, parts):
                 driver.compile_model(options)
         except UnsupportedError as error:
             return Compiled(config.stem, str(error).replace(f"{config}: ", ""))
         seconds, peak = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         taken = {"seconds": seconds, "processor_seconds": time.process_time(), "peak_bytes": peak, "parts": parts}
-        return Compiled(config.stem, **_facts(Artifact.load(output), json.loads(config.read_text())), **taken)
+        facts = _facts(Artifact.load(output), json.loads(config.read_text()))
+        stored = "" if form is None else str(form)
+        return Compiled(config.stem, parameters=parameters, weight_format=stored, **facts, **taken)
+
+
+def _weight_format(config: PreTrainedConfig, nbytes: int) -> WeightFormat | None:
+    """How weights are stored that take so many bytes in bf16: so (None) where the modelled machine holds them, else as
+    fp8 with blocks of 128 is kept (`--weights keep`), where they are published so."""
+    from sscc.compiler.frontend.model_config import quantization_of
+    from sscc.ir.target import load_target
+    from sscc.ir.weight_format import WeightFormat
+
+    target = load_target("rdu")
+    published = quantization_of(config)
+    if nbytes <= sum(target.capacity(level.name) for level in target.memories):
+        return None
+    fp8 = published.get("quant_method") == "fp8" and published.get("weight_block_size") == [128, 128]
+    return WeightFormat.parse("e4m3:128:f32") if fp8 else None
 
 
 def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,8 +161,6 @@ def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
         "loops": tuple(loop.layers for loop in inspection.looping if loop.looped and loop.entry == "decode"),
         "experts": ", ".join(f"{reads.chosen} of {reads.experts}" for reads in inspection.experts),
         "launches": inspection.launches_per_token,
-        "parameters": sum(prod(weight.shape) for weight in weights),
-        "weight_bytes": sum(weight.nbytes for weight in weights),
         "published_bytes": published_bytes(weights, config.get("quantization_config") or {}),
         "step_bytes": inspection.decode_floor_bytes,
         "cache_bytes": inspection.held_kv_bytes,
@@ -145,7 +170,8 @@ def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def published_bytes(weights: Iterable[Tensor], quantization: Mapping[str, Any]) -> int:
     """Bytes of the weights of a program where a `quantization_config` of fp8 or mxfp4 stores those that it does not
-    except: matrices of projections, with mxfp4 those of experts alone. Raises KeyError for another method."""
+    except: matrices of projections, with mxfp4 those of experts alone. What a program stores in 8 bits already is
+    counted as it is there. Raises KeyError for another method."""
     if not quantization:
         return sum(weight.nbytes for weight in weights)
     method = quantization["quant_method"]
@@ -155,6 +181,9 @@ def published_bytes(weights: Iterable[Tensor], quantization: Mapping[str, Any]) 
     total = 0.0
     for weight in weights:
         name = weight.sources[0].removesuffix(".weight")
+        if weight.encoding:
+            total += weight.nbytes
+            continue
         plain = any(fnmatch(f".{name}.", f"*.{module}.*") for module in kept)
         plain = plain or (method == "mxfp4" and ".experts." not in name)
         total += prod(weight.shape) * bits / 8 if name.endswith("_proj") and not plain else weight.nbytes
@@ -252,7 +281,7 @@ def render(results: Sequence[Compiled]) -> str:
         f"{machine()}. Layers by what they keep; of several launches that loop, their layers. Bytes are GiB: of the "
         "weights in bf16 and as `quantization_config` stores them, of what a decode step of one sequence of that "
         f"context reads, of a full cache of the sequence and of one of {ROWS} rows (a quarter of the context where "
-        "that is less)."
+        "that is less). Programs have weights in bf16 but where another format is named."
     )
     parts = [heading, "\n".join(lines)]
     if refused:
@@ -264,11 +293,12 @@ def render(results: Sequence[Compiled]) -> str:
 def _row(result: Compiled) -> list[str]:
     layers = ", ".join(f"{count} {kind}" for kind, count in result.layers.items())
     loops = f" ({' + '.join(map(str, result.loops))})" if len(result.loops) > 1 else ""
-    sizes = (result.weight_bytes, result.published_bytes, result.step_bytes, result.full_cache_bytes)
+    sizes = (2 * result.parameters, result.published_bytes, result.step_bytes, result.full_cache_bytes)
+    stored = f" ({result.weight_format})" if result.weight_format else ""
     kept = f"{_gib(result.cache_bytes)} ({result.full_cache_bytes / result.cache_bytes:.1f}x)"
     return [
         *(result.model, layers + loops, result.experts, str(result.context), str(result.launches)),
-        *(f"{result.parameters / 1e9:.1f}", *map(_gib, sizes), kept),
+        *(f"{result.parameters / 1e9:.1f}{stored}", *map(_gib, sizes), kept),
         *(f"{result.seconds:.0f}", f"{result.processor_seconds:.0f}", _gib(result.peak_bytes)),
     ]
 

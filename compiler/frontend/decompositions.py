@@ -20,6 +20,13 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
 from sscc.ir.errors import UnsupportedError
 
+WITHOUT_EFFECT = (
+    torch.ops.prims.device_put.default,
+    torch.ops.aten.detach_.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+)
+"""Operators that give their first operand, or nothing: a program is on one device, has no gradients, and its types are
+those that were exported."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -59,8 +66,10 @@ def _retraced(
     # By torch's rules in Python composite operators become others than by its C++ code. An export asks them too.
     with values[0].fake_mode, enable_python_dispatcher():
         retraced = trace(*values)
-    for node in retraced.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default):
-        node.replace_all_uses_with(node.args[0])  # a program is on one device
+    for target in WITHOUT_EFFECT:
+        for node in retraced.graph.find_nodes(op="call_function", target=target):
+            node.replace_all_uses_with(node.args[0])
+            retraced.graph.erase_node(node)
     retraced.graph.eliminate_dead_code()
     return retraced
 

@@ -9,11 +9,11 @@ import pytest
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, check_layers
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 STREAMS = (Stream("k", 8), Stream("v", 6))
-WINDOWS = LayerGroup("window5", (0, 1, 3, 4), G.windowed(Window(5)), 4, 2, STREAMS)
+WINDOWS = LayerGroup("window5", (0, 1, 3, 4), G.windowed(Span(5)), 4, 2, STREAMS)
 OTHERS = LayerGroup("", (2, 5), G, 4, 2, STREAMS)
 PLAN = CachePlan((WINDOWS, OTHERS))
 
@@ -99,12 +99,12 @@ def test_layers_in_no_group_or_in_two(groups: list[list[int]]) -> None:
 
 
 def test_a_window_is_a_ring_and_nothing_else() -> None:
-    g = G.windowed(Window(5))
+    g = G.windowed(Span(5))
     assert (g.sink, g.recent, g.topk, g.window, g.max_context) == (0, 5, 0, 5, 20)
     assert (g.budget, g.cache_rows, g.sink_recent, g.valid_topk(20)) == (5, 5, 5, 0)
     assert [g.row(position) for position in (0, 4, 5, 19)] == [0, 4, 0, 4]
-    assert replace(G, rows="indexed").windowed(Window(5)) == g
-    assert replace(G, dtype="int8").windowed(Window(5)).encoded
+    assert replace(G, rows="indexed").windowed(Span(5)) == g
+    assert replace(G, dtype="int8").windowed(Span(5)).encoded
     assert Geometry.from_dict(g.to_dict()) == g
     assert "window" not in G.to_dict()
     for changes in ({"sink": 1}, {"recent": 4}, {"topk": 1}, {"window": 4}, {"window": -1}):
