@@ -94,7 +94,7 @@ def test_layers_that_share_survive_printing() -> None:
     set_facts(module, FACTS, GEOMETRY)
     for groups in (
         (GroupFacts("", (0,), GEOMETRY, (1, 2)),),
-        (GroupFacts("window5", (0,), GEOMETRY.windowed(Window(5)), (2,)), GroupFacts("", (1,), GEOMETRY)),
+        (GroupFacts("window5", (0,), GEOMETRY.windowed(Span(5)), (2,)), GroupFacts("", (1,), GEOMETRY)),
     ):
         set_groups(module, groups)
         assert get_groups(parse_module(str(module), "printed")) == groups
