@@ -24,6 +24,7 @@ from sscc.compiler.frontend.admission import (
     check_modules,
     layer_window,
     longest_context,
+    module_suspicions,
     shared_layers,
     suspicions,
 )
@@ -280,7 +281,8 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
-        reasons = "".join(f"{reason}; " for reason in (*suspicions(config), *lost_scores(model)))
+        suspected = (*suspicions(config), *module_suspicions(config, model), *lost_scores(model))
+        reasons = "".join(f"{reason}; " for reason in suspected)
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
 
 

@@ -214,6 +214,14 @@ VARIATIONS: dict[str, dict[str, Any]] = {
         }.items()
     },
     "groups of experts": {"n_group": 2, "topk_group": 1},
+    "a window": {"sliding_window": WINDOW},
+    "a window that is used": {"sliding_window": WINDOW, "use_sliding_window": True},
+    "a window in some layers": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    "a window that some layers use": {
+        "sliding_window": WINDOW,
+        "use_sliding_window": True,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "every layer attends": {"layer_types": ["full_attention"] * LAYERS},
 }
 """What a field of a config may be besides its default."""
@@ -230,7 +238,8 @@ def tiny_config(model_type: str, variation: str = "") -> PreTrainedConfig:
             rope = {name: fields["rope_parameters"][name] for name in kept}
             changes = {"rope_parameters": changes["rope_parameters"] | rope}
         # What a class has made of fields that change, it makes again.
-        fields = {name: value for name, value in fields.items() if name not in DERIVED.get(next(iter(changes)), ())}
+        derived = {name for field in changes for name in DERIVED.get(field, ())}
+        fields = {name: value for name, value in fields.items() if name not in derived}
         fields |= changes
     return cls.from_dict(fields)
 

@@ -106,19 +106,29 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
-    numbers = [f"{name} = {value}" for name, value in _numbers(config) if _EXPERT_COUNTS.search(name) and value > 1]
+    counts = _expert_counts(config)
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
     others = (name for name in names if not name.startswith(blocks))
-    sparse = (name for name in others if _EXPERTS.search(name) or (numbers and _ROUTERS.search(name)))
+    sparse = (name for name in others if _EXPERTS.search(name) or (counts and _ROUTERS.search(name)))
     bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # of two the experts, not their router
-    if bypassing is None:
-        return
-    path = bypassing.rpartition(".")[0]
-    fields = f" ({', '.join(numbers[:3])})" if numbers else ""
-    raise UnsupportedError(
-        f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
-        f"interface: {path} ({type(model.get_submodule(path)).__name__}) multiplies by them in a way of its own"
+    if bypassing is not None:
+        path = bypassing.rpartition(".")[0]
+        raise UnsupportedError(f"{config.model_type} cannot be compiled: {_bypassing_experts(config, model, path)}")
+
+
+def _bypassing_experts(config: PreTrainedConfig, model: torch.nn.Module, path: str) -> str:
+    """In words, which module runs experts in a way of its own."""
+    counts = _expert_counts(config)
+    fields = f" ({', '.join(counts[:3])})" if counts else ""
+    return (
+        f"mixture of experts{fields} that do not go through transformers' interface: {path} "
+        f"({type(model.get_submodule(path)).__name__}) multiplies by them in a way of its own"
     )
+
+
+def _expert_counts(config: PreTrainedConfig) -> list[str]:
+    """The fields that say how many experts there are, where these are several."""
+    return [f"{name} = {value}" for name, value in _numbers(config) if _EXPERT_COUNTS.search(name) and value > 1]
 
 
 def _appended_tokens(model: torch.nn.Module) -> int:
@@ -130,6 +140,12 @@ def _appended_tokens(model: torch.nn.Module) -> int:
         return int(prepared.shape[1]) - ids.shape[1]
     except Exception:  # it wants to be called from generation alone, and most of them do nothing of the kind
         return 0
+
+
+def module_suspicions(config: PreTrainedConfig, model: torch.nn.Module) -> Iterator[str]:
+    """Possible reasons why a built model cannot be captured: stacked experts that may not be applied to all tokens."""
+    for path in stacked_experts(model)[:1]:
+        yield _bypassing_experts(config, model, path)
 
 
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:

@@ -80,7 +80,7 @@ class KnownValues:
             return None
         patterns = tensors[1:] if name in SHAPED_AS else tensors if name in LIKE else []
         with for_real():
-            values = {id(tensor): self._pattern(tensor) for tensor in patterns}
+            values: dict[int, Tensor | None] = {id(tensor): self._pattern(tensor) for tensor in patterns}
             values |= {id(tensor): self.of(tensor) for tensor in tensors if id(tensor) not in values}
             if any(value is None or value.numel() > MAX_ELEMENTS for value in values.values()):
                 return None

@@ -144,18 +144,9 @@ class _Scores:
 
     def form(self, batch: int) -> Form | None:
         """What attention this is; None where its mask or its bias is another."""
-        window, slopes = 0, ()
-        if self.seen is not None:
-            band = _band(self.seen)
-            if band is None:
-                return None
-            window = band
-        if self.bias is not None:
-            found = _slopes(self.bias, self.shape, batch)
-            if found is None:
-                return None
-            slopes = found
-        return Form(self.scale, window, slopes)
+        window = 0 if self.seen is None else _band(self.seen)
+        slopes = () if self.bias is None else _slopes(self.bias, self.shape, batch)
+        return None if window is None or slopes is None else Form(self.scale, window, slopes)
 
     def fits(self, form: Form, batch: int) -> bool:
         """Whether mask and bias of these few tokens are those of a form that was seen in a longer run."""
