@@ -224,8 +224,8 @@ class CachePlan:
 
 
 def check_layers(groups: Sequence[tuple[Sequence[int], Sequence[int]]], layers: int) -> None:
-    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none. Each group
-    is its layers, and those that share the rows of its layer: there is but one then, which stands before them."""
+    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none. Each
+    group is its layers, and those that share the rows of its layer: there is but one then, which stands before them."""
     listed = sorted(layer for own, sharers in groups for layer in (*own, *sharers))
     ascending = all([*own, *sharers] == sorted([*own, *sharers]) and own for own, sharers in groups)
     if listed != list(range(layers)) or not ascending:

@@ -39,7 +39,7 @@ LARGEST_POOL = 1 << 20
 
 
 @dataclass(frozen=True)
-class Window:
+class Span:
     """Which positions a query sees: its own, and those before it from `first` on.
 
     A window of `size` positions moves in steps of `stride`, and the query at position p sees positions
@@ -66,9 +66,9 @@ class Window:
         """Whether what a query sees begins anew with every chunk."""
         return self.stride > 1
 
-    def inside(self, context: int) -> Window:
+    def inside(self, context: int) -> Span:
         """The window as it is in texts of at most `context` positions: none where it bounds nothing."""
-        return self if self.size < context else Window()
+        return self if self.size < context else Span()
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ class Geometry:
         dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8" or "int4", codes of so many
             bits and their scales (`sscc.ir.kv_rows`).
         window: of a layer whose queries see the positions of a window alone, how many these are at most, which are the
-            ring (`Window`); 0 where they see every position.
+            ring (`Span`); 0 where they see every position.
         window_stride: by how many positions the window moves: all of it, where a query sees its chunk; None where it
             slides from position to position.
         policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
@@ -233,7 +233,7 @@ class Geometry:
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
         return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
 
-    def windowed(self, window: Window) -> Geometry:
+    def windowed(self, window: Span) -> Geometry:
         """The geometry of a layer that attends within a window of fewer positions than max_context."""
         return replace(
             self, sink=0, recent=window.size, topk=0, rows=COMPACT, window=window.size,
@@ -242,9 +242,9 @@ class Geometry:
         )  # fmt: skip
 
     @property
-    def sees(self) -> Window:
+    def sees(self) -> Span:
         """Which positions a query of the layer sees, but for what is evicted."""
-        return Window(self.window, self.window_stride or 1)
+        return Span(self.window, self.window_stride or 1)
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
         """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that

@@ -173,7 +173,8 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
         others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers} - set(sources)
         if others:
             groups.append(GroupFacts("", tuple(sorted(others)), geometry))
-        groups = [replace(group, sharers=tuple(s for s, of in sources.items() if of in group.layers)) for group in groups]
+        sharers = [tuple(layer for layer, of in sources.items() if of in group.layers) for group in groups]
+        groups = [replace(group, sharers=theirs) for group, theirs in zip(groups, sharers, strict=True)]
         check_layers([(group.layers, group.sharers) for group in groups], facts.layers)
         groups = with_own_budgets(groups)
     except (KeyError, SignatureMismatch, ValueError) as error:

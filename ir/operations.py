@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
 
 
@@ -32,7 +32,7 @@ def _chunk(n: Sizes) -> int:
 
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
-    return n["start"] - Window(n["window"], n.get("window_stride", 1)).first(n["start"]) + n["C"]
+    return n["start"] - Span(n["window"], n.get("window_stride", 1)).first(n["start"]) + n["C"]
 
 
 def _length(n: Sizes) -> int:

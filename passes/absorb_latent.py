@@ -75,7 +75,8 @@ After::
 
 When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
 smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, one whose
-scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and cache K and V of every head.
+scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
+cache K and V of every head.
 
 Where it applies, rows can be neither encoded nor indexed yet, which is refused.
 

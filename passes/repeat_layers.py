@@ -36,7 +36,8 @@ After, with ``sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}``::
     }
 
 When it does not apply: without `sscc.kinds` every layer was captured. Where first and last differ (a layer that
-depends on its own index), or the K and V that a layer shares might be those of a layer that was left out, it raises `LayersDiffer`, and the driver captures every layer.
+depends on its own index), or the K and V that a layer shares might be those of a layer that was left out, it raises
+`LayersDiffer`, and the driver captures every layer.
 
 Preserves: the captured layers.
 """

@@ -259,7 +259,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
 def _check_sharer(
     layer: int, attention: ir.Operation, geometry: Geometry, kinds: Mapping[int, tuple[Any, ...]]
 ) -> None:
-    """Refuses a layer that cannot read the rows of the one that it names; `kinds` are those of layers that keep rows."""
+    """Refuses a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
     source = attention.attributes["shares"].value
     where = f"{attention.location}: layer {layer} shares the K and V of layer {source}"
     if source not in kinds or source > layer:

@@ -50,11 +50,12 @@ class Disagreement(Exception):
     """A compiled model computes something else than transformers."""
 
 
-def agreement(model_type: str, folder: Path) -> str:
+def agreement(model_type: str, folder: Path, variation: str = "") -> str:
     """Compiles the tiny model of a type and decodes greedily with it.
 
     Args:
         folder: for checkpoint and artifact.
+        variation: of `tiny_configs.VARIATIONS`; where transformers builds no model of it, nor is it compiled.
 
     Returns:
         The type of the text decoder that was compiled of a composite model, else "".
@@ -63,14 +64,16 @@ def agreement(model_type: str, folder: Path) -> str:
         Disagreement: tokens differ, or logits by more than rounding.
         SsccError: it does not compile.
     """
-    config = tiny_config(model_type)
+    config = tiny_config(model_type, variation)
     checkpoint, output = folder / "checkpoint", folder / "model.rdu"
     shape = cache_options(GEOMETRY) | {"batch": 2, "prefill_chunk": CHUNK, "dtype": "f32"}
     try:
         model = random_model(config)
-    except Exception:
+    except Exception as error:
         # transformers builds no such model, and neither need we, where a config says enough to be refused.
         _refuse_config(config, folder, shape)
+        if variation:
+            raise UnsupportedError(f"transformers builds no such model: {error}") from error
         raise
     model.save_pretrained(checkpoint)
     compile_model(CompileOptions(checkpoint, output, native_code=False, **shape))

@@ -23,6 +23,7 @@ from tests.families import (
     random_tokens,
     selected,
 )
+from tests.tiny_configs import MOST_USED, VARIATIONS, variations
 
 NEW_TOKENS = 64
 EXACT_TOKENS = 30
@@ -42,9 +43,10 @@ def test_with_room_for_everything_it_is_transformers_generate(family: str, compi
 
 
 # One type for each thing that capture does for some classes alone: attention that is written out, in a class of its own
-# table too; positions that are counted, and read in every layer; complex numbers; text decoders of composite models.
+# table too, with ALiBi, with masks of its own; positions that are counted, and read in every layer; complex numbers;
+# text decoders of composite models.
 SINGULAR = {
-    **dict.fromkeys(("rembert", "falcon", "codegen", "bart", "ministral3", "deepseek_v2"), ""),
+    **dict.fromkeys(("rembert", "falcon", "bloom", "gpt_neo", "bart", "ministral3", "deepseek_v2"), ""),
     **{"gemma3": "gemma3_text", "emu3": "emu3_text_model"},
 }
 
@@ -53,6 +55,21 @@ SINGULAR = {
 def test_tiny_models_of_types_that_capture_does_something_for(model_type: str, tmp_path: Path) -> None:
     """As `benchmarks/coverage.py` does for every type."""
     assert agreement(model_type, tmp_path) == SINGULAR[model_type]
+
+
+# A class of hybrid layers without any of these, whose gate is a strided part of a product.
+VARIED = (("qwen3_5_text", "every layer attends"),)
+
+
+@pytest.mark.parametrize(("model_type", "variation"), VARIED)
+def test_tiny_models_of_types_with_other_fields(model_type: str, variation: str, tmp_path: Path) -> None:
+    """As `benchmarks/coverage.py --fields` does for the most used types."""
+    assert agreement(model_type, tmp_path, variation) == ""
+
+
+def test_every_variation_is_of_some_type() -> None:
+    varied = [name for model_type in (*MOST_USED, VARIED[0][0]) for name in variations(model_type)]
+    assert set(varied) == set(VARIATIONS)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt-neox"])

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 
 # -------------------------------------------------------------------------------------------------- the softmax
 
@@ -53,7 +53,7 @@ class Softmax:
 
 
 PLAIN = Softmax()
-EVERY_POSITION = Window()
+EVERY_POSITION = Span()
 
 # ------------------------------------------------------------------------------------------- rows and validity
 
@@ -287,7 +287,7 @@ def cached_attention(
 
 
 def causal_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: Window = EVERY_POSITION, softmax: Softmax = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: Span = EVERY_POSITION, softmax: Softmax = PLAIN
 ) -> Tensor:
     """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window the last
     `window.size` of these (Mistral, arXiv 2310.06825), or those of its chunk of so many (Llama 4).

@@ -76,19 +76,46 @@ def _value(value: Any) -> Any:
     return id(value)
 
 
+class _Last:
+    """What the captured layer that ran last has given."""
+
+    output: Any = None
+
+    def note(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.output = output
+
+
+class _LeftOut(torch.nn.Module):
+    """In the place of a layer that is not captured, so that a model which counts its layers counts right: it has what
+    the layer has besides tensors, and gives what the layer before it gave."""
+
+    def __init__(self, layer: torch.nn.Module, last: _Last) -> None:
+        super().__init__()
+        self._layer = (layer,)  # in a tuple, or it would be a part of this one
+        self._last = last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_layer"][0], name)
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        return self._last.output
+
+
 @contextmanager
 def only_captured(model: torch.nn.Module, kinds: LayerKinds | None) -> Iterator[None]:
-    """Leaves only the captured layers in `model`'s stack, under their own names, and restores it after."""
+    """Leaves only the captured layers in `model`'s stack, at their own places, and restores it after."""
     if kinds is None:
         yield
         return
-    stack = model.get_submodule(kinds.path)
+    stack, last = model.get_submodule(kinds.path), _Last()
     before = dict(stack._modules)
-    kept = {str(layer): before[str(layer)] for layer in kinds.captured}
-    stack._modules.clear()
-    stack._modules.update(kept)
+    captured = {str(layer): before[str(layer)] for layer in kinds.captured}
+    hooks = [layer.register_forward_hook(last.note) for layer in captured.values() if layer is not None]
+    left_out = {name: _LeftOut(layer, last) for name, layer in before.items() if layer is not None}
+    stack._modules.update({**left_out, **captured})
     try:
         yield
     finally:
-        stack._modules.clear()
         stack._modules.update(before)
+        for hook in hooks:
+            hook.remove()

@@ -29,8 +29,9 @@ from sscc.compiler.frontend.query_selection import (
     masses,
     query_attention,
 )
+from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
@@ -127,7 +128,7 @@ class EagerSnapStream:
         return self._run(self._decode_layer, [token], at)
 
     def _decode_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         at, g = self.position - 1, self.geometries[layer]
         row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
@@ -138,7 +139,7 @@ class EagerSnapStream:
         return out[None, :, None]
 
     def _prefill_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         g = self._next_geometry(layer, window)
         if layer in self.sources:
@@ -150,7 +151,7 @@ class EagerSnapStream:
             self.selected.append(selected)
         return algorithm.causal_attention(q[0], k[0], v[0], scale, window, softmax)[None]
 
-    def _next_geometry(self, layer: int, window: Window) -> Geometry:
+    def _next_geometry(self, layer: int, window: Span) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
         if layer != len(self.geometries):
             raise UnsupportedError(
@@ -194,7 +195,12 @@ class EagerQuerySelection(EagerSnapStream):
     """
 
     def __init__(
-        self, model: Model, geometry: Geometry, bits: int, fetch: int | None = None, sources: Mapping[int, int] = NO_SOURCES
+        self,
+        model: Model,
+        geometry: Geometry,
+        bits: int,
+        fetch: int | None = None,
+        sources: Mapping[int, int] = NO_SOURCES,
     ) -> None:
         """Wraps a model as `EagerSnapStream` does.
 
@@ -221,7 +227,7 @@ class EagerQuerySelection(EagerSnapStream):
         return super().prefill(prompt)
 
     def _prefill_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         if window:
             self.landmarks.append(None)
@@ -249,7 +255,7 @@ class EagerQuerySelection(EagerSnapStream):
         return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window, softmax)[None]
 
     def _decode_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
@@ -354,7 +360,7 @@ def _forward_of(model: Model) -> Forward:
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
-    if used != IMPLEMENTATION:
+    if used not in IMPLEMENTATIONS:
         raise UnsupportedError(
             f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
         )

@@ -8,7 +8,6 @@ a text alone is not taken for granted: the probe runs the whole's class, around 
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 import torch
@@ -39,10 +38,15 @@ class Headed:
 def headed_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """The text decoder with this config and the head of the composite model that transformers has for it, as a class of
     causal language models; None where transformers has no such decoder, or no such whole."""
-    return _headed(type(config))
+    known = type(config)
+    if known not in _HEADED:
+        _HEADED[known] = _headed(known)
+    return _HEADED[known]
 
 
-@cache
+_HEADED: dict[type[PreTrainedConfig], type[PreTrainedModel] | None] = {}
+
+
 def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     decoder = MODEL_MAPPING.get(config_class, None)
     whole = _whole_of(config_class)
@@ -52,7 +56,7 @@ def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | Non
     if not issubclass(base, PreTrainedModel):
         return None
 
-    class TextDecoder(base, Headed):  # type: ignore[misc]
+    class TextDecoder(base, Headed):
         base_model_prefix = "model"
         _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 

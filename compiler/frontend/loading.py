@@ -28,7 +28,7 @@ from sscc.runtime.quantization import round_trip
 
 logger = logging.getLogger("sscc")
 
-REACHES = ("sliding_window", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
+REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 """Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 
 RESIDENT_BYTES = 4 << 30

@@ -38,6 +38,9 @@ _FIELDS_OF_ANY_CONFIG = frozenset(
 )
 CHUNKED = "chunked_attention"
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
+LAYER_LISTS = ("layer_types", "block_types", "layers_block_type", "attention_layers", "attn_layers")
+# Under these names a config has always meant how many tokens a text may have.
+CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
@@ -212,7 +215,7 @@ def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
 
 def listed_layer_types(config: PreTrainedConfig) -> list[str]:
     """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
-    for name in ("layer_types", "block_types", "layers_block_type"):
+    for name in LAYER_LISTS:
         types = getattr(config, name, None)
         if not types:
             continue
@@ -275,3 +278,9 @@ def quantization_of(config: PreTrainedConfig) -> dict[str, Any]:
     """The fields of `quantization_config`; empty for weights that are stored as they are."""
     quantization: dict[str, Any] = getattr(config, "quantization_config", None) or {}
     return quantization
+
+
+def model_context(config: PreTrainedConfig) -> int | None:
+    """The longest text that the model was made for, in tokens; None where its config does not say."""
+    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
+    return next((value for value in values if type(value) is int and value > 0), None)

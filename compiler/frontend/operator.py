@@ -23,13 +23,13 @@ from transformers.masking_utils import AttentionMaskInterface
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.model_config import attention_chunk
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 IMPLEMENTATION = "sscc"
 
 # Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale, window, softmax), returns
 # [b, H, s, Dv].
-Observer = Callable[[Tensor, Tensor, Tensor, int, float, Window, Softmax], Tensor]
+Observer = Callable[[Tensor, Tensor, Tensor, int, float, Span, Softmax], Tensor]
 
 _observer: ContextVar[Observer | None] = ContextVar("sscc_observer", default=None)
 _context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
@@ -76,12 +76,12 @@ def attention(
         window: how many positions a query sees at most, its own included; 0 where it sees all before it.
         softcap: what caps scores, see `Softmax`; 0 where nothing does.
         sinks: [H], a learned logit of each head without a row, see `Softmax`.
-        stride: by how many positions the window moves, see `Window`.
+        stride: by how many positions the window moves, see `Span`.
 
     Returns:
         [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
     """
-    observer, seen, softmax = _observer.get(), Window(window, stride), Softmax(softcap or None, sinks)
+    observer, seen, softmax = _observer.get(), Span(window, stride), Softmax(softcap or None, sinks)
     if observer is not None:
         return observer(q, k, v, layer, scale, seen, softmax)
     return torch.stack([causal_attention(*one, scale, seen, softmax) for one in zip(q, k, v, strict=True)])
@@ -113,6 +113,11 @@ def context_limit(max_context: int) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
+
+
+def stated_context() -> int | None:
+    """The longest sequence that will be run, in tokens; None where nobody has said."""
+    return _context.get()
 
 
 # ------------------------------------------------------------------------------- registration with transformers
@@ -169,7 +174,7 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    window = _window(layer, sliding_window, getattr(module, "config", None))
+    window = bounded_window(layer, sliding_window, getattr(module, "config", None))
     settings = (window.size, _softcap(layer, softcap), _sinks(layer, s_aux, query), window.stride)
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
@@ -195,7 +200,7 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         )
 
 
-def _window(layer: int, sliding_window: Any, config: Any) -> Window:
+def bounded_window(layer: int, sliding_window: Any, config: Any) -> Span:
     """The window that bounds what a layer sees; none where the longest sequence does not outgrow it.
 
     A sliding window is told by a keyword. Chunks only a mask tells of, which is not made here: of these the config is
@@ -210,7 +215,7 @@ def _window(layer: int, sliding_window: Any, config: Any) -> Window:
             f"layer {layer} attends within a chunk (attention_chunk_size = {size}) and passes "
             f"sliding_window={sliding_window!r} to its attention: sscc compiles one or the other"
         )
-    window = Window(sliding_window or 0) if size is None else Window(size, size)
+    window = Span(sliding_window or 0) if size is None else Span(size, size)
     limit = _context.get()
     return window if limit is None else window.inside(limit)
 

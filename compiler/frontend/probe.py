@@ -18,9 +18,10 @@ from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencie
 from sscc.compiler.frontend.headless import Headed, around
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
+from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
@@ -82,9 +83,10 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
             if isinstance(model, Headed):
-                theirs = around(model)(input_ids=ids, use_cache=False).logits.float()
+                whole_model = around(model)
+                theirs = _untouched(lambda ids, positions: whole_model(input_ids=ids, use_cache=False).logits, ids)
             else:
-                theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
+                theirs = _untouched(forward, ids)
         difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
         if difference:
             return (
@@ -99,6 +101,17 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
             "state besides K and V"
         )
     return ""
+
+
+def _untouched(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of the untouched model. Raises UnsupportedError where transformers' own attention cannot run it."""
+    try:
+        return forward(ids, torch.arange(ids.shape[1])[None]).float()
+    except Exception as error:  # whatever torch or the class says of shapes that do not fit one another
+        raise UnsupportedError(
+            "transformers' own attention cannot run the model of this config, so there is nothing to compare it with: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _check_last_position(forward: Forward, limit: int) -> None:
@@ -127,7 +140,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Window, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))

@@ -21,7 +21,7 @@ from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
@@ -160,7 +160,7 @@ def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: Window, types: Types,
+    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: Span, types: Types,
     row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
     """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees those of

@@ -34,7 +34,7 @@ from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
 
@@ -134,9 +134,9 @@ def inherit(op: Any, source: ir.Operation) -> None:
             op.operation.attributes[name] = source.attributes[name]
 
 
-def window_of(attention: ir.Operation) -> Window:
+def window_of(attention: ir.Operation) -> Span:
     """Which positions an attention as captured sees."""
-    return Window(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
+    return Span(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
 class Checked(Kv.Operation):
@@ -363,7 +363,7 @@ def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
     ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
     parts = {op.results[ours.results.index(n)]: o.writes for n, o in ours.operands.items() if o.mode == "part"}
     read = {value: theirs.operands[name].reads for name, value in operands.items() if value in op.results}
-    alike = all(operands.get(name) == operand_of(op, name) for name in ours.numbers)
+    alike = all(name in operands and operands[name] == operand_of(op, name) for name in ours.numbers)
     return alike and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
 
 

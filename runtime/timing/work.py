@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
@@ -419,7 +419,7 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
-    end, window = start + chunk, Window(step.window, step.window_stride or 1)
+    end, window = start + chunk, Span(step.window, step.window_stride or 1)
     pairs = _triangle(end) - _triangle(start)
     if window.chunked:
         pairs = _in_chunks(end, window.size) - _in_chunks(start, window.size)
@@ -443,7 +443,7 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
 
 def _seen(meter: _Meter, step: CausalAttention | ChunkAttention) -> int:
     """Rows of a prompt that the queries of a chunk attend to."""
-    start, window = meter.scalar(step.start), Window(step.window, step.window_stride or 1)
+    start, window = meter.scalar(step.start), Span(step.window, step.window_stride or 1)
     return start - window.first(start) + meter.shape(step.query)[2]
 
 

@@ -37,10 +37,10 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it scores with recent {step.recent}")
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
         refuse(f"it attends within a window of {step.window} positions")
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention | sch.DecodeAttention):
-        window = step.sink + step.recent if isinstance(step, sch.DecodeAttention) else step.window
-        if step.window_stride is not None and (step.window_stride != window or window < 1):
-            refuse(f"its window of {window} positions moves in steps of {step.window_stride}")
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
+        _check_stride(step.window_stride, step.window, 0, refuse)
+    if isinstance(step, sch.DecodeAttention):
+        _check_stride(step.window_stride, step.recent, step.sink, refuse)
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     softcap = getattr(step, "softcap", None)
@@ -50,6 +50,13 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it chooses {sizes['Top']} of {sizes['N']} numbers")
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
+
+
+def _check_stride(stride: int | None, window: int, sink: int, refuse: Refuse) -> None:
+    """A window slides, or moves by all of itself, and is a ring alone: so what a query sees are its first rows."""
+    if stride is not None and (stride != window or window < 1 or sink):
+        behind = f" behind {sink} sinks" if sink else ""
+        refuse(f"its window of {window} positions{behind} moves in steps of {stride}")
 
 
 def _check_sides(step: sch.DecodeAttention, sizes: Sizes, refuse: Refuse) -> None:

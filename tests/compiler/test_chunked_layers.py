@@ -17,7 +17,7 @@ from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import operator, sparse_experts
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from tests.captures import exports_anew
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CHUNK, CONTEXT, SHAPE, WINDOW, Artifacts, fed, loaded, opened
@@ -126,8 +126,8 @@ def refused(tmp_path: Path) -> str:
 def test_the_probe_notices_a_chunk_that_is_off_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = operator.causal_attention
 
-    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: Window, *softmax: Any) -> Any:
-        return exact(q, k, v, scale, Window(window.size + 1, window.size + 1) if window else window, *softmax)
+    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: Span, *softmax: Any) -> Any:
+        return exact(q, k, v, scale, Span(window.size + 1, window.size + 1) if window else window, *softmax)
 
     monkeypatch.setattr(operator, "causal_attention", causal_attention)
     assert "captured with sscc's attention, the model computes something else" in refused(tmp_path)

@@ -80,6 +80,16 @@ def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
     check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
 
 
+def test_rows_may_be_sinks_and_ring_alone(compiled: Compiler) -> None:
+    """There is nothing to select, so the prompt's last queries score nothing."""
+    geometry = replace(GEOMETRY, recent=20, topk=0)
+    program = compiled("latent-whole-query", geometry)
+    checkpoint = compiled.checkpoint("latent-whole-query")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation=IMPLEMENTATION)
+    definition = EagerSnapStream(model, geometry, latent=(0, 1))
+    check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
+
+
 @pytest.mark.parametrize("family", LATENT)
 def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
     """All heads keep the same positions: transformers' own cache has one row for all of them, too."""

@@ -29,7 +29,7 @@ from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
@@ -360,8 +360,8 @@ def test_the_probe_notices_a_window_that_is_off_by_one(
 ) -> None:
     exact = operator.causal_attention
 
-    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: Window, *softmax: Any) -> Any:
-        return exact(q, k, v, scale, Window(window.size + error) if window else window, *softmax)
+    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: Span, *softmax: Any) -> Any:
+        return exact(q, k, v, scale, Span(window.size + error) if window else window, *softmax)
 
     random_model("qwen2").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}

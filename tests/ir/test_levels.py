@@ -12,7 +12,7 @@ from sscc.ir import levels
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, InternalError
-from sscc.ir.geometry import Geometry, Window
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import (
     GroupFacts,
     LayerKinds,
@@ -75,7 +75,7 @@ def test_facts_survive_printing() -> None:
     assert get_kinds(again) == LayerKinds("model.layers", (0, 1, 0))
 
 
-WINDOWED = (GroupFacts("window5", (0, 2), GEOMETRY.windowed(Window(5))), GroupFacts("", (1,), GEOMETRY))
+WINDOWED = (GroupFacts("window5", (0, 2), GEOMETRY.windowed(Span(5))), GroupFacts("", (1,), GEOMETRY))
 
 
 def test_groups_survive_printing() -> None:
@@ -108,7 +108,7 @@ def test_layers_with_a_window_have_no_budget(windowed: int) -> None:
     others = tuple(layer for layer in range(3) if layer != windowed)
     module = ir.Module.create()
     set_facts(module, FACTS, LAYERED)
-    window = GroupFacts("window5", (windowed,), LAYERED.windowed(Window(5)))
+    window = GroupFacts("window5", (windowed,), LAYERED.windowed(Span(5)))
     set_groups(module, (window, GroupFacts("", others, LAYERED)))
     groups = {group.name: group for group in get_groups(parse_module(str(module), "printed"))}
     assert groups == {"window5": window, "": GroupFacts("", others, LAYERED)}

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.kv_rows import INT8
 from sscc.ir.opspec import Op, spec_of
 from sscc.ir.schedule import Body, Param, Step
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
-NO_WINDOW = Window()
+NO_WINDOW = Span()
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
 SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3}
@@ -58,14 +58,14 @@ def has_rows(kind: type[Op]) -> bool:
     return any(operand.element in ROWS for operand in spec_of(kind).operands.values())
 
 
-def windows_of(kind: type[Op]) -> tuple[Window, ...]:
+def windows_of(kind: type[Op]) -> tuple[Span, ...]:
     """None, of one position, one that begins within a chunk and one that begins before it; and windows that move by all
     of themselves, of the one and the other kind."""
-    sizes = (Window(), Window(1), Window(3), Window(6), Window(3, 3), Window(6, 6))
+    sizes = (Span(), Span(1), Span(3), Span(6), Span(3, 3), Span(6, 6))
     return sizes if "window" in spec_of(kind).attributes else sizes[:1]
 
 
-def _named(kind: type[Op], number: int, encoded: bool, window: Window, members: tuple[tuple[str, ...], ...]) -> str:
+def _named(kind: type[Op], number: int, encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]) -> str:
     segments = "".join(f"-{'+'.join(names)}" for names in members)
     return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-{window.name}' if window else ''}{segments}"
 
@@ -88,7 +88,7 @@ class OperationTrial:
         kind: type[Op],
         scalars: dict[str, int],
         encoded: bool,
-        window: Window = NO_WINDOW,
+        window: Span = NO_WINDOW,
         members: tuple[tuple[str, ...], ...] = (),
     ) -> None:
         stride = window.stride if window.chunked else None
@@ -161,7 +161,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
-    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Window, members: tuple[tuple[str, ...], ...]
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]
 ) -> None:
     trial = OperationTrial(kind, scalars, encoded, window, members)
     after = trial.run(native=True)
@@ -183,7 +183,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
 
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
 def test_no_more_counts_than_is_read(
-    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Window, members: tuple[tuple[str, ...], ...]
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]
 ) -> None:
     """Index by index of the dimension of which only a part moves."""
     trial = OperationTrial(kind, scalars, encoded, window, members)
@@ -219,9 +219,9 @@ WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["reference", "native"])
-@pytest.mark.parametrize("window", [*map(Window, (1, 3, 6, 100)), *(Window(n, n) for n in (3, 6, 8, 100))], ids=str)
+@pytest.mark.parametrize("window", [*map(Span, (1, 3, 6, 100)), *(Span(n, n) for n in (3, 6, 8, 100))], ids=str)
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_rows_below_the_window_do_not_matter(kind: type[Op], window: Window, native: bool) -> None:
+def test_rows_below_the_window_do_not_matter(kind: type[Op], window: Span, native: bool) -> None:
     """The first query of a chunk is at `start`: what lies a window before it or more may be poison, and a row later
     counts; as many rows as the specification says are read."""
     start, chunk = 8, SIZES["C"]

@@ -326,6 +326,22 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) ->
         changed(name, sink=sink, recent=recent)
 
 
+@pytest.mark.parametrize("name", ["causal", "decode", "chunk"])
+def test_a_window_slides_or_moves_by_all_of_itself(name: str) -> None:
+    def window(size: int, stride: int | None) -> dict[str, int | None]:
+        size_of = {"sink": 0, "recent": size} if name == "decode" else {"window": size}
+        return {**size_of, "window_stride": stride}
+
+    for stride in (None, 2):
+        changed(name, **window(2, stride))
+    for size, stride in ((2, 1), (2, 3), (2, 0), (2, -2)):
+        with pytest.raises(InputError, match=f"its window of {size} positions moves in steps of {stride}"):
+            changed(name, **window(size, stride))
+    if name == "decode":
+        with pytest.raises(InputError, match="its window of 2 positions behind 1 sinks moves in steps of 2"):
+            changed(name, sink=1, recent=2, window_stride=2)
+
+
 @pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])
 def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
     for bits in (0, 1, 2, 3, 8, 16):

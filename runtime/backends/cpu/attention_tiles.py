@@ -17,14 +17,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_not_positive
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
 from sscc.runtime.backends.cpu.scoring import Scoring
 
-EVERY_POSITION = Window()
+EVERY_POSITION = Span()
 LOWEST_PEAK = -1e30
 """Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
 MOST_LEFT = 64.0
@@ -134,13 +134,13 @@ def _outer(
     return sums
 
 
-def last_unseen(position: Value, window: Window) -> Value:
+def last_unseen(position: Value, window: Span) -> Value:
     """The last position before those of a window that the query at `position` sees; negative where there is none."""
     fixed = position - position % window.stride if window.chunked else position
     return fixed + (window.stride - window.size - 1)
 
 
-def mask_kernel(module: Module, tiles: AttentionTiling, window: Window = EVERY_POSITION) -> Function:
+def mask_kernel(module: Module, tiles: AttentionTiling, window: Span = EVERY_POSITION) -> Function:
     """scores[key][row] = -inf where the query at positions[row] does not see position first + key: a later one, or with
     a window one before it. Parameters: scores, first, count, positions."""
     name = f"attention_mask_{tiles.name}" + (f"_{window.name}" if window else "")

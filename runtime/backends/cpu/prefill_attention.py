@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
@@ -155,7 +155,7 @@ class _Attention:
     queries: int
     rows: QueryRows
     operands: dict[str, Meta]
-    window: Window
+    window: Span
 
     @classmethod
     def of(
@@ -180,7 +180,7 @@ class _Attention:
         names = (step.query, key, value, step.out)
         places = (step.start, step.length, step.log_sum_exp, step.sink_logits)
         sizes = (kv_heads, group, chunk, limit, depth, columns)
-        window = Window(step.window, step.window_stride or 1)
+        window = Span(step.window, step.window_stride or 1)
         return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, window)
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -40,7 +40,7 @@ def causal_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    scoring, sees = Scoring(scale, softcap, sink_logits), Window(window, window_stride or 1)
+    scoring, sees = Scoring(scale, softcap, sink_logits), Span(window, window_stride or 1)
     softmax = _attend(query, key, value, out.shape[-1], start, scoring, sees, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
@@ -97,7 +97,7 @@ def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, sees: Window, wide: torch.dtype
+    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, sees: Span, wide: torch.dtype
 ) -> RunningSoftmax:
     """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
     there is a window over those of it. `width` numbers are in a row of `value`."""

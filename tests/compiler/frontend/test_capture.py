@@ -198,10 +198,6 @@ SILENT: dict[str, tuple[PreTrainedConfig, str]] = {
         OpenAIGPTConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64),
         "does not go through transformers' attention interface",
     ),
-    "llama4-chunked": (
-        CONFIG_MAPPING["llama4_text"](**(SHAPE | {"pad_token_id": 0}), num_key_value_heads=2, attention_chunk_size=16),
-        r"layer 0 is chunked attention .attention_chunk_size = 16",
-    ),
 }
 
 

@@ -19,7 +19,7 @@ from transformers import (
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.ir.errors import UnsupportedError
-from sscc.ir.geometry import Window
+from sscc.ir.geometry import Span
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -55,16 +55,16 @@ def test_operator_equals_torch() -> None:
 
 def test_observer_replaces_the_operator_inside_its_block() -> None:
     q = torch.randn(1, 2, 3, 4)
-    seen: list[tuple[int, float, Window]] = []
+    seen: list[tuple[int, float, Span]] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax) -> Tensor:
         seen.append((layer, scale, window))
         return torch.zeros_like(q)
 
     with operator.observing(observer):
         assert not operator.attention(q, q, q, 5, 0.5).any()
         assert not operator.attention(q, q, q, 6, 0.5, 2).any()
-    assert seen == [(5, 0.5, Window()), (6, 0.5, Window(2))]
+    assert seen == [(5, 0.5, Span()), (6, 0.5, Span(2))]
     assert torch.equal(operator.attention(q, q, q, 5, 0.5)[0], causal_attention(q[0], q[0], q[0], 0.5))
 
 
@@ -96,9 +96,9 @@ def test_the_operator_within_chunks_equals_torch() -> None:
 
 def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
     config = MistralConfig(**SHAPE, sliding_window=4)
-    windows: list[Window] = []
+    windows: list[Span] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Window, softmax: Softmax) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax) -> Tensor:
         windows.append(window)
         return torch.zeros_like(q)
 

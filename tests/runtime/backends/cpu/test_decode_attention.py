@@ -99,7 +99,8 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
     names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     attention.decode_attention(
         *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
-        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap, wide=torch.float64,
+        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap,
+        window_stride=step.window_stride, wide=torch.float64,
     )  # fmt: skip
     return t
 
@@ -254,6 +255,21 @@ def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> Non
     same["key"], same["value"] = same["k_cache"], same["v_cache"]
     decode(same, step=step)(same)
     assert torch.equal(same["out"], tensors["out"])
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(features: Features) -> None:
+    """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
+    step = replace(DECODE, sink=0, recent=RECENT, window_stride=RECENT)
+    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT)
+    tensors["position"] = torch.tensor([2 * RECENT + 7, 5, RECENT - 1, RECENT, 3 * RECENT - 1])
+    tensors["prompt_len"] = torch.tensor([0, 3, RECENT - 2, RECENT, 9])
+    for slot, position in enumerate(tensors["position"].tolist()):
+        for name in ("k_cache", "v_cache"):
+            tensors[name][slot, :, position % RECENT :] = 99.0
+    want = decode_reference(tensors, step)
+    decode(tensors, features, step)(tensors)
+    check(tensors, want)
 
 
 def test_one_split_needs_no_second_phase() -> None:
