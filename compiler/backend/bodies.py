@@ -16,9 +16,11 @@ from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
+from sscc.ir.levels import walk
 from sscc.ir.opspec import Operand
 from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
+from sscc.passes.tiling import is_contraction
 
 COMBINERS = {
     "arith.addf": "addf",
@@ -234,7 +236,8 @@ class _BodyEmitter:
         maps = [*maps[:count], maps[count + number]]
         dims = loop_sizes(maps, [value.type for value in [*inputs, result]])
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
-        known = (value for value in outer_values(op) if value in self.views or value in self.scalars)
+        read = {value for inner in walk(op) for value in inner.operands}
+        known = (value for value in outer_values(op) if value in self.scalars or value in read & self.views.keys())
         outside = {value: self.name(value) for value in known}
         body = BodyTranslator(block, outside, self.literals)
         accesses = self._accesses(op, inputs, maps, body)
@@ -258,8 +261,22 @@ class _BodyEmitter:
                 body.bind(argument, self.literals[value])
                 continue
             body.bind(argument, f"in{len(accesses)}")
-            accesses.append(sch.Access(self.name(value), access_map(maps[index], maps[index].n_dims)))
+            map_ = access_map(maps[index], maps[index].n_dims)
+            accesses.append(sch.Access(self.name(value), map_) if is_contraction(op) else self._access(value, map_))
         return accesses
+
+    def _access(self, value: ir.Value, map_: tuple[tuple[int, ...], ...]) -> sch.Access:
+        """Access to `value`. Of a region that it shows with other dimensions of one element, to that region itself: a
+        window of a parameter would need it dense, which a tile of it is not."""
+        view = self.views[value]
+        shape = self.shapes[view.tensor]
+        region = whole(view.tensor, shape)
+        rows = [row for row, size in zip(map_, view.shape, strict=True) if size != 1]
+        if not map_ or view.offset or view.terms or is_whole(view, shape) or _long(view) != _long(region):
+            return sch.Access(self.name(value), map_)
+        zero = (0,) * len(map_[0])
+        remaining = iter(rows)
+        return sch.Access(view.tensor, tuple(zero if size == 1 else next(remaining) for size in shape))
 
     def _reduction(
         self,
@@ -325,6 +342,11 @@ def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple
 
 
 # ---------------------------------------------------------------------------------------- one emitter per kv op
+
+
+def _long(view: sch.View) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that have more than one element."""
+    return [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
 
 
 def _row(e: _BodyEmitter, op: ir.Operation) -> None:
