@@ -24,7 +24,7 @@ from sscc.compiler.frontend.admission import (
     check_modules,
     layer_window,
     longest_context,
-    model_context,
+    shared_layers,
     suspicions,
 )
 from sscc.compiler.frontend.capture import (
@@ -50,9 +50,15 @@ from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.frequencies import stretched
 from sscc.compiler.frontend.importer import import_capture
-from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict, listed_layer_types
+from sscc.compiler.frontend.model_config import (
+    config_from_dict,
+    config_to_dict,
+    listed_layer_types,
+    model_context,
+)
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.recognition import lost_scores, position_biases
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
@@ -61,6 +67,7 @@ from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.cache_plan import STORES
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -81,7 +88,7 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
-from sscc.passes.repeat_layers import LayersDiffer
+from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of
@@ -100,7 +107,7 @@ class Source:
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
-        constants: computes values by name; called for the constants that the schedule really uses.
+        constants: computes values by name; called where the schedule uses any.
     """
 
     module: ir.Module
@@ -168,7 +175,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program, signature)
-    constants = source.constants()
+    constants = source.constants() if layout_of(program, "constant") else {}
     report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
 
@@ -211,7 +218,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
-        windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
+        keeping = range(layer_count(config) - shared_layers(config))
+        windows = [layer_window(config, layer, context) for layer in keeping]
         geometry = shape.geometry_of(sum(not window for window in windows))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
@@ -260,6 +268,7 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
         return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
+    _check_rows(config.model_type, position_biases(model), shape.geometry)
     kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
     def check(prefill: Captured) -> None:
@@ -271,8 +280,22 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
-        reasons = "".join(f"{reason}; " for reason in suspicions(config))
+        reasons = "".join(f"{reason}; " for reason in (*suspicions(config), *lost_scores(model)))
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
+
+
+def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
+    """Refuses to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
+    coarse = {
+        "--kv-dtype int8 or int4": geometry.encoded,
+        "landmarks of fewer than 16 bits (--kv-landmark-bits)": 0 < geometry.landmark_bits < PLAIN_BITS,
+    }
+    for option, asked in coarse.items():
+        if biased and asked:
+            raise UnsupportedError(
+                f"{model_type} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold "
+                "positions, of which every bit counts"
+            )
 
 
 def _from_dump(options: CompileOptions) -> Source:
@@ -335,6 +358,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_prompt_file,
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
+        signature.plan.sources,
     )
 
 

@@ -151,6 +151,22 @@ class LatentAttention(Op):
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
+class SharedAttention(Op):
+    """`SelfAttention` of a layer that makes no K and V of its own, but attends to those of layer `shares`, which stands
+    before it (Gemma 3n and Gemma 4; arXiv 2405.12981 is an earlier use). D is the width of that layer's keys."""
+
+    op = "shared_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    sink_logits: SinkLogits
+    layer: Annotated[int, Attribute()]
+    shares: Annotated[int, Attribute()]
+    scale: Scale
+    softcap: Softcap
+    window: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
 class Row(Op):
     """The cache row of each absolute position: p where p < sink, else sink + (p - sink) mod recent."""
 
@@ -657,7 +673,8 @@ class ChunkAttention(Op):
 
 
 OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, LatentAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention),
+    *(SelfAttention, LatentAttention, SharedAttention, Row, UpdateRows, QuantizeRows, Validity),
+    *(CachedAttention, CausalAttention),
     *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(ExpertProduct, TopK),

@@ -74,8 +74,9 @@ After::
       return %out : tensor<3x2x1x3xf32>
 
 When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
-smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, or one whose
-scores are capped or have learned sinks. These layers stay as they are, and cache K and V of every head.
+smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, one whose
+scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
+cache K and V of every head.
 
 Where it applies, rows can be neither encoded nor indexed yet, which is refused.
 
@@ -114,12 +115,12 @@ class AbsorbLatent(Pass):
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
-        for function in functions(module):
-            if LAYER in function.attributes:
-                attention = attention_of(function)
-                window = kv.window_of(attention).inside(geometry.max_context)
-                latent = None if window else _latent_of(attention)
-                layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
+        attending = {f: attention_of(f) for f in functions(module) if LAYER in f.attributes}
+        sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
+        for function, attention in attending.items():
+            layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
+            if attention.name == "kv.self_attention" and layer not in sources:
+                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
@@ -316,10 +317,15 @@ class _Latent:
         return self.depth, self.parts, *where
 
 
+def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
+    """Whether an attention is over all positions, without a cap of scores and without learned sinks."""
+    _, _, _, *sinks = attention.operands
+    windowed = kv.window_of(attention).inside(geometry.max_context)
+    return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
+
+
 def _latent_of(attention: ir.Operation) -> _Latent | None:
-    query, key, value, *sinks = attention.operands
-    if sinks or kv.optional_of(attention, "softcap") is not None:
-        return None
+    query, key, value = attention.operands
     if key.type.shape[1] != query.type.shape[1]:
         return None
     whole = producer(key)

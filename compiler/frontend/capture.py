@@ -25,6 +25,7 @@ from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
@@ -200,7 +201,8 @@ def _export(
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
-            program = torch.export.export(entry, args, strict=False)
+            with NumberFolding():
+                program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
@@ -232,7 +234,7 @@ def _classify(
             weights[name] = aliases.get(target, target)
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[name] = target
-            if target not in hidden:
+            if target not in hidden and node.users:
                 values[target] = _program_constant(program, target)
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")
@@ -349,12 +351,16 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         return
     missing = [layer for layer in expected if layer not in attentions]
     doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
-    detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
-    if not missing and not doubled:
+    if missing:
+        detail = f"layers {missing[:8]} never call it: it computes attention in a way of its own"
+        detail += ", which would bypass the KV cache"
+    elif doubled:
+        calls = max(attentions.count(layer) for layer in doubled)
+        detail = f"layers {doubled[:8]} call it {calls} times, and a layer keeps one K and one V"
+    else:
         detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
-        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
-        "it computes attention in a way of its own, which would bypass the KV cache"
+        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}"
     )
 
 
@@ -418,8 +424,10 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
-    """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
-    return sum(not _window(node).inside(max_context) for node in _attention_nodes(captured))
+    """How many of the captured layers keep rows and attend to every position: those whose rows the KV budget decides.
+    Layers that attend to the very K and V of an earlier one keep none."""
+    keeping = {node.args[1:3]: _window(node) for node in reversed(_attention_nodes(captured))}
+    return sum(not window.inside(max_context) for window in keeping.values())
 
 
 def _window(node: Any) -> Span:

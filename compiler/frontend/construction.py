@@ -15,19 +15,29 @@ from typing import Any
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
 from sscc.compiler.frontend.counted_positions import CountedPositions
-from sscc.compiler.frontend.model_config import causal_class
+from sscc.compiler.frontend.model_config import causal_class, model_context
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention, run_within
+from sscc.compiler.frontend.recognition import (
+    IMPLEMENTATIONS,
+    WRITTEN_OUT,
+    note_looked_up,
+    observe_attention,
+    recognise_attention,
+    run_within,
+)
 from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
 MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
 MAX_ELEMENTS = 1 << 42  # of all parameters together: the largest model of today has 2 ** 41
+OBSERVED_TOKENS = 512
+MAX_OBSERVED_TOKENS = 4096
 MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies, masks of old models
 
 
@@ -41,14 +51,47 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
-    if not type(model)._supports_attention_backend:
-        recognise_attention(model)
+    _keep_in_f32(model, dtype)
+    if not type(model.eval())._supports_attention_backend:
+        _recognise_attention(config, model)
     if stacked_experts(model):
         run_within(model, lambda ids, positions: ExpertRecogniser())
     run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
-    built: torch.nn.Module = model.eval()
+    built: torch.nn.Module = model
     return built
+
+
+def _recognise_attention(config: transformers.PreTrainedConfig, model: transformers.PreTrainedModel) -> None:
+    """Has attention recognised in a model that writes it out, with masks and biases as long as its own ones are, up to
+    `MAX_OBSERVED_TOKENS`. A class that does something to a mask without asking whether there is one gets zeros."""
+    recognise_attention(model)
+    squares = [b.shape[-1] for b in model.buffers() if b.dim() >= 2 and b.shape[-1] == b.shape[-2]]
+    tokens = max(squares) if squares else OBSERVED_TOKENS
+    tokens = min(tokens, model_context(config) or tokens, MAX_OBSERVED_TOKENS)
+    if not observe_attention(model, tokens):
+        before = model.config._attn_implementation
+        set_attention(model, WRITTEN_OUT)
+        if not observe_attention(model, tokens):
+            set_attention(model, before)
+
+
+def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives f32 to the parameters and buffers that transformers keeps so when it loads a checkpoint in `dtype`
+    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers choose: bf16 would round it to
+    other choices. A model that is built of a config alone lacks that."""
+    plan = model._get_dtype_plan(dtype)
+    if not plan:
+        return
+    kept, _, _ = build_glob_alternation(list(plan))
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None and kept.search(prefix + name):
+                module._parameters[name] = torch.nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and kept.search(prefix + name):
+                module._buffers[name] = buffer.float()
 
 
 def _with_our_attention(
@@ -73,25 +116,31 @@ def set_attention(model: torch.nn.Module, implementation: str) -> None:
             part.config._attn_implementation = implementation
 
 
-def _supply_positions(model: torch.nn.Module) -> None:
+def _supply_positions(model: transformers.PreTrainedModel) -> None:
     """Gives the positions that the model is called with to its modules that look positions up.
 
     The decoders of BART's kin ignore them and count their tokens, which would start again in every chunk and every
     step. What they count goes to a module whose forward takes `position_ids` and `past_key_values_length`: there the
-    numbers are replaced, and what is looked up gets the shape [b, s, D].
+    numbers are replaced, and what is looked up gets the shape [b, s, D]. A model that attends in a way of its own is
+    left as it was.
     """
     positions: list[torch.Tensor] = []
 
     def note(module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        positions[:] = [keywords["position_ids"]]
+        ours = model.config._attn_implementation in IMPLEMENTATIONS
+        positions[:] = [keywords["position_ids"]] if ours else []
 
     def replace(
         module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, keywords | {"position_ids": positions[0]}
+        return args, keywords | ({"position_ids": positions[0]} if positions else {})
 
     def shape(module: torch.nn.Module, args: tuple[Any, ...], rows: torch.Tensor) -> torch.Tensor:
-        return rows.reshape(*positions[0].shape, rows.shape[-1])
+        if not positions:
+            return rows
+        rows = rows.reshape(*positions[0].shape, rows.shape[-1])
+        note_looked_up(model, rows)
+        return rows
 
     lookups = [module for module in model.modules() if _looks_up_positions(module)]
     if lookups:
@@ -215,6 +264,8 @@ def _parameters_on_meta() -> Iterator[None]:
             raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+            # transformers draws no random numbers for it, which takes half the time of building a model.
+            param._is_hf_initialized = True  # type: ignore[attr-defined]
         original(module, name, param)
 
     torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]

@@ -8,7 +8,8 @@ every layer compressed), then one token at a time over the assembled caches. One
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Union
 
 import torch
@@ -28,12 +29,15 @@ from sscc.compiler.frontend.query_selection import (
     masses,
     query_attention,
 )
+from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
 Forward = Callable[[Tensor, Tensor], Tensor]
+NO_SOURCES: Mapping[int, int] = MappingProxyType({})
+"""Where no layer reads the rows of another one."""
 Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a module
 
 
@@ -47,9 +51,13 @@ class EagerSnapStream:
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say how many selected rows there are.
         geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
+
+    Of a layer that reads the rows of another one these are that layer's, the very tensors.
     """
 
-    def __init__(self, model: Model, geometry: Geometry, latent: Container[int] = ()) -> None:
+    def __init__(
+        self, model: Model, geometry: Geometry, latent: Container[int] = (), sources: Mapping[int, int] = NO_SOURCES
+    ) -> None:
         """Wraps a model.
 
         Args:
@@ -58,12 +66,15 @@ class EagerSnapStream:
             geometry: cache geometry.
             latent: the layers of whose heads K and V are made of one row per position, which is what is cached; the
                 model gives them as each head has them (`algorithm.compress`).
+            sources: of each layer that shares the K and V of an earlier one, which that is: it keeps nothing, attends
+                to the rows that the other one keeps, and votes for none (ours).
 
         Raises:
             UnsupportedError: a transformers model with another attention implementation.
         """
         self.geometry = geometry
         self.latent = latent
+        self.sources = sources
         self._forward = _forward_of(model)
         self.k_cache: list[Tensor] = []
         self.v_cache: list[Tensor] = []
@@ -121,8 +132,9 @@ class EagerSnapStream:
     ) -> Tensor:
         at, g = self.position - 1, self.geometries[layer]
         row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
-        self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
-        self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
+        if layer not in self.sources:
+            self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
+            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
         out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale, softmax)
         return out[None, :, None]
 
@@ -130,10 +142,13 @@ class EagerSnapStream:
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         g = self._next_geometry(layer, window)
-        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, layer in self.latent)
-        self.k_cache.append(k_rows)
-        self.v_cache.append(v_rows)
-        self.selected.append(selected)
+        if layer in self.sources:
+            self._share(self.sources[layer])
+        else:
+            k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, layer in self.latent)
+            self.k_cache.append(k_rows)
+            self.v_cache.append(v_rows)
+            self.selected.append(selected)
         return algorithm.causal_attention(q[0], k[0], v[0], scale, window, softmax)[None]
 
     def _next_geometry(self, layer: int, window: Span) -> Geometry:
@@ -143,10 +158,20 @@ class EagerSnapStream:
                 f"the model calls sscc::attention for layer {layer} where layer {len(self.geometries)} was expected: "
                 "every layer must attend exactly once, in order"
             )
-        governed = sum(not geometry.window for geometry in self.geometries)
-        g = self.geometry.windowed(window) if window else self.geometry.of_layer(governed)
+        if layer in self.sources:
+            g = self.geometries[self.sources[layer]]
+        elif window:
+            g = self.geometry.windowed(window)
+        else:
+            before = (other for number, other in enumerate(self.geometries) if number not in self.sources)
+            g = self.geometry.of_layer(sum(not other.window for other in before))
         self.geometries.append(g)
         return g
+
+    def _share(self, source: int) -> None:
+        """The layer that is prefilled now has the rows of layer `source`."""
+        for kept in (self.k_cache, self.v_cache, self.selected):
+            kept.append(kept[source])
 
     @torch.no_grad()
     def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
@@ -169,19 +194,28 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks: per layer, of the store; None of a layer with a sliding window.
     """
 
-    def __init__(self, model: Model, geometry: Geometry, bits: int, fetch: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        geometry: Geometry,
+        bits: int,
+        fetch: int | None = None,
+        sources: Mapping[int, int] = NO_SOURCES,
+    ) -> None:
         """Wraps a model as `EagerSnapStream` does.
 
         Args:
             geometry: sinks, ring, and how many rows a step chooses; `obs` and pooling mean nothing here.
             bits: of landmarks: 1, 2, 4 or 16.
             fetch: the most rows that a step brings from the slow memory per KV head, at least 1; None for no limit.
+            sources: as for `EagerSnapStream`; such a layer chooses for itself, by its own query and the other's
+                landmarks.
 
         Raises:
             UsageError: another number of bits; and from `prefill` heads whose landmarks do not fill whole bytes.
             UnsupportedError: as for `EagerSnapStream`.
         """
-        super().__init__(model, geometry)
+        super().__init__(model, geometry, sources=sources)
         if fetch is not None and fetch < 1:
             raise UsageError(f"a step fetches {fetch} rows, it must be at least 1")
         self.bits = bits
@@ -200,6 +234,12 @@ class EagerQuerySelection(EagerSnapStream):
             return super()._prefill_layer(q, k, v, layer, scale, window, softmax)
         g = self._next_geometry(layer, window)
         check_bits(self.bits, k.shape[-1])
+        if layer in self.sources:
+            source = self.sources[layer]
+            self._share(source)
+            self.landmarks.append(self.landmarks[source])
+            rows = (stored[source][:, : self.prompt_len] for stored in (self.k_cache, self.v_cache))
+            return algorithm.causal_attention(q[0], *rows, scale, window, softmax)[None]
         k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
         room = g.max_context - self.prompt_len
         self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
@@ -220,10 +260,11 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
             return super()._decode_layer(q, k, v, layer, scale, window, softmax)
-        newest = make_landmarks(k[0, :, 0], self.bits)
-        landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
-        self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
-        self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
+        if layer not in self.sources:
+            newest = make_landmarks(k[0, :, 0], self.bits)
+            landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
+            self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
+            self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
         query = q[:, :, 0]
         weights = self._masses(query, layer, scale, softmax)
         limit, resident = self.fetch, self.selected[layer][None]
@@ -242,7 +283,12 @@ class EagerQuerySelection(EagerSnapStream):
 
 
 def make_golden(
-    model: Model, geometry: Geometry, prompt: Sequence[int], new_tokens_count: int, latent: Container[int] = ()
+    model: Model,
+    geometry: Geometry,
+    prompt: Sequence[int],
+    new_tokens_count: int,
+    latent: Container[int] = (),
+    sources: Mapping[int, int] = NO_SOURCES,
 ) -> tuple[list[int], list[int], dict[str, Tensor]]:
     """Greedy generation with every tensor that a compiled program can be compared with.
 
@@ -251,7 +297,7 @@ def make_golden(
         geometry: cache geometry.
         prompt: token ids.
         new_tokens_count: how many tokens to generate; all of them are also fed back.
-        latent: as for `EagerSnapStream`.
+        latent, sources: as for `EagerSnapStream`.
 
     Returns:
         prompt: the prompt as a list.
@@ -260,7 +306,7 @@ def make_golden(
             leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
             ``len(prompt) + s``. Of layers whose queries choose ``k_cache.0`` are sinks and ring, and ``k_store.0``,
             ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``. Latent rows are none that the
-            model shows: of such layers there are no caches.
+            model shows: of such layers there are no caches; nor are there of layers that read another's rows.
 
     Raises:
         UsageError: prompt and new tokens together exceed max_context.
@@ -270,13 +316,15 @@ def make_golden(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
     by_query = geometry.by_query
-    run = EagerSnapStream(model, geometry, latent)
+    run = EagerSnapStream(model, geometry, latent, sources)
     if by_query:
-        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
+        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
         g = run.geometries[layer]
+        if layer in sources:
+            continue
         caches = {"k": keys, "v": values}
         if g.by_query:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
@@ -312,14 +360,22 @@ def _forward_of(model: Model) -> Forward:
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
-    if used != IMPLEMENTATION:
+    if used not in IMPLEMENTATIONS:
         raise UnsupportedError(
             f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
         )
-    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return model_forward(model, slice(-1, None))
+
+
+def model_forward(model: torch.nn.Module, kept: slice) -> Forward:
+    """A transformers model as a function of ids and positions: the logits of the tokens `kept`, or where the model does
+    not know how to leave any out of every token."""
+    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(ids: Tensor, positions: Tensor) -> Tensor:
-        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **last).logits
+        # Indices and no count: by a count layers that share K and V leave the other queries out, and attend otherwise.
+        keep = {"logits_to_keep": torch.arange(ids.shape[1])[kept]} if keeps else {}
+        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
         return logits
 
     return forward

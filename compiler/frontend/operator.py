@@ -115,6 +115,11 @@ def context_limit(max_context: int) -> Iterator[None]:
         _context.reset(token)
 
 
+def stated_context() -> int | None:
+    """The longest sequence that will be run, in tokens; None where nobody has said."""
+    return _context.get()
+
+
 # ------------------------------------------------------------------------------- registration with transformers
 
 
@@ -169,7 +174,7 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    window = _window(layer, sliding_window, getattr(module, "config", None))
+    window = bounded_window(layer, sliding_window, getattr(module, "config", None))
     settings = (window.size, _softcap(layer, softcap), _sinks(layer, s_aux, query), window.stride)
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
@@ -195,7 +200,7 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         )
 
 
-def _window(layer: int, sliding_window: Any, config: Any) -> Span:
+def bounded_window(layer: int, sliding_window: Any, config: Any) -> Span:
     """The window that bounds what a layer sees; none where the longest sequence does not outgrow it.
 
     A sliding window is told by a keyword. Chunks only a mask tells of, which is not made here: of these the config is

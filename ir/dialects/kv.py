@@ -135,7 +135,7 @@ def inherit(op: Any, source: ir.Operation) -> None:
 
 
 def window_of(attention: ir.Operation) -> Span:
-    """Which positions a `kv.self_attention` sees."""
+    """Which positions an attention as captured sees."""
     return Span(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
@@ -255,6 +255,7 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 SelfAttention = _operation(operations.SelfAttention)
 LatentAttention = _operation(operations.LatentAttention)
+SharedAttention = _operation(operations.SharedAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)
@@ -362,7 +363,7 @@ def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
     ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
     parts = {op.results[ours.results.index(n)]: o.writes for n, o in ours.operands.items() if o.mode == "part"}
     read = {value: theirs.operands[name].reads for name, value in operands.items() if value in op.results}
-    alike = all(operands.get(name) == operand_of(op, name) for name in ours.numbers)
+    alike = all(name in operands and operands[name] == operand_of(op, name) for name in ours.numbers)
     return alike and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
 
 

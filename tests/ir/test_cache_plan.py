@@ -68,7 +68,25 @@ def test_indexed_groups_share_nothing_with_their_like() -> None:
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2]], [[0, 2], [1]], [[1], [0, 2]]])
 def test_layers_in_one_group_each(groups: list[list[int]]) -> None:
-    check_layers(groups, 3)
+    check_layers([(group, []) for group in groups], 3)
+
+
+def test_layers_that_share_stand_behind_the_one_that_keeps_their_rows() -> None:
+    check_layers([([0], [2]), ([1], [])], 3)
+    for groups in ([([0], [1]), ([2], [1])], [([1], [0, 2])], [([0], []), ([], [1, 2])]):
+        with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
+            check_layers(groups, 3)
+    with pytest.raises(ValueError, match=r"layers share the rows of layers \[0, 1\], which must be one"):
+        check_layers([([0, 1], [2])], 3)
+
+
+def test_a_layer_that_shares_is_at_the_place_of_its_source() -> None:
+    source = replace(OTHERS, name="group_2", layers=(6,), sharers=(7, 8))
+    plan = CachePlan((WINDOWS, OTHERS, source))
+    assert plan.layers == 9
+    assert plan.of(8) == plan.of(6) == (source, 0)
+    assert plan.sources == {7: 6, 8: 6}
+    assert plan.scratch(source) is source, "its rows of a prompt are read in other layers' phases"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +95,7 @@ def test_layers_in_one_group_each(groups: list[list[int]]) -> None:
 )  # fmt: skip
 def test_layers_in_no_group_or_in_two(groups: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
-        check_layers(groups, 3)
+        check_layers([(group, []) for group in groups], 3)
 
 
 def test_a_window_is_a_ring_and_nothing_else() -> None:
