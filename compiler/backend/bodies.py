@@ -20,6 +20,7 @@ from sscc.ir.levels import walk
 from sscc.ir.opspec import Operand
 from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
+from sscc.passes.tiling import is_contraction
 
 COMBINERS = {
     "arith.addf": "addf",
@@ -343,6 +344,11 @@ def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple
 
 
 # ---------------------------------------------------------------------------------------- one emitter per kv op
+
+
+def _long(view: sch.View) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that have more than one element."""
+    return [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
 
 
 def _row(e: _BodyEmitter, op: ir.Operation) -> None:
