@@ -20,7 +20,6 @@ from sscc.ir.levels import walk
 from sscc.ir.opspec import Operand
 from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
-from sscc.passes.tiling import is_contraction
 
 COMBINERS = {
     "arith.addf": "addf",
