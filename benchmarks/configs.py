@@ -152,8 +152,9 @@ def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:
     signature, weights = artifact.signature, [t for t in artifact.program.tensors if t.role == "weight"]
     layers: Counter[str] = Counter()
     for group in signature.plan:
-        window = group.geometry.window
-        layers[f"window {window}" if window else "latent" if group.latent else "full"] += len(group.layers)
+        window, kept = group.geometry.window, "latent" if group.latent else "full"
+        seen = f"{'chunk' if group.geometry.window_stride else 'window'} {window}"
+        layers[seen if window else kept] += len(group.layers)
     return {
         "context": signature.geometry.max_context,
         "rows": signature.geometry.budget,

@@ -12,9 +12,8 @@ so that for a query q[h] = [a | b] and weights P of attention::
     sum over t of P[t] v[h, t] = W_V[h] (sum over t of P[t] latent[t])
 
 A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
-the first r numbers of its keys. A prefill layer attends to K and V of every head as it was captured, which takes less
-arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached, and how the last
-queries of a prompt are to score it.
+the first r numbers of its keys. A prefill layer attends to K and V of every head, which takes less arithmetic where
+many queries meet each key; but `kv.latent_attention` makes them of the latent rows, where it uses them.
 
 Why: a row is r + p numbers in all, and not one of K and one of V for every head.
 
@@ -78,8 +77,6 @@ smaller, a layer of which only one entry is so, one that attends within a window
 scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
 cache K and V of every head.
 
-Where it applies, rows can be neither encoded nor indexed yet, which is refused.
-
 Preserves: every other operation; locations.
 """
 
@@ -95,7 +92,6 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
@@ -127,25 +123,8 @@ class AbsorbLatent(Pass):
                 continue
             for entry, attention, latent in entries:
                 if latent is not None:
-                    _check(geometry, attention)
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")
-
-
-def _check(geometry: Geometry, attention: ir.Operation) -> None:
-    """Raises UnsupportedError for rows that cannot be latent ones yet."""
-    option = None
-    if geometry.by_query:
-        option = "--kv-policy query", "--kv-policy snapstream"
-    elif geometry.indexed:
-        option = "--kv-rows indexed", "--kv-rows compact"
-    elif geometry.encoded:
-        option = f"--kv-dtype {geometry.dtype}", "--kv-dtype model"
-    if option is not None:
-        raise UnsupportedError(
-            f"{attention.location}: all heads make their K and V of one latent row (multi-head latent attention), "
-            f"which is what is cached, and {option[0]} does not support such rows yet: use {option[1]}"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------- what is found
@@ -363,13 +342,13 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
 
 
 def _note(attention: ir.Operation, latent: _Latent) -> None:
-    """A prefill layer says what is to be cached."""
+    """A prefill layer says what is to be cached, and what heads make of it."""
     with ir.InsertionPoint(attention), attention.location:
-        operands = (*attention.operands, _row(attention, latent), latent.key.matrix())
+        operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
         new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
     attention.results[0].replace_all_uses_with(new.out)
-    attention.erase()
+    _erase(attention)
 
 
 def _erase(op: ir.Operation) -> None:

@@ -663,7 +663,8 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _axis(self, name: str, whole: ir.Value) -> int:
         """The token axis of what the embedding gives, or of a layer's slice of it."""
-        return self.axes[name] - (self.ranks[name] - int(whole.type.rank))
+        missing: int = self.ranks[name] - whole.type.rank
+        return self.axes[name] - missing
 
 
 def entries(module: ir.Module) -> Iterator[Any]:

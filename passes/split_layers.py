@@ -208,9 +208,9 @@ class _Splitter:
         stacks = list(dict.fromkeys(slices.values()))
         self._build("embed", groups[EMBED], [], [hidden[0], *own], stacks=stacks)
         for layer in range(self.layers):
-            number, of_stacks = self.numbers[layer], dict.fromkeys(stacks, ())
+            number, of_stacks = self.numbers[layer], {stack: list[ir.Value]() for stack in stacks}
             for value in (value for value in crossing[layer] if value in slices):
-                of_stacks[slices[value]] = (*of_stacks[slices[value]], value)
+                of_stacks[slices[value]].append(value)
             reads = [hidden[layer], *tables]
             self._build(f"layer.{number}", groups[layer], reads, [hidden[layer + 1]], layer, of_stacks)
         self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))

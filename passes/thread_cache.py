@@ -138,8 +138,6 @@ LAYER = "sscc.layer"
 TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
-EXPANDED = ("k_expanded", "v_expanded")
-"""States of a prompt whose heads make K and V of a latent row: what they have made."""
 
 
 @dataclass(frozen=True)
@@ -191,13 +189,13 @@ class _Attended:
         query: with what it attends.
         rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers; none where
             another layer has cached them.
-        expanded: K and V where prefill attends to something else than it caches.
+        ups: what makes K and V of a latent row, where prefill attends to such rows.
         sinks: the logits of learned sinks, if there are any.
     """
 
     query: ir.Value
     rows: tuple[ir.Value, ...]
-    expanded: tuple[ir.Value, ...] = ()
+    ups: tuple[ir.Value, ...] = ()
     sinks: tuple[ir.Value, ...] = ()
 
     @classmethod
@@ -205,7 +203,7 @@ class _Attended:
         """Args: values: what stands for the operands."""
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
-            return cls(operands[0], (operands[3],), tuple(operands[1:3]))
+            return cls(operands[0], (operands[1],), tuple(operands[2:4]))
         if attention.name == "kv.shared_attention":
             return cls(operands[0], (), sinks=tuple(operands[1:]))
         query, key, value, *sinks = operands
@@ -217,7 +215,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     """The groups of layers, from the functions of both entries."""
     kinds: dict[int, tuple[Any, ...]] = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
-    expanded: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
     attending = [(_place(function)[1], attention_of(function)) for function in layers]
     sharing = [(layer, attention) for layer, attention in attending if attention.name == "kv.shared_attention"]
     sources = {layer: attention.attributes["shares"].value for layer, attention in sharing}
@@ -227,7 +225,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         window = kv.window_of(attention).inside(geometry.max_context)
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
-        if attended.expanded:
+        if attended.ups:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
@@ -236,8 +234,8 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
                 "told which observation window is whose"
             )
         kind = (window, layer if layer in sources.values() else None, query, *rows)
-        sizes = _heads_and_dims(attended.expanded)
-        if sizes and expanded.setdefault(kind, sizes) != sizes:
+        shapes = [tuple(up.type.shape) for up in attended.ups]
+        if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise UnsupportedError(
                 f"{attention.location}: latent rows are as wide as another layer's, but K and V of the heads are not"
             )
@@ -331,7 +329,7 @@ class _Threader:
             rows = self._rows([s.scratch for s in self.streams], 1)
             self._rebuild([], [*rows, *self._chunk_inputs()], self._shared_prefill_attention)
         else:
-            states = [*self._scratch(), *self._expanded(), *self._landmark_scratch()]
+            states = [*self._scratch(), *self._landmark_scratch()]
             self._rebuild(states, self._chunk_inputs(), self._prefill_attention)
             self._compress()
 
@@ -460,12 +458,6 @@ class _Threader:
         """Of a prompt's rows, and of its last queries where they are kept."""
         return [*self._rows([s.scratch for s in self.streams], 1), *self._observed()]
 
-    def _expanded(self) -> list[Argument]:
-        """Of K and V of a prompt where these are not what is cached, but what prefill attends to."""
-        tokens = self.facts.scratch_rows(self.geometry)
-        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded), strict=False)
-        return [self._state(name, [1, heads, tokens, width]) for name, (heads, width) in sides]
-
     def _observed(self) -> list[Argument]:
         """Of the last queries of a prompt, and where they select of what attention found for them."""
         if not self.geometry.observes:
@@ -523,7 +515,9 @@ class _Threader:
             now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(attended, valid, self._sides(now), *([indexed] if indexed else []))
+        *far, index = indexed or [None]
+        more = [(far, index)] if index is not None else []
+        out = self._attended(attended, valid, (now, None), *more)
         if self.shares:
             return out, []
         if FIRST in own:
@@ -531,45 +525,39 @@ class _Threader:
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
         return out, now
 
-    def _sides(self, rows: list[ir.Value]) -> list[ir.Value]:
-        """K and V of cached rows: as they are, or the rows and their first numbers."""
-        if len(rows) > 1:
-            return rows
-        width = self.attention.results[0].type.shape[3]
-        return [*rows, extract_slice(rows[0], [0, 0, 0, 0], [*list(rows[0].type.shape)[:3], width])]
-
     def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
-        query, g, batch = attended.query, self.geometry, self.facts.batch
-        k_new, v_new, k_store, v_store, *others, position, _, active = added
-        count = len(landmark_states(LANDMARKS, g))
-        landmarks, residents = others[:count], others[count:]
-        stored = [k_store, v_store, *landmarks]
+        query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
+        *states, position, _, active = added
+        now, stores, landmarks, residents = _split(states, [count, count, len(landmark_states(LANDMARKS, g))])
+        stored = [*stores, *landmarks]
         if not self.shares:  # else the layer that keeps the rows has updated them
             row = kv.Row(position, position.type).row
             new_landmarks = self._landmarks_of(attended.rows[0])
             rows = [self._encoded(new) for new in attended.rows]
-            k_new, v_new = (
-                kv.Update(cache, new, row, active, cache.type).updated
-                for cache, new in zip((k_new, v_new), rows, strict=True)
-            )
+            caches = zip(now, rows, strict=True)
+            now = [kv.Update(cache, new, row, active, cache.type).updated for cache, new in caches]
             new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
             stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
-        scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
-        codes, scales = [*stored[2:], None][:2]
+        scores_type = tensor_type([batch, self.heads, stores[0].type.shape[2]], ir.F32Type.get())
+        codes, scales = [*stored[count:], None][:2]
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         if residents:
+            none = [None] * (2 - count)
+            operands = (
+                query, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
+                *(attended.sinks or [None]),
+            )  # fmt: skip
             types = [value.type for value in residents]
-            operands = (query, k_new, scores, *stored[:2], position, active, *residents, *(attended.sinks or [None]))
-            residents = list(kv.Fetch(*operands, self.scale, *types).results)
+            residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
             _, index, *chosen = residents
         else:
-            chosen = stored[:2]
-            index = self._choose(query, k_new, scores, position, active, attended.sinks)
-        out = self._attended(attended, valid, [k_new, v_new], [*chosen, index])
-        return out, [] if self.shares else [k_new, v_new, *stored, *residents]
+            chosen = stored[:count]
+            index = self._choose(query, now[0], scores, position, active, attended.sinks)
+        out = self._attended(attended, valid, (now, None), (chosen, index))
+        return out, [] if self.shares else [*now, *stored, *residents]
 
     def _choose(
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
@@ -581,14 +569,18 @@ class _Threader:
         selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
         return selected
 
-    def _attended(self, attended: _Attended, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
-        """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
+    def _attended(
+        self, attended: _Attended, valid: ir.Value, *segments: tuple[Sequence[ir.Value], ir.Value | None]
+    ) -> ir.Value:
+        """Attention over segments, each the rows of its streams and perhaps an index, whose rows `valid` [B, R] numbers
+        through."""
         members, first = [], 0
-        for segment in segments:
-            slots, rows = valid.type.shape[0], segment[-1].type.shape[2]  # as many as V has, or the index
-            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, rows])
-            members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
-            first += rows
+        for rows, index in segments:
+            slots, count = valid.type.shape[0], (rows[0] if index is None else index).type.shape[2]
+            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, count])
+            member = {**dict(zip(("key", "value"), rows, strict=False)), "valid": mask}
+            members.append(member if index is None else {**member, "index": index})
+            first += count
         type_ = self.attention.results[0].type
         operands = (attended.query, *(attended.sinks or [None]), *kv.members(CachedAttention, *members))
         out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out
@@ -603,16 +595,28 @@ class _Threader:
 
     def _prefill_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         *states, start, length = added
-        counts = len(self.streams), len(self._observed()), len(self._expanded())
-        scratches, observed, expanded, landmarks = _split(states, counts)
+        scratches, observed, landmarks = _split(states, [len(self.streams), len(self._observed())])
         landmarks = self._landmarks_added(attended.rows[0], landmarks, start)
+        out, sums, now = self._chunk_attended(attended, scratches, start, length)
+        last = zip(observed, (attended.query, sums), strict=False)
+        observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
+        return out, [*now, *observed, *landmarks]
+
+    def _chunk_attended(
+        self, attended: _Attended, scratches: Sequence[ir.Value], start: ir.Value, length: ir.Value
+    ) -> tuple[ir.Value, ir.Value, list[ir.Value]]:
+        """A chunk's attention, its log-sum-exp, and the scratches with the chunk's rows in them."""
+        if attended.ups:
+            type_ = self.attention.results[0].type
+            sums = tensor_type([*attended.query.type.shape[:3], 1], ir.F32Type.get())
+            operands = (attended.query, attended.rows[0], scratches[0], *attended.ups, start, length)
+            settings = self.scale, self.attention.attributes["first"]
+            chunk = kv.LatentChunkAttention(*operands, *settings, type_, sums, scratches[0].type)
+            return chunk.out, chunk.log_sum_exp, [chunk.appended]
         rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
         now = self._appended(rows, scratches, start)
-        whole = self._appended(attended.expanded, expanded, start)
-        done = self._causal_attention(attended, whole or now, start, length)
-        last = zip(observed, (attended.query, done.log_sum_exp), strict=False)
-        observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [*now, *observed, *whole, *landmarks]
+        done = self._causal_attention(attended, now, start, length)
+        return done.out, done.log_sum_exp, now
 
     def _shared_prefill_attention(
         self, attended: _Attended, added: list[ir.Value]
@@ -643,7 +647,7 @@ class _Threader:
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
         sinks = self._sinks() if residents else []
-        absorbs = g.selects and bool(self.attended.expanded)
+        absorbs = g.observes and bool(self.attended.ups)
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
@@ -697,8 +701,9 @@ class _Threader:
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
 
     def _up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
-        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to `up`."""
-        value, views = kv.operand_of(self.attention, "up"), list[ir.Operation]()
+        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to
+        `k_up`."""
+        value, views = kv.operand_of(self.attention, "k_up"), list[ir.Operation]()
         while (op := producer(value)) is not None and is_view(op):
             views.insert(0, op)
             value = op.operands[0]
@@ -712,7 +717,7 @@ class _Threader:
         values: ValueMap = {value: weight}
         for view in views:
             clone_with(view, values)
-        return values[kv.operand_of(self.attention, "up")]
+        return values[kv.operand_of(self.attention, "k_up")]
 
     def _last_choice(
         self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]

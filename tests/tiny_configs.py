@@ -140,8 +140,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "dots3_note_text": {"head_dim": 12},
     "dots1": {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-    "gemma4_text": {"hidden_size_per_layer_input": 0},
-    "gemma4_unified_text": {"hidden_size_per_layer_input": 0},
     "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},

@@ -198,9 +198,9 @@ def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
 def stored(rows: Tensor, g: Geometry) -> Tensor:
     """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
 
-    A scale per row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32 (symmetric, per token
-    and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every 32 numbers, ``max |x|
-    / 7`` rounded to bf16.
+    A scale for every 128 numbers of a row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32
+    (symmetric, per token and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every
+    32 numbers, ``max |x| / 7`` rounded to bf16.
 
     Args:
         rows: [.., D].
@@ -213,7 +213,7 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
         return rows
     if g.dtype == "int4":
         return torch.cat([_rounded(part, 7, torch.bfloat16) for part in rows.split(32, -1)], -1)
-    return _rounded(rows, 127, torch.float32)
+    return torch.cat([_rounded(part, 127, torch.float32) for part in rows.split(128, -1)], -1)
 
 
 def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
@@ -233,7 +233,6 @@ def compress(
     scale: float,
     g: Geometry,
     softmax: Softmax = PLAIN,
-    latent: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -244,22 +243,15 @@ def compress(
         scale: factor on the dot products.
         g: cache geometry.
         softmax: how the products become weights.
-        latent: whether all heads make their K and V of one latent row per position, which is what is cached. All keep
-            the same positions then, those of the largest mean over heads (ours), and their K and V of these positions
-            stand for the rows.
 
     Returns:
-        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64, or [1, topk] of latent
-        rows).
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
     scores = observation_scores(observed, keys, scale, g, softmax)
-    if latent:
-        scores = scores.mean(dim=0, keepdim=True)
     selected = select(pool_scores(scores, g), n, g)
-    of_heads = selected.expand(keys.shape[0], -1)
-    return stored(assemble(keys, of_heads, g), g), stored(assemble(values, of_heads, g), g), selected
+    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention

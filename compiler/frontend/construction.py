@@ -7,7 +7,7 @@ a model that transformers itself cannot build. Each of these is refused before a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
@@ -248,11 +249,28 @@ def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Modul
         )
 
 
+class _LargeOnMeta(TorchFunctionMode):
+    """Tensors that are larger than `MAX_BUFFER_BYTES`, which no buffer is, are made on the meta device."""
+
+    _makers = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if func in self._makers and "out" not in keywords:
+            shape = func(*args, **keywords | {"device": "meta"})
+            if shape.numel() * shape.element_size() > MAX_BUFFER_BYTES:
+                return shape
+        return func(*args, **keywords)
+
+
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
     """Parameters registered inside move to the meta device at once; buffers stay real.
 
-    A parameter is allocated before it is registered, but never written, so its memory is never touched.
+    A parameter is allocated before it is registered. Memory that is never written is never touched, but some classes
+    fill theirs: what is larger than any buffer may be is on the meta device from the start.
     """
     original = torch.nn.Module.register_parameter
     count = 0
@@ -270,6 +288,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
     torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with _LargeOnMeta():
+            yield
     finally:
         torch.nn.Module.register_parameter = original  # type: ignore[method-assign]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -165,7 +165,7 @@ def golden_for(
     layout: Layout,
     prompt_file: Path | None,
     tokens: int | None,
-    latent: Container[int] = (),
+    latent: Collection[int] = (),
     sources: Mapping[int, int] = NO_SOURCES,
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.

@@ -184,29 +184,28 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
+        if "P" in sizes and (misfit := operations.latent_misfit(sizes, int(op.operation.attributes["first"].value))):
+            raise SignatureMismatch(misfit)
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
-        if cls.OPERATION_NAME == "kv.decode_attention":
-            _check_sides(spec, sizes, geometry)
+        _check_sides(spec, sizes)
         chosen = geometry.topk if "topk" in spec.attributes else 0
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
-def _check_sides(spec: OpSpec, sizes: Mapping[str, int], geometry: Geometry) -> None:
-    """A decode step has K and V, or rows of which V are the first numbers."""
-    there = {name in spec.operands for name in ("new_value", "value", "v_cache")}
-    if len(there) > 1:
-        raise SignatureMismatch("has some of new_value, value and v_cache: it has all or none")
-    if there == {False} and (sizes["Dv"] > sizes["D"] or geometry.encoded or spec.members):
-        raise SignatureMismatch(
-            f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of its rows, which are not "
-            "encoded and alone"
-        )
+def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
+    """An operation has values, or they are the first numbers of its keys."""
+    try:
+        has_values = spec.has_values(spec.operands)
+    except ValueError as error:
+        raise SignatureMismatch(str(error)) from None
+    if not has_values and sizes.get("Dv", 0) > sizes["D"]:
+        raise SignatureMismatch(f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of keys")
 
 
 _PERHAPS = ext.Operand[ir.RankedTensorType] | None
@@ -277,6 +276,7 @@ TopK = _operation(operations.TopK)
 DecodeAttention = _operation(operations.DecodeAttention)
 QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
+LatentChunkAttention = _operation(operations.LatentChunkAttention)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""

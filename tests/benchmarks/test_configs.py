@@ -41,8 +41,14 @@ PARAMETERS = {
     "qwen3-32b": 32.8,
 }
 """G weights of what is compiled, a text decoder without layers that predict further tokens. Model cards round them."""
-KINDS = {"gpt-oss-120b": (0, 1, 34, 35), "gemma-3-27b": (0, 5, 59, 61), "kimi-k2": (0, 1, 60), "llama-3.1-70b": (0, 79)}
-"""The layers that are captured: as many for any number of them."""
+KINDS = {
+    "gemma-3-27b": (0, 5, 59, 61),
+    "gpt-oss-120b": (0, 1, 34, 35),
+    "kimi-k2": (0, 1, 60),
+    "llama-3.1-70b": (0, 79),
+    "llama-4-maverick": (0, 1, 3, 45, 46, 47),
+}
+"""The layers that are captured: as many for any number of them. Maverick's class fills the matrices of its experts."""
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in configs.FOLDER.glob("*.json")))

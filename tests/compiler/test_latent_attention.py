@@ -5,21 +5,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
-from tests.agreement import check_compressed, check_definition, check_generation, check_levels
+from tests.agreement import NEAR, check_compressed, check_definition, check_generation, check_levels
 from tests.families import GEOMETRY, LATENT, Compiler, random_tokens
 
 NEW_TOKENS = 12
@@ -63,7 +65,7 @@ def test_the_golden_knows_that_heads_keep_the_same_positions(compiled: Compiler,
     golden = artifact.golden()
     assert golden is not None
     names = [name for name in golden.tensors if not name.startswith("logits")]
-    assert names == ["selected.0", "selected.1", "prefill_logits"]
+    assert names == ["latent_cache.0", "selected.0", "latent_cache.1", "selected.1", "prefill_logits"]
     assert golden.tensors["selected.0"].shape == (1, 26)
     replay(Session.from_artifact(artifact), golden).require()
     text = "\n".join(described(inspect_artifact(artifact)))
@@ -78,6 +80,36 @@ def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
     model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation=IMPLEMENTATION)
     definition = EagerSnapStream(model, geometry, latent=(0, 1))
     check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
+
+
+QUERY = {"rows": "indexed", "policy": "query", "landmark_bits": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "int8"},
+        {"rows": "indexed"},
+        QUERY,
+        QUERY | {"dtype": "int8", "fetch": 3},
+        QUERY | {"dtype": "int4", "landmark_bits": 16},
+    ],
+    ids=["int8", "indexed", "query", "query int8 fetch", "query int4 16 bits"],
+)
+def test_rows_in_every_form_are_the_definitions(changes: dict[str, Any], compiled: Compiler) -> None:
+    """Encoded, indexed, chosen by each step, and brought from a store: prefill and steps, natively."""
+    family, geometry = "latent-whole-query", replace(GEOMETRY, **changes)
+    program = compiled(family, geometry)
+    model = AutoModelForCausalLM.from_pretrained(compiled.checkpoint(family), attn_implementation=IMPLEMENTATION)
+    definition = EagerSnapStream(model, geometry, (0, 1))
+    if geometry.by_query:
+        definition = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, (0, 1))
+    prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
+    check_definition(definition, [program.native()], prompt, tokens)
+    last = definition.decode(tokens[0])
+    with torch.no_grad():
+        full = program.model(input_ids=torch.tensor([[*prompt, *tokens, tokens[0]]])).logits[0, -1]
+    assert (last - full).abs().max() > 100 * NEAR, "compression changed nothing, so this test shows nothing"
 
 
 def test_rows_may_be_sinks_and_ring_alone(compiled: Compiler) -> None:

@@ -10,22 +10,19 @@ import torch
 
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.ir.schedule import launches
+from tests.agreement import EXACT, SCORE_TIE, eager_generate
 from tests.families import GEOMETRY, Compiler, feed, random_model, random_tokens
 from tests.native import native_session
-from tests.test_families import EXACT, SCORE_TIE, eager_generate
 
 PROMPT, TOKENS = random_tokens(40), random_tokens(12, seed=1)
 SMALL = replace(GEOMETRY, recent=9, topk=5)
 KINDS = {
     "compact": SMALL,
-    "int8": replace(SMALL, dtype="int8"),
     "indexed": replace(SMALL, rows="indexed"),
     "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
 }
 LEVELS = {"compact": (0, 1, 2)}
 """Of the others -O2 alone is compiled."""
-ENCODED = 2e-2
-"""Of a row of logits, where rows are encoded: a number at the edge between two codes may take either."""
 TOLERANCE, CLOSE = 1e-4, 1e-5
 """Of a row of logits: sums in another order than PyTorch's, and of levels and interpreters among themselves."""
 
@@ -66,13 +63,13 @@ def test_beyond_the_budget_it_is_the_definition(kind: str, compiled: Compiler) -
     """At every level, and by both interpreters."""
     programs = [compiled("shared-in-turns", KINDS[kind], opt_level=level) for level in LEVELS.get(kind, (2,))]
     *others, rows = [feed(native_session(program.artifact), PROMPT, TOKENS) for program in programs]
-    expected, tolerance = eager("shared-in-turns", kind), ENCODED if kind == "int8" else TOLERANCE
-    assert ((rows - expected).norm(dim=1) < tolerance * expected.norm(dim=1)).all()
+    expected = eager("shared-in-turns", kind)
+    assert ((rows - expected).norm(dim=1) < TOLERANCE * expected.norm(dim=1)).all()
     for looped, plain in zip(others[1:], others[:1], strict=True):
         assert torch.equal(looped, rows)
         assert (plain - rows).norm() < CLOSE * rows.norm()
     reference = feed(programs[-1].session(checked=True), PROMPT, TOKENS[:2])
-    assert (reference - rows[:3]).norm() < (ENCODED if kind == "int8" else CLOSE) * rows[:3].norm()
+    assert (reference - rows[:3]).norm() < CLOSE * rows[:3].norm()
 
 
 def test_a_layer_that_shares_sees_what_the_other_ones_prompt_selected(compiled: Compiler) -> None:

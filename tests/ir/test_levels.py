@@ -89,6 +89,29 @@ def test_groups_survive_printing() -> None:
     assert get_groups(parse_module(str(module), "printed")) == WINDOWED
 
 
+def test_layers_that_share_survive_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    for groups in (
+        (GroupFacts("", (0,), GEOMETRY, (1, 2)),),
+        (GroupFacts("window5", (0,), GEOMETRY.windowed(Span(5)), (2,)), GroupFacts("", (1,), GEOMETRY)),
+    ):
+        set_groups(module, groups)
+        assert get_groups(parse_module(str(module), "printed")) == groups
+
+
+@pytest.mark.parametrize("text", ["{layers = array<i64: 2>}", "{layers = array<i64: 1, 2>, of = array<i64: 0>}",
+                                  "{layers = array<i64: 0>, of = array<i64: 1>}",
+                                  "{layers = array<i64: 2>, of = array<i64: 0>}", "3"])  # fmt: skip
+def test_damaged_notes_of_layers_that_share(text: str) -> None:
+    """Without the other list, of another length, of a layer behind, of one of a group of two, and no dictionary."""
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    module.operation.attributes["sscc.shares"] = ir.Attribute.parse(text)
+    with pytest.raises(InputError, match=r"kv.groups, sscc.layers or sscc.shares is damaged"):
+        get_groups(module)
+
+
 LAYERED = GEOMETRY.with_layers([3, 1])
 """Of a module of three layers, one of which attends within a window."""
 
@@ -178,7 +201,8 @@ def test_damaged_groups(attribute: str, value: str | None, message: str) -> None
     del module.operation.attributes[attribute]
     if value is not None:
         module.operation.attributes[attribute] = ir.Attribute.parse(value)
-    with pytest.raises(InputError, match=f"the module's kv.groups or sscc.layers is damaged: .*({message})"):
+    damaged = "the module's kv.groups, sscc.layers or sscc.shares is damaged"
+    with pytest.raises(InputError, match=f"{damaged}: .*({message})"):
         get_groups(parse_module(str(module), "printed"))
 
 

@@ -19,7 +19,7 @@ from tests.runtime.programs import DTYPES, one_stage, run_kernel
 NO_WINDOW = Span()
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3}
+SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -30,7 +30,7 @@ SCALARS = (
 positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
-    "topk": 3, "bits": 2, "fetch": 2, "softcap": None,
+    "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0,
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}
@@ -215,6 +215,7 @@ def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, ax
     return bool(equality.all())
 
 
+PROMPT_ROWS = ("key", "value", "k_scratch", "v_scratch", "latent_scratch")
 WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]
 
 
@@ -226,16 +227,18 @@ def test_rows_below_the_window_do_not_matter(kind: type[Op], window: Span, nativ
     counts; as many rows as the specification says are read."""
     start, chunk = 8, SIZES["C"]
     trial = OperationTrial(kind, {"start": start, "length": SIZES["T"]}, False, window)
-    keys, values = (name for name in trial.spec.operands if name in ("key", "value", "k_scratch", "v_scratch"))
+    stored = [name for name in trial.spec.operands if name in PROMPT_ROWS]
+    keys = trial.contents[stored[0]]
     below = window.first(start)
-    assert trial.moved(keys)[0] == SIZES["Hkv"] * SIZES["D"] * (start + chunk - below)
+    assert trial.moved(stored[0])[0] == keys.shape[1] * keys.shape[3] * (start + chunk - below)
     before = trial.run(native=native)
     for rows, poison, agrees in ((below, torch.nan, True), (below + 1, 9.0, False)):
-        changed = {name: trial.contents[name].clone() for name in (keys, values)}
+        changed = {name: trial.contents[name].clone() for name in stored}
         for value in changed.values():
             value[:, :, :rows] = poison
         after = trial.run(native=native, **changed)
-        written = kind.kind == "chunk_attention" and rows > start  # a row of the chunk's own, before it is read
+        appends = trial.spec.operands[stored[0]].mode == "update"
+        written = appends and rows > start  # a row of the chunk's own, before it is read
         assert torch.equal(before["out"], after["out"]) == (agrees or written)
 
 

@@ -196,6 +196,14 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
+    "latent chunk": (
+        sch.LatentChunkAttention("q", "nr", "rs", "ku", "vu", "o", "start", "n", 0.5, 1, "l"),
+        (CHUNK[0], read("nr", 1, 1, C, 9), update("rs", 1, 1, T, 9), read("ku", H, D - 2, 7), read("vu", H, W, 7),
+         write("o", 1, H, C, W), write("l", 1, H, C)),
+        {"q": (H * C * D, 0), "nr": (C * 9, 0), "rs": (T * 9, C * 9), "ku": (H * (D - 2) * 7, 0), "vu": (H * W * 7, 0),
+         "o": (0, H * C * W), "l": (0, H * C)},
+        {"start": (0, T - C), "n": (1, T)},
+    ),
     "top k": (
         sch.TopK("s", "i", "v"),
         (read("s", C, T), write("i", C, K, dtype="i64"), write("v", C, K)),

@@ -19,6 +19,7 @@ from sscc.ir.schedule import (
     GatherRows,
     Indirect,
     Instr,
+    LatentChunkAttention,
     Local,
     ObservationScores,
     Observe,
@@ -208,6 +209,19 @@ def test_a_windowed_chunk_counts_what_its_queries_see(start: int, window: Span) 
     assert (chunk.products, chunk.vectors) == (work.products, work.vectors)
     assert (chunk.read["k"], chunk.read["v"]) == (work.read["k"], work.read["v"])
     assert (chunk.written["k"], chunk.written["v"]) == (G * C * D * 2, G * C * W * 2)
+
+
+@pytest.mark.parametrize("start", [0, C, 5 * C])
+def test_a_chunk_over_latent_rows_makes_keys_and_values_of_all_that_it_sees(start: int) -> None:
+    rank, made = 6, D - 2
+    shapes = {"q": (1, H, C, D), "nr": (1, 1, C, rank + 2), "r": (1, 1, T, rank + 2), "y": (1, H, C, W)}
+    shapes |= {"ku": (H, made, rank), "vu": (H, W, rank)}
+    step = LatentChunkAttention("q", "nr", "r", "ku", "vu", "y", "start", "n", 1.0, 0)
+    work = counted(step, shapes, {"start": start, "n": T})
+    seen, pairs = start + C, sum(range(start + 1, start + C + 1))
+    assert work.products == {"bf16": 2 * H * (pairs * (D + W) + seen * rank * (made + W))}
+    assert (work.read["r"], work.written["r"]) == (seen * (rank + 2) * 2, C * (rank + 2) * 2)
+    assert (work.read["ku"], work.read["vu"]) == (H * made * rank * 2, H * W * rank * 2)
 
 
 @pytest.mark.parametrize(("start", "kept"), [(0, 0), (4, 1), (8, 2)])

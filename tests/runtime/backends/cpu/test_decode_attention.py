@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
@@ -178,6 +179,48 @@ def test_values_may_be_the_first_numbers_of_keys(
     operands = {name: theirs.get(region) for name, region in vars(LATENT).items() if isinstance(region, str)}
     attention.decode_attention(**operands, sink=SINK, recent=RECENT, scale=LATENT.scale, wide=torch.float32)
     check(theirs, want)
+
+
+@pytest.mark.parametrize(("row_format", "query"), [(INT8, F32), (INT4, BF16)])
+@pytest.mark.parametrize("sizes", LATENT_SIZES)
+def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
+    sizes: tuple[int, int, int], row_format: RowFormat, query: torch.dtype
+) -> None:
+    """A part of a group of numbers among them. Rows behind an index are a segment."""
+    plain = latent_inputs(*sizes, F32, query)
+    plain["prompt_len"][0] = SR + 160
+    depth, far = sizes[1], torch.randn(5, 1, 50, sizes[1], generator=torch.Generator().manual_seed(1))
+    index = torch.arange(30).flip(0).expand(5, 1, 30).contiguous()
+
+    def stored(rows: Tensor) -> Tensor:
+        return torch.from_numpy(row_format.encode(rows.float().numpy()))
+
+    def numbers(rows: Tensor) -> Tensor:
+        return torch.from_numpy(row_format.decode(rows.numpy()))
+
+    codes = plain | {"k_cache": stored(plain["k_cache"]), "far": stored(far), "index": index}
+    meant = copied(plain | {"k_cache": numbers(codes["k_cache"]), "new_key": numbers(stored(plain["new_key"]))})
+    chosen = numbers(codes["far"])[:, :, index[0, 0]]
+    values = {"new_value": meant["new_key"], "v_cache": meant["k_cache"]}
+    meant |= {name: rows[..., : sizes[2]] for name, rows in values.items()}
+    t = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in meant.items()}
+    operands = (t[name] for name in vars(DECODE).values() if isinstance(name, str))
+    more = attention.SegmentRows(chosen.double(), chosen[..., : sizes[2]].double(), None)
+    attention.decode_attention(
+        *operands, segments=[more], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float64
+    )
+    step = replace(LATENT, segments=(MoreRows("far", "", "index"),))
+    theirs = copied(codes)
+    decode(codes, step=step)(codes)
+    named = {name: theirs.get(region) for name, region in vars(step).items() if isinstance(region, str)}
+    segment = attention.SegmentRows(theirs["far"], None, index)
+    attention.decode_attention(
+        **named, segments=[segment], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float32
+    )
+    for got in (codes, theirs):
+        assert torch.equal(numbers(got["k_cache"]).nan_to_num(), t["k_cache"].float().nan_to_num())
+        assert (got["out"].double() - t["out"]).norm() <= TOLERANCE[query] * t["out"].norm()
+    assert depth > sizes[2]
 
 
 @pytest.mark.parametrize("features", FEATURES)
