@@ -170,7 +170,7 @@ def test_every_reason_is_reported() -> None:
         (
             "dbrx",
             {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
-            r"mixture of experts .* transformer\.blocks\.0\.ffn\.router",
+            r"mixture of experts .* transformer\.blocks\.0\.ffn\.experts\.mlp .DbrxExpertGLU",
         ),
     ],
 )
