@@ -1,6 +1,7 @@
 """Which of transformers' causal language models compile, and agree with it: the table of docs/models.md.
 
     python benchmarks/coverage.py [--types a,b] [--jobs N] [--again] [--write docs/models.md]
+    python benchmarks/coverage.py --fields [--types a,b] [--jobs N] [--again]
 
 Of every type that transformers knows, a tiny random model is compiled and decoded greedily by the native interpreter,
 after a prompt of several chunks that outgrows every window, and compared with transformers' own `generate`: equal
@@ -10,6 +11,9 @@ tokens, and logits within rounding. The cache has room for all of it, so compres
     refused   in words that name the reason
     wrong     compiled, and computes something else
     crashed   anything else: an error that is no refusal, too long, too much memory
+
+With --fields the types that are used most are examined with other values of their fields than the default ones
+(tests/tiny_configs.py, `VARIATIONS`), each by itself.
 
 Each type runs in a process of its own, with a limit of time and memory; what is known is in a journal (a JSON object a
 line), and is not run again.
@@ -45,6 +49,7 @@ JOURNAL = ROOT / ".demo" / "coverage.jsonl"
 BLOCK = "coverage"
 SECONDS = 300.0
 MEMORY = 12 << 30  # of addresses, most of which are never touched
+SEPARATOR = ", "  # between a type and its variation
 VERDICTS = ("agrees", "refused", "wrong", "crashed")
 PRELOADED = ("sscc.compiler.driver", "sscc.runtime.backends.cpu.library", "tests.agreement")
 
@@ -64,8 +69,9 @@ class Finding:
     seconds: float
 
 
-def examine(model_type: str, file: str) -> None:
-    """Writes the finding of one type to `file`; runs in a process of its own."""
+def examine(name: str, file: str) -> None:
+    """Writes the finding of one type, or of one with a variation ("type, variation"), to `file`; runs in a process of
+    its own."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
@@ -77,7 +83,8 @@ def examine(model_type: str, file: str) -> None:
         folder = Path(file).with_suffix(".files")
         folder.mkdir()
         try:
-            found = "agrees", agreement(model_type, folder)
+            model_type, _, variation = name.partition(SEPARATOR)
+            found = "agrees", agreement(model_type, folder, variation)
         except UnsupportedError as error:
             found = "refused", str(error)
         except Disagreement as error:
@@ -103,15 +110,16 @@ def run(types: Sequence[str], jobs: int, journal: Path) -> None:
         while waiting or running:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
-                process: Any = context.Process(target=examine, args=(name, str(Path(folder, name))))
+                file = Path(folder, str(len(running) + len(waiting)))
+                process: Any = context.Process(target=examine, args=(name, str(file)))
                 process.start()
-                running[name] = process, time.monotonic()
-            for name, (process, started) in list(running.items()):
+                running[name] = process, time.monotonic(), file
+            for name, (process, started, file) in list(running.items()):
                 seconds = time.monotonic() - started
                 process.join(0.2)
                 if process.is_alive() and seconds < SECONDS:
                     continue
-                finding = _ended(name, process, Path(folder, name), seconds)
+                finding = _ended(name, process, file, seconds)
                 del running[name]
                 print(f"{finding.type:24} {finding.verdict:8} {seconds:4.0f} s  {finding.detail}", flush=True)
                 with journal.open("a") as lines:
@@ -170,18 +178,24 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, default=JOURNAL)
     parser.add_argument("--again", action="store_true", help="also what the journal has")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    parser.add_argument("--fields", action="store_true", help="vary the fields of the types that are used most")
     words = parser.parse_args()
     import transformers
-    from tests.tiny_configs import CAUSAL_TYPES
+    from tests.tiny_configs import CAUSAL_TYPES, MOST_USED, variations
 
     unknown = sorted(set(words.types or ()) - set(CAUSAL_TYPES))
     if unknown:
         parser.error(f"transformers has no causal language model of type {', '.join(unknown)}")
+    if words.fields and words.write is not None:
+        parser.error("--write is of the table of types, not of their fields")
     words.journal.parent.mkdir(parents=True, exist_ok=True)
-    known = {} if words.again or words.types else read_journal(words.journal)
-    run([name for name in words.types or CAUSAL_TYPES if name not in known], words.jobs, words.journal)
+    known = {} if words.again or (words.types and not words.fields) else read_journal(words.journal)
+    names = list(words.types or (MOST_USED if words.fields else CAUSAL_TYPES))
+    if words.fields:
+        names = [f"{name}{SEPARATOR}{variation}" for name in names for variation in variations(name)]
+    run([name for name in names if name not in known], words.jobs, words.journal)
     found = read_journal(words.journal)
-    findings = [found[name] for name in CAUSAL_TYPES if name in found]
+    findings = [found[name] for name in (names if words.fields else CAUSAL_TYPES) if name in found]
     print(", ".join(f"{sum(each.verdict == verdict for each in findings)} {verdict}" for verdict in VERDICTS))
     if words.write is not None:
         text = render(findings, transformers.__version__)

@@ -45,24 +45,19 @@ class EvalRun:
 RUNS = {
     "tiny": EvalRun(
         "tiny",
-        "--examples-file {tiny} --budgets 32 64 --kv-obs 8 --kv-recent 8",
+        "--examples-file {tiny} --budgets 32 64 --kv-obs 8 --kv-recent 8 --kv-pool 7",
         128,
     ),
     "smollm2": EvalRun(
         "smollm2",
-        "--dtype bf16 --tasks niah_single niah_multivalue kv_retrieval --lengths 1024 --budgets 128 256 512",
+        "--dtype bf16 --tasks niah_single niah_multivalue kv_retrieval --lengths 1024 --budgets 128 256 512 "
+        "--kv-pool 7",
         20,
     ),
     "smollm2-keys": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_multikey niah_multiquery --lengths 1024 --budgets 256 512 --methods full "
-        "streamingllm snapstream",
-        20,
-    ),
-    "smollm2-pool": EvalRun(
-        "smollm2",
-        "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-pool 15",
+        "streamingllm snapstream --kv-pool 7",
         20,
     ),
     "smollm2-pools": EvalRun(
@@ -80,7 +75,7 @@ RUNS = {
     "smollm2-chat": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 1024 --budgets 256 512 --methods full snapstream "
-        "--chat",
+        "--chat --kv-pool 7",
         20,
     ),
     "smollm2-chat-pool": EvalRun(
@@ -92,13 +87,13 @@ RUNS = {
     "smollm2-2k": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single passkey --lengths 2000 --budgets 512 1024 --methods full streamingllm "
-        "snapstream",
+        "snapstream --kv-pool 7",
         20,
     ),
     "smollm2-int8": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-dtype model int8",
+        "--kv-dtype model int8 --kv-pool 7",
         20,
     ),
     "smollm2-query": EvalRun(
@@ -145,35 +140,38 @@ RUNS = {
     ),
     "smollm2-perplexity": EvalRun(
         "smollm2",
-        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512",
+        "--dtype bf16 --tasks perplexity --text {essays} --lengths 1024 --score-tokens 128 --budgets 256 512 "
+        "--kv-pool 7",
         12,
     ),
     "qwen": EvalRun(
         "qwen",
         "--dtype f32 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
-        "--methods full streamingllm snapstream",
+        "--methods full streamingllm snapstream --kv-pool 7",
         12,
     ),
-    "qwen-pool": EvalRun(
+    "qwen-pools": EvalRun(
         "qwen",
-        "--dtype f32 --tasks niah_multivalue kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
-        "--kv-pool 15",
-        12,
+        "--dtype bf16 --tasks niah_multivalue kv_retrieval variable_tracking common_words --lengths 1024 --budgets 256 "
+        "--methods full snapstream --kv-pool 7 15 31",
+        20,
     ),
     "qwen-4k": EvalRun(
         "qwen",
         "--dtype bf16 --tasks niah_single niah_multivalue --lengths 4096 --budgets 512 --methods full streamingllm "
-        "snapstream",
+        "snapstream --kv-pool 7",
         12,
     ),
     "qwen-8k": EvalRun(
         "qwen",
-        "--dtype bf16 --tasks niah_single --lengths 8000 --budgets 512 1024 --methods full streamingllm snapstream",
+        "--dtype bf16 --tasks niah_single --lengths 8000 --budgets 512 1024 --methods full streamingllm snapstream "
+        "--kv-pool 7",
         8,
     ),
     "kvpress": EvalRun(
         "smollm2",
-        "--dtype f32 --tasks niah_single kv_retrieval --lengths 768 --budgets 256 --methods full streamingllm snapkv",
+        "--dtype f32 --tasks niah_single kv_retrieval --lengths 768 --budgets 256 --methods full streamingllm snapkv "
+        "--kv-pool 7",
         20,
     ),
 }

@@ -34,7 +34,7 @@ from sscc.compiler.frontend.operator import IMPLEMENTATION, context_limit, obser
 from sscc.compiler.frontend.query_selection import choose, exact_logits, make_landmarks, masses
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.perplexity import perplexity_examples
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 
 SHOWN = 6
 """Layers and heads of the largest missed share that the report names."""
@@ -58,7 +58,7 @@ class Choosing:
     missed: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
         assert softmax == PLAIN, "of the model that is measured"
         out = causal_attention(q[0], k[0], v[0], scale, window)

@@ -23,7 +23,9 @@ from sscc.compiler.frontend.admission import (
     check_config,
     check_modules,
     layer_window,
-    model_context,
+    longest_context,
+    module_suspicions,
+    shared_layers,
     suspicions,
 )
 from sscc.compiler.frontend.capture import (
@@ -47,10 +49,18 @@ from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_chec
 from sscc.compiler.frontend.construction import build_model
 from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.experts import expert_modules
+from sscc.compiler.frontend.frequencies import stretched
 from sscc.compiler.frontend.importer import import_capture
-from sscc.compiler.frontend.model_config import config_from_dict, config_to_dict
+from sscc.compiler.frontend.model_config import (
+    config_from_dict,
+    config_to_dict,
+    listed_layer_types,
+    model_context,
+)
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.recognition import lost_scores, position_biases
+from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
@@ -58,6 +68,7 @@ from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.cache_plan import STORES
+from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -78,7 +89,7 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
-from sscc.passes.repeat_layers import LayersDiffer
+from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import layout_of
@@ -97,7 +108,7 @@ class Source:
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
-        constants: computes values by name; called for the constants that the schedule really uses.
+        constants: computes values by name; called where the schedule uses any.
     """
 
     module: ir.Module
@@ -165,7 +176,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     _prove(program, signature, target, options)
     dumps.write_schedule(program)
     golden = _golden(options, source, program, signature)
-    constants = source.constants()
+    constants = source.constants() if layout_of(program, "constant") else {}
     report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
     return CompileResult(options.output_path, "schedule", tuple(report))
 
@@ -201,15 +212,16 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
     with_weights = options.weights != "none"
     checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
-    context = None
+    context = longest = None
     if config is not None:
-        context = model_context(config)
+        context, longest = model_context(config), longest_context(config)
         check_config(config, options.max_context or context)
-    shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype])
+    shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
     context = shape.geometry.max_context
     if config is not None:  # refused before the capture, which takes its time
-        windows = [layer_window(config, layer, context) for layer in range(layer_count(config))]
-        geometry = shape.geometry_of(windows.count(0))
+        keeping = range(layer_count(config) - shared_layers(config))
+        windows = [layer_window(config, layer, context) for layer in keeping]
+        geometry = shape.geometry_of(sum(not window for window in windows))
     dtype = TORCH_DTYPES[shape.dtype]
     if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
         raise UsageError(
@@ -218,6 +230,8 @@ def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source
         )
     if options.compile_to == "schedule":
         check_chat_template(checkpoint.path, checkpoint.tokenizer)
+    if config is not None and stretched(config, context):
+        logger.warning("sscc: %s", stretched(config, context))
     logger.info("capturing %s", options.model)
     captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
@@ -255,19 +269,35 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
         return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
-    kinds = None if every_layer else find_kinds(model, layer_count(config))
+    _check_rows(config.model_type, position_biases(model), shape.geometry)
+    kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
         check_windows(prefill, lambda layer: layer_window(config, layer, context))
         check_softcaps(prefill, attention_softcaps(config))
-        check_experts(prefill, expert_modules(model))
+        check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
 
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
-        reasons = "".join(f"{reason}; " for reason in suspicions(config))
+        suspected = (*suspicions(config), *module_suspicions(config, model), *lost_scores(model))
+        reasons = "".join(f"{reason}; " for reason in suspected)
         raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
+
+
+def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
+    """Refuses to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
+    coarse = {
+        "--kv-dtype int8 or int4": geometry.encoded,
+        "landmarks of fewer than 16 bits (--kv-landmark-bits)": 0 < geometry.landmark_bits < PLAIN_BITS,
+    }
+    for option, asked in coarse.items():
+        if biased and asked:
+            raise UnsupportedError(
+                f"{model_type} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold "
+                "positions, of which every bit counts"
+            )
 
 
 def _from_dump(options: CompileOptions) -> Source:
@@ -284,7 +314,7 @@ def _from_dump(options: CompileOptions) -> Source:
             logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
         with mlir():
             _note_stored_formats(module, options, checkpoint)
-    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, checkpoint))
+    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, geometry.max_context, checkpoint))
 
 
 def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint: Checkpoint) -> None:
@@ -304,14 +334,15 @@ def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint:
     set_stored_formats(module, formats)
 
 
-def _dump_constants(facts: ProgramFacts, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
+def _dump_constants(facts: ProgramFacts, context: int, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
     """A dump holds no constants: they are computed again from the config, or read from the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)
     if not config:
         raise UsageError("this dump comes from an exported program: give it with --checkpoint for its constants")
-    return config_constants(build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype]))
+    model = build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype])
+    return config_constants(model, context)
 
 
 def _golden(options: CompileOptions, source: Source, program: Program, signature: Signature) -> Golden | None:
@@ -329,6 +360,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_prompt_file,
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
+        signature.plan.sources,
     )
 
 

@@ -239,21 +239,25 @@ class CompileOptions:
         stem = self.model.stem if self.model.suffix.lower() in _MODEL_SUFFIXES else name
         return Path(stem + (".rdu" if self.compile_to == "schedule" else f".{self.compile_to}.mlir"))
 
-    def resolve(self, model_context: int | None, model_dtype: str = "f32") -> ProgramShape:
+    def resolve(
+        self, model_context: int | None, model_dtype: str = "f32", longest: int | None = None
+    ) -> ProgramShape:
         """Settles every default.
 
         Args:
             model_context: the longest sequence the model was made for, in tokens; None where it does not say.
             model_dtype: the activation dtype that fits the checkpoint, one of DTYPES.
+            longest: what the model can be stretched to; None where that is `model_context`.
 
         Raises:
             UsageError: an impossible geometry, or a context beyond the model's.
         """
         if self.max_context is None and model_context is None:
             raise UsageError("the model does not say how long a context it takes: give --max-context")
-        if self.max_context is not None and model_context is not None and self.max_context > model_context:
+        longest = longest or model_context
+        if self.max_context is not None and longest is not None and self.max_context > longest:
             raise UsageError(
-                f"--max-context {self.max_context} exceeds the {model_context} tokens the model was made for"
+                f"--max-context {self.max_context} exceeds the {longest} tokens the model was made for"
             )
         context = self.max_context or model_context or 1
         layer_topk = None if self.kv_topk_per_layer is None else LayerTopk.parse(self.kv_topk_per_layer)

@@ -54,4 +54,4 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> Layer
         missing = next(name for name in names if name not in states)
         raise InputError(f"the module's entries have no state {missing}: it cannot be run")
     kv_heads = states[state_name(streams[0].cache, facts.name)][-3]
-    return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams)
+    return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams, facts.sharers)

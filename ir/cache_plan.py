@@ -2,7 +2,8 @@
 
 A model whose layers all attend to everything is one group, under the geometry that was asked for. Layers that attend
 within a sliding window are a group of their own, whose geometry the window decides: in decode such a layer is a ring of
-`window` rows and nothing else. Layers with other heads or widths are groups of their own too.
+`window` rows and nothing else. Layers with other heads or widths are groups of their own too. A layer whose K and V
+others attend to is a group by itself: these others keep nothing, and read what it keeps.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class LayerGroup:
         geometry: the rows that each of them keeps.
         heads: query heads; kv_heads: those of K and V.
         streams: called as one of `STREAMS_OF_A_GROUP`.
+        sharers: layers that keep no rows, but read those of the group's only layer, ascending.
     """
 
     name: str
@@ -112,6 +114,7 @@ class LayerGroup:
     heads: int
     kv_heads: int
     streams: tuple[Stream, ...]
+    sharers: tuple[int, ...] = ()
 
     def state(self, name: str) -> str:
         """What a state of a layer is called in the entries."""
@@ -121,6 +124,11 @@ class LayerGroup:
     def budgets(self) -> tuple[int, ...]:
         """Rows that a query may see, per layer."""
         return tuple(self.geometry.of_layer(index).budget for index in range(len(self.layers)))
+
+    @property
+    def readers(self) -> int:
+        """Layers that read the rows of one of the group's."""
+        return 1 + len(self.sharers)
 
     def rows(self, array: Array, index: int) -> Array:
         """The cache of one layer, `[B, Hkv, R, ..]`, as a view of the state that holds the caches of all layers of the
@@ -171,17 +179,19 @@ class LayerGroup:
         return f"{self.heads}/{self.kv_heads} heads of {between.join(widths)}"
 
     def shares_scratch_with(self, other: LayerGroup) -> bool:
-        """Whether both can use one prompt scratch, one after the other."""
+        """Whether both can use one prompt scratch, one after the other. One that others read in their phases is its
+        layer's own."""
         mine, theirs = (
             (group.heads, group.kv_heads, group.streams, group.geometry.obs, group.geometry.indexed)
             for group in (self, other)
         )
-        return mine == theirs and not self.geometry.indexed
+        return mine == theirs and not self.geometry.indexed and not self.sharers and not other.sharers
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The groups of a model, in the order of their first layers. Every layer is in exactly one."""
+    """The groups of a model, in the order of their first layers. Every layer is in exactly one, or shares the rows of
+    one."""
 
     groups: tuple[LayerGroup, ...]
 
@@ -190,7 +200,7 @@ class CachePlan:
 
     @property
     def layers(self) -> int:
-        return sum(len(group.layers) for group in self.groups)
+        return sum(len(group.layers) + len(group.sharers) for group in self.groups)
 
     @property
     def main(self) -> LayerGroup:
@@ -198,17 +208,29 @@ class CachePlan:
         return next((group for group in self.groups if not group.name), self.groups[0])
 
     def of(self, layer: int) -> tuple[LayerGroup, int]:
-        """The group of a layer, and the layer's place among the layers of that group."""
-        group = next(group for group in self.groups if layer in group.layers)
-        return group, group.layers.index(layer)
+        """The group of a layer, and the layer's place among the layers of that group; of a layer that shares the rows
+        of another one those of that."""
+        group = next(group for group in self.groups if layer in (*group.layers, *group.sharers))
+        return group, 0 if layer in group.sharers else group.layers.index(layer)
+
+    @property
+    def sources(self) -> dict[int, int]:
+        """The layer whose rows it reads, of each layer that keeps none."""
+        return {sharer: group.layers[0] for group in self.groups for sharer in group.sharers}
 
     def scratch(self, group: LayerGroup) -> LayerGroup:
         """The group whose prompt scratch `group` uses, which gives the scratch its name: the first one it can share."""
         return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
 
 
-def check_layers(groups: Sequence[Sequence[int]], layers: int) -> None:
-    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none."""
-    listed = sorted(layer for group in groups for layer in group)
-    if listed != list(range(layers)) or not all(groups) or any(list(group) != sorted(group) for group in groups):
-        raise ValueError(f"the groups' layers are {[list(group) for group in groups]}, they must be {layers} in all")
+def check_layers(groups: Sequence[tuple[Sequence[int], Sequence[int]]], layers: int) -> None:
+    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none. Each
+    group is its layers, and those that share the rows of its layer: there is but one then, which stands before them."""
+    listed = sorted(layer for own, sharers in groups for layer in (*own, *sharers))
+    ascending = all([*own, *sharers] == sorted([*own, *sharers]) and own for own, sharers in groups)
+    if listed != list(range(layers)) or not ascending:
+        shown = [[*own, *sharers] for own, sharers in groups]
+        raise ValueError(f"the groups' layers are {shown}, they must be {layers} in all")
+    several = next((own for own, sharers in groups if sharers and len(own) > 1), None)
+    if several is not None:
+        raise ValueError(f"layers share the rows of layers {list(several)}, which must be one")

@@ -33,9 +33,52 @@ DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
 DEFAULT_OBS = 32
-DEFAULT_POOL = 7
+DEFAULT_POOL = 15
 LARGEST_POOL = 1 << 20
 """Half of a pooling kernel is padding on either side, which takes memory."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Which positions a query sees: its own, and those before it from `first` on.
+
+    A window of `size` positions moves in steps of `stride`, and the query at position p sees positions
+    ``max(p - p mod stride + stride - size, 0) .. p``. With a stride of 1 the window slides (Mistral, arXiv 2310.06825).
+    With one of `size` the text falls into chunks of so many tokens, and a query sees its own chunk (Llama 4).
+
+    Attributes:
+        size: the most positions that a query sees; 0 where it sees all before it, and a window is false.
+        stride: in positions.
+    """
+
+    size: int = 0
+    stride: int = 1
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+    def first(self, position: int) -> int:
+        """The first position that the query at `position` sees."""
+        return max(position - position % self.stride + self.stride - self.size, 0) if self else 0
+
+    @property
+    def chunked(self) -> bool:
+        """Whether what a query sees begins anew with every chunk."""
+        return self.stride > 1
+
+    def inside(self, context: int) -> Span:
+        """The window as it is in texts of at most `context` positions: none where it bounds nothing."""
+        return self if self.size < context else Span()
+
+    @property
+    def name(self) -> str:
+        """Of a group of layers that attend within it; "" where there is none."""
+        return f"{'chunk' if self.chunked else 'window'}{self.size}" if self else ""
+
+    def __str__(self) -> str:
+        if not self:
+            return "all positions"
+        return f"a chunk of {self.size} positions" if self.chunked else f"a sliding window of {self.size} positions"
 
 
 @dataclass(frozen=True)
@@ -54,8 +97,10 @@ class Geometry:
             which are kept, and read through their positions in every step.
         dtype: what a cache row is stored as: "model", numbers of the model's dtype; "int8" or "int4", codes of so many
             bits and their scales (`sscc.ir.kv_rows`).
-        window: of a layer with sliding-window attention: a query sees its own position and the `window` - 1 before it,
-            which are the ring; 0 where it sees every position.
+        window: of a layer whose queries see the positions of a window alone, how many these are at most, which are the
+            ring (`Span`); 0 where they see every position.
+        window_stride: by how many positions the window moves: all of it, where a query sees its chunk; None where it
+            slides from position to position.
         policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
             from the rows of all positions, which are kept ("indexed").
         landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
@@ -80,6 +125,7 @@ class Geometry:
     landmark_bits: int = 0
     fetch: int | None = None
     layer_topk: tuple[int, ...] = ()
+    window_stride: int | None = None
 
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
@@ -125,6 +171,11 @@ class Geometry:
             raise UsageError(
                 f"a layer that attends within a window of {self.window} positions keeps a ring of as many rows, not "
                 f"sink {self.sink}, recent {self.recent} and topk {self.topk}"
+            )
+        if self.window_stride not in (None, self.window or None):
+            raise UsageError(
+                f"a window of {self.window} positions moves in steps of {self.window_stride}: it must slide, or move "
+                "by all of it, so that what a query sees are the first rows of its ring"
             )
         if self.indexed and not min(self.layer_topk, default=self.topk):
             raise UsageError(
@@ -182,12 +233,18 @@ class Geometry:
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
         return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
 
-    def windowed(self, window: int) -> Geometry:
-        """The geometry of a layer that attends within a window of so many positions, fewer than max_context."""
+    def windowed(self, window: Span) -> Geometry:
+        """The geometry of a layer that attends within a window of fewer positions than max_context."""
         return replace(
-            self, sink=0, recent=window, topk=0, rows=COMPACT, window=window, policy=SNAPSTREAM, landmark_bits=0,
-            fetch=None, layer_topk=(),
+            self, sink=0, recent=window.size, topk=0, rows=COMPACT, window=window.size,
+            window_stride=window.stride if window.chunked else None, policy=SNAPSTREAM, landmark_bits=0, fetch=None,
+            layer_topk=(),
         )  # fmt: skip
+
+    @property
+    def sees(self) -> Span:
+        """Which positions a query of the layer sees, but for what is evicted."""
+        return Span(self.window, self.window_stride or 1)
 
     def with_layers(self, layer_topk: Sequence[int]) -> Geometry:
         """The same geometry, with a number of selected positions for each layer; where all are equal, it has just that
@@ -310,7 +367,10 @@ class Geometry:
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""
         values = asdict(self) | {"layer_topk": list(self.layer_topk)}
-        defaults = {"window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": []}
+        defaults: dict[str, Any] = {
+            "window": 0, "policy": SNAPSTREAM, "landmark_bits": 0, "fetch": None, "layer_topk": [],
+            "window_stride": None,
+        }  # fmt: skip
         return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
     @classmethod

@@ -3,18 +3,22 @@
 A number stands for code * scale, computed in f32. A row is a token's key or value in one KV head, so nothing that is
 written later changes it: an update stays one row, and a slot's rows do not depend on other slots.
 
-    int8    D codes, then one f32 scale, a 127th of the row's largest magnitude
-    int4    for each group of 32 numbers (the last may have fewer) half as many bytes of codes, then for each a bf16
-            scale, a 7th of the group's largest magnitude. Byte i of a group that has n numbers holds number i in its
-            low four bits and number n / 2 + i in its high ones, in two's complement. D is even
+    int8    D codes, then for each group of 128 numbers (the last may have fewer) an f32 scale, a 127th of the group's
+            largest magnitude. So a row of at most 128 numbers has one scale
+    int4    for each group of 32 numbers half as many bytes of codes, then for each a bf16 scale, a 7th of the group's
+            largest magnitude. Byte i of a group that has n numbers holds number i in its low four bits and number
+            n / 2 + i in its high ones, in two's complement. D is even
 
 Every number is within half a scale of what it was; for int4 that is but for the rounding of the scale, which is up to a
 256th of it. What would have a scale below 2^-126 is zero bytes.
+
+Groups also keep apart what a row is made of where its parts differ in magnitude: of a latent row those that a
+projection makes, a multiple of 128 in published models, and the rotated ones behind them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -26,8 +30,8 @@ from sscc.ir.choices import ROW_CODES
 SMALLEST_SCALE = 2.0**-126
 """Numbers whose scale is below this one are stored as zeros. It is the smallest normal f32, and its inverse is
 finite."""
-GROUP = 32
-"""Numbers that share a scale, in rows of 4 bits."""
+GROUPS = {8: 128, 4: 32}
+"""Numbers of a row that share a scale, by the bits of a code."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,12 @@ class RowFormat:
     Attributes:
         name: what users call it.
         bits: of a code, 8 or 4.
+        group: numbers that share a scale; the last group of a row may have fewer.
     """
 
     name: str
     bits: int
+    group: int
 
     @property
     def largest(self) -> int:
@@ -59,8 +65,7 @@ class RowFormat:
 
     def groups(self, dim: int) -> list[tuple[int, int]]:
         """(first, end) of the numbers of a row that share a scale."""
-        size = dim if self.bits == 8 else GROUP
-        return [(first, min(first + size, dim)) for first in range(0, dim, max(size, 1))]
+        return [(first, min(first + self.group, dim)) for first in range(0, dim, self.group)]
 
     def code_bytes(self, dim: int) -> int:
         """Bytes of the codes of a row of `dim` numbers, which stand in front of the scales."""
@@ -68,15 +73,14 @@ class RowFormat:
 
     def width(self, dim: int) -> int:
         """Bytes of an encoded row of `dim` numbers."""
-        scales = 1 if self.bits == 8 else -(-dim // GROUP)
-        return self.code_bytes(dim) + scales * self.scale_bytes
+        return self.code_bytes(dim) + -(-dim // self.group) * self.scale_bytes
 
     def numbers(self, nbytes: int) -> int:
         """Numbers of an encoded row of `nbytes` bytes; not positive where no row has so many."""
-        if self.bits == 8:
-            return nbytes - self.scale_bytes
-        whole, left = divmod(nbytes, self.width(GROUP))
-        return whole * GROUP + (2 * (left - self.scale_bytes) if left else 0) if left != 1 and left != 2 else 0
+        whole, left = divmod(nbytes, self.width(self.group))
+        if 0 < left <= self.scale_bytes:
+            return 0
+        return whole * self.group + (left - self.scale_bytes) * 8 // self.bits if left else whole * self.group
 
     def encode(self, rows: NDArray[Any]) -> NDArray[np.int8]:
         """Rows [.., D] of floats as [.., width(D)] i8; codes are rounded half to even."""
@@ -112,8 +116,13 @@ class RowFormat:
         return np.concatenate(decoded_groups, -1)
 
 
-FORMATS = {name: RowFormat(name, bits) for name, bits in ROW_CODES.items()}
+FORMATS = {name: RowFormat(name, bits, GROUPS[bits]) for name, bits in ROW_CODES.items()}
 INT8, INT4 = FORMATS["int8"], FORMATS["int4"]
+
+
+def with_one_scale(dim: int) -> RowFormat:
+    """As `INT8` is, but with one scale for all `dim` numbers of a row."""
+    return replace(INT8, group=dim)
 
 
 def format_of(dim: int, nbytes: int) -> RowFormat | None:

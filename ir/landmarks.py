@@ -8,9 +8,10 @@ A key `k` of D numbers becomes D codes of 1, 2 or 4 bits and one scale, in two s
   `STEPS[bits] * s` is nearest. Levels and steps are those that Lloyd and Max found best for a Gaussian (Max 1960,
   "Quantizing for minimum distortion"), as integers: 2 bits are within half a percent of theirs.
 
-The query is rotated likewise (R is orthogonal, so products stay) and becomes codes of 8 bits and a scale, as
-`sscc.ir.kv_rows` encodes a row. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32 holds them,
-and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an oracle.
+The query is rotated likewise (R is orthogonal, so products stay) and becomes codes of 8 bits and one scale, as
+`sscc.ir.kv_rows` encodes a group of numbers. Dot products of codes are integers, below 2 ** 24 for D up to 8,000: f32
+holds them, and they are the same in any order of summation. arXiv 2604.08426 finds landmarks of two bits near an
+oracle.
 
 What a result depends on is spelled out, so that every implementation gives the same bytes: butterflies go from
 neighbours to the widest distance; squares are summed in f64, where no order of summation shows in bf16; a number is
@@ -134,7 +135,7 @@ def decode(codes: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
 def encode_query(queries: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Queries [.., D] as codes [.., D] i8, rounded half to even, and scales [..] f32: largest magnitude / 127."""
     dim = queries.shape[-1]
-    encoded = kv_rows.encode(rotate(queries))
+    encoded = kv_rows.with_one_scale(dim).encode(rotate(queries))
     codes, scale = encoded[..., :dim], encoded[..., dim:]
     return codes, np.ascontiguousarray(scale).view("<f4")[..., 0]
 

@@ -30,6 +30,7 @@ KINDS = "sscc.kinds"
 MACHINE = "sscc.machine"
 LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
+SHARES = "sscc.shares"
 STORED_FORMATS = "sscc.stored"
 MAX_LITERAL_BYTES = 1024
 
@@ -133,19 +134,25 @@ def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
 @dataclass(frozen=True)
 class GroupFacts:
     """What a module says of a group of layers that keep the same rows: its name ("" for those under the module's
-    geometry), its layers, and the geometry of each of them."""
+    geometry), its layers, the geometry of each of them, and the layers that share the rows of its only one."""
 
     name: str
     layers: tuple[int, ...]
     geometry: Geometry
+    sharers: tuple[int, ...] = ()
 
 
 def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
     """Notes the groups of layers; nothing where all layers are under the module's geometry."""
     named = {group.name: group for group in groups if group.name}
+    attributes = module.operation.attributes
+    sources = {sharer: group.layers[0] for group in groups for sharer in group.sharers}
+    if sources:
+        attributes[SHARES] = ir.DictAttr.get(
+            {"layers": ir.DenseI64ArrayAttr.get(list(sources)), "of": ir.DenseI64ArrayAttr.get(list(sources.values()))}
+        )
     if not named:
         return
-    attributes = module.operation.attributes
     attributes[GROUPS] = groups_attribute({name: group.geometry for name, group in named.items()})
     attributes[LAYERS] = ir.DictAttr.get(
         {name: ir.DenseI64ArrayAttr.get(list(group.layers)) for name, group in named.items()}
@@ -158,28 +165,45 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
     attributes = module.operation.attributes
     layers: dict[str, tuple[int, ...]] = {}
     try:
+        sources = _sources(module)
         if LAYERS in attributes:
             named = ir.DictAttr(attributes[LAYERS])
             layers = {entry.name: tuple(ir.DenseI64ArrayAttr(entry.attr)) for entry in named}
         groups = [GroupFacts(name, where, group_geometry(module, name)) for name, where in layers.items()]
-        others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers}
+        others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers} - set(sources)
         if others:
             groups.append(GroupFacts("", tuple(sorted(others)), geometry))
-        check_layers([group.layers for group in groups], facts.layers)
-        governed = sorted(layer for group in groups if not group.geometry.window for layer in group.layers)
-        groups = [replace(group, geometry=_own_geometry(group, governed)) for group in groups]
-    except (SignatureMismatch, ValueError) as error:
-        raise InputError(f"the module's {GROUPS} or {LAYERS} is damaged: {error}") from None
+        sharers = [tuple(layer for layer, of in sources.items() if of in group.layers) for group in groups]
+        groups = [replace(group, sharers=theirs) for group, theirs in zip(groups, sharers, strict=True)]
+        check_layers([(group.layers, group.sharers) for group in groups], facts.layers)
+        groups = with_own_budgets(groups)
+    except (KeyError, SignatureMismatch, ValueError) as error:
+        raise InputError(f"the module's {GROUPS}, {LAYERS} or {SHARES} is damaged: {error}") from None
     return tuple(sorted(groups, key=lambda group: group.layers))
 
 
-def _own_geometry(group: GroupFacts, governed: Sequence[int]) -> Geometry:
-    """The geometry of a group, with the budgets of the group's own layers alone: the geometry in the module lists the
-    budgets of every layer without a window. Raises ValueError where there are not as many budgets as layers."""
-    geometry = group.geometry
-    if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
-        raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")
-    return geometry.of_layers([governed.index(layer) for layer in group.layers]) if geometry.layer_topk else geometry
+def _sources(module: ir.Module) -> dict[int, int]:
+    """The layer whose rows it reads, of each layer that keeps none. Raises KeyError or ValueError where damaged."""
+    if SHARES not in module.operation.attributes:
+        return {}
+    noted = ir.DictAttr(module.operation.attributes[SHARES])
+    return dict(zip(*(ir.DenseI64ArrayAttr(noted[name]) for name in ("layers", "of")), strict=True))
+
+
+def with_own_budgets(groups: Sequence[GroupFacts]) -> list[GroupFacts]:
+    """Groups whose geometries have the budgets of the group's own layers alone: the geometry in the module lists the
+    budgets of every layer that keeps rows and has no window. Raises ValueError where there are not as many budgets as
+    such layers."""
+    governed = sorted(layer for group in groups if not group.geometry.window for layer in group.layers)
+    for geometry in (group.geometry for group in groups):
+        if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
+            raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")
+    return [
+        replace(group, geometry=group.geometry.of_layers([governed.index(layer) for layer in group.layers]))
+        if group.geometry.layer_topk
+        else group
+        for group in groups
+    ]
 
 
 def set_stored_formats(module: ir.Module, formats: Mapping[str, Encoding]) -> None:

@@ -3,8 +3,9 @@
 Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
 selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
 prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
-C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of a mixture of
-experts: S tokens, X experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
+C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of latent rows:
+L numbers, of which the first P make N columns of a head's keys, and its values. Of a mixture of experts: S tokens, X
+experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
 
 
@@ -31,8 +33,7 @@ def _chunk(n: Sizes) -> int:
 
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
-    before = min(n["start"], n["window"] - 1) if n["window"] else n["start"]
-    return before + n["C"]
+    return n["start"] - Span(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
 
 
 def _length(n: Sizes) -> int:
@@ -92,9 +93,31 @@ def _most_selected(n: Sizes) -> int:
     return n["K"]
 
 
+def latent_misfit(n: Sizes, first: int) -> str:
+    """Why a latent row of these sizes does not make keys of D numbers; "" where it does."""
+    if n["L"] != n["P"] + n["D"] - n["N"] or not 0 <= first <= n["D"] - n["N"]:
+        return (
+            f"rows of {n['L']} numbers of which {n['P']} make {n['N']} columns from {first} on do not make keys of "
+            f"{n['D']}"
+        )
+    return ""
+
+
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
-NewValue = Annotated[str, Operand("B Hkv 1 Dv:f", "read")]
+PerhapsNewValue = Annotated[
+    str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+]
+PerhapsValue = Annotated[
+    str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True, value_of="key")
+]
+PerhapsValueCache = Annotated[
+    str,
+    Operand(
+        "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True,
+        value_of="k_cache",
+    ),
+]  # fmt: skip
 PerSlot = Annotated[str, Operand("B:i64", "read")]
 Active = Annotated[str, Operand("B:i1", "read")]
 Attended = Annotated[str, Operand("B H 1 Dv:f", "write")]
@@ -110,13 +133,15 @@ Bits = Annotated[int, Attribute("landmark_bits")]
 Fetch = Annotated[int, Attribute("fetch_rows")]
 Sink = Annotated[int, Attribute("sink")]
 Recent = Annotated[int, Attribute("recent")]
-Window = Annotated[int, Attribute("window")]
+WindowSize = Annotated[int, Attribute("window")]
+WindowStride = Annotated[int | None, Attribute("window_stride")]
 
 
 class SelfAttention(Op):
     """Causal attention of a model over exactly the tokens it is given, as captured; the compiler threads the
-    cache through it. `layer` counts attention operators from 0. With a `window` above 0 a token sees itself and the
-    window - 1 tokens before it."""
+    cache through it. `layer` counts attention operators from 0. With a `window` above 0 the token at position p sees
+    positions max(p - window + 1, 0) .. p, or where there is a `window_stride`, which is the window, those of its chunk,
+    p - p mod window .. p."""
 
     op = "self_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
@@ -127,24 +152,40 @@ class SelfAttention(Op):
     scale: Scale
     softcap: Softcap
     window: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
 class LatentAttention(Op):
-    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [Dl]
-    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. Its first Dr
-    numbers make columns first .. first + N - 1 of each head's keys, by the product with `up`; the others are the other
-    columns of all keys."""
+    """`SelfAttention` of a prefill chunk whose heads make their keys and values of one row per position, `latent` [L]
+    (multi-head latent attention, DeepSeek-V2, arXiv 2405.04434): of each position that row is cached. With c its first
+    P numbers, columns first .. first + N - 1 of head h's keys are `k_up`[h] c, and its values are `v_up`[h] c; the
+    other numbers of the row are, in order, the other columns of the keys of all heads."""
 
     op = "latent_attention"
     query: Annotated[str, Operand("B H S D:f", "read")]
-    key: Annotated[str, Operand("B H S D:f", "read")]
-    value: Annotated[str, Operand("B H S Dv:f", "read")]
-    latent: Annotated[str, Operand("B 1 S Dl:f", "read")]
-    up: Annotated[str, Operand("H N Dr:f", "read")]
+    latent: Annotated[str, Operand("B 1 S L:f", "read")]
+    k_up: Annotated[str, Operand("H N P:f", "read")]
+    v_up: Annotated[str, Operand("H Dv P:f", "read")]
     layer: Annotated[int, Attribute()]
     scale: Scale
     first: Annotated[int, Attribute()]
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
+class SharedAttention(Op):
+    """`SelfAttention` of a layer that makes no K and V of its own, but attends to those of layer `shares`, which stands
+    before it (Gemma 3n and Gemma 4; arXiv 2405.12981 is an earlier use). D is the width of that layer's keys."""
+
+    op = "shared_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    sink_logits: SinkLogits
+    layer: Annotated[int, Attribute()]
+    shares: Annotated[int, Attribute()]
+    scale: Scale
+    softcap: Softcap
+    window: Annotated[int, Attribute(optional=True)]
+    window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
@@ -157,7 +198,8 @@ class Row(Op):
 
 
 class Validity(Op):
-    """Rows a query at `position` may see: row < min(position + 1, SR), or, of those that a prompt of `prompt_len`
+    """Rows a query at `position` may see: row < min(position + 1, SR), or where the geometry has a window that moves by
+    all of itself (SR rows) row <= position mod SR; or, of those that a prompt of `prompt_len`
     tokens has filled, SR <= row < SR + valid_topk with valid_topk = min(max(prompt_len - SR, 0), R - SR); none
     for a slot that is not active."""
 
@@ -197,9 +239,9 @@ class UpdateRows(Op):
 class QuantizeRows(Op):
     """Encodes rows, as codes of 8 bits or of 4: whichever has rows of as many bytes as `out`.
 
-    8 bits: `out` holds D signed codes, then the 4 bytes of an f32 scale, little endian; a number is code * scale. All
-    in f32: scale = max |x| * f32(1 / 127), 0 below 2^-126; code = x * (1 / scale), rounded half to even, within
-    -127 .. 127. A row whose scale is 0 is zero bytes.
+    8 bits: `out` holds D signed codes, then for each group of 128 numbers (the last may have fewer) the 4 bytes of an
+    f32 scale, little endian; a number is code * scale. All in f32, of a group: scale = max |x| * f32(1 / 127), 0 below
+    2^-126; code = x * (1 / scale), rounded half to even, within -127 .. 127. A group whose scale is 0 is zero bytes.
 
     4 bits: the same for each group of 32 numbers, with 7 in the place of 127 and scales rounded to bf16; two codes a
     byte, then all scales. `sscc.ir.kv_rows` has both in numpy.
@@ -217,11 +259,16 @@ SegmentIndex = Annotated[str, Operand("B Hkv R:i64", "read", optional=True)]
 class Segment(Group):
     """Rows that attention is over, and which of them each slot sees. Without an index they are those of `key` and
     `value`, R = T; with one, row j of slot b and KV head h is row index[b, h, j] of them, zeros where that is negative.
-    Only what is seen is read."""
+    Without `value` the first Dv numbers of a key are its value (latent rows). Only what is seen is read."""
 
     own, alike = ("R", "T"), {"index": {"T": "R"}}
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_rows, by="index", fetched=True)]
-    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True)]
+    value: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_rows, by="index", fetched=True, optional=True, value_of="key"
+        ),
+    ]
     valid: Annotated[str, Operand("B R:i1", "read")]
     index: SegmentIndex = ""
 
@@ -231,7 +278,7 @@ class CachedAttention(Op):
     """Attention of one query per slot over the valid rows of any number of segments; softmax and sums in f32.
 
     Query head h reads KV head h // (H // Hkv). A slot without a valid row gives zeros. Rows of key and value may be
-    encoded.
+    encoded. All segments have values, or none.
     """
 
     op, kind = "cached_attention", "cached_attention"
@@ -246,7 +293,8 @@ class CachedAttention(Op):
 @dataclass(frozen=True)
 class CausalAttention(Op):
     """Causal attention of one prefill chunk: the query at position p = start + i sees rows 0 .. p of the prompt
-    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p. Rows from start + C on are not read;
+    scratch, or where the geometry has a window rows max(p - window + 1, 0) .. p, or p - p mod window .. p where that
+    moves by all of itself (`window_stride`). Rows from start + C on are not read;
     rows may be encoded. Softmax and sums in f32. `log_sum_exp` (of a step "" where nobody wants it) is that of each
     query's scores over what it sees, a learned sink included. Positions from `length` on are padding, for which nothing
     is defined.
@@ -261,9 +309,10 @@ class CausalAttention(Op):
     length: Length
     scale: Scale
     log_sum_exp: ChunkSums = ""
-    window: Window = 0
+    window: WindowSize = 0
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
 
 
 @dataclass(frozen=True)
@@ -414,7 +463,8 @@ class FetchRows(Op):
     of least probability first, of equal ones the higher position first. `resident` holds positions in ascending order,
     then -1; a position that is no candidate is none. `places` says which rows of `k_resident` and `v_resident` these
     are, then which are free: each of 0 .. K - 1 once. Of a slot that is not active, or has no candidates, nothing
-    changes. Rows may be encoded, all or none: those of a store are copied as they are.
+    changes. Rows may be encoded, all or none: those of a store are copied as they are. Without `v_store` and
+    `v_resident` rows are keys alone (latent rows).
     """
 
     op, kind, stored = "fetch", "fetch_rows", True
@@ -422,7 +472,13 @@ class FetchRows(Op):
     key: Annotated[str, Operand("B Hkv R D:row", "read", fetched=True)]
     scores: Annotated[str, Operand("B H T:f32", "read", along="T", reads=_candidates, by="position", fetched=True)]
     k_store: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
-    v_store: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_fetched, by="scores", fetched=True)]
+    v_store: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_fetched, by="scores", fetched=True, optional=True,
+            omissible=True, value_of="k_store",
+        ),
+    ]  # fmt: skip
     position: PerSlot
     active: Active
     resident: Annotated[
@@ -435,8 +491,12 @@ class FetchRows(Op):
         str, Operand("B Hkv K D:row", "update", updated="k_fetched", along="K", writes=_fetched, by="places")
     ]
     v_resident: Annotated[
-        str, Operand("B Hkv K Dv:row", "update", updated="v_fetched", along="K", writes=_fetched, by="places")
-    ]
+        str,
+        Operand(
+            "B Hkv K Dv:row", "update", updated="v_fetched", along="K", writes=_fetched, by="places", optional=True,
+            omissible=True, value_of="k_resident",
+        ),
+    ]  # fmt: skip
     scale: Scale
     sink: Sink
     recent: Recent
@@ -485,7 +545,12 @@ class MoreRows(Group):
 
     own, alike = Segment.own, Segment.alike
     key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_valid, by="index", fetched=True)]
-    value: Annotated[str, Operand("B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True)]
+    value: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True, optional=True, value_of="key"
+        ),
+    ]
     index: SegmentIndex = ""
 
 
@@ -497,28 +562,24 @@ class DecodeAttention(Op):
     b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
     of `key` and `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows
     keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row < SR + max(prompt_len[b] - SR, 0), SR = sink +
-    recent. A slot that is not active writes nothing and returns zeros.
+    recent; where there is a `window_stride`, which is SR, row <= p mod SR. A slot that is not active writes nothing and
+    returns zeros.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
 
-    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value: of latent rows,
-    which are not encoded and have no other segments.
+    Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows);
+    then no segment has values either.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
     query: Query
     new_key: NewKey
-    new_value: Annotated[str, Operand("B Hkv 1 Dv:f", "read", optional=True, omissible=True)]
+    new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache", optional=True, omissible=True)]
+    value: PerhapsValue
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[
-        str,
-        Operand(
-            "B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one, optional=True, omissible=True
-        ),
-    ]
+    v_cache: PerhapsValueCache
     position: PerSlot
     prompt_len: PerSlot
     active: Active
@@ -529,6 +590,7 @@ class DecodeAttention(Op):
     segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
 
 
 @dataclass(frozen=True)
@@ -542,25 +604,29 @@ class QueryAttention(Op):
     landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys before that.
 
     Where there is a limit `fetch`, attention is over the resident rows that `FetchRows` leaves, in ascending order of
-    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none.
+    their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none. Without `new_value`
+    and what it is written to the first Dv numbers of a key are its value (latent rows).
     """
 
     op, kind, stored = "query_attention", "query_attention", True
     query: Query
     new_key: NewKey
-    new_value: NewValue
+    new_value: PerhapsNewValue
     key: Annotated[str, Operand("B Hkv R D:row", "read", copy_of="k_cache")]
-    value: Annotated[str, Operand("B Hkv R Dv:row", "read", copy_of="v_cache")]
+    value: PerhapsValue
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
-    v_cache: Annotated[str, Operand("B Hkv R Dv:row", "update", updated="v_updated", along="R", writes=_one)]
+    v_cache: PerhapsValueCache
     k_store: Annotated[
         str,
         Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_fetched, writes=_one, by="position"),
     ]
     v_store: Annotated[
         str,
-        Operand("B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position"),
-    ]
+        Operand(
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_fetched, writes=_one, by="position",
+            optional=True, omissible=True, value_of="k_store",
+        ),
+    ]  # fmt: skip
     codes: Annotated[
         str,
         Operand(
@@ -607,7 +673,7 @@ class QueryAttention(Op):
         str,
         Operand(
             "B Hkv K Dv:row", "update", updated="v_fetched", along="K", reads=_chosen, writes=_fetched, by="places",
-            optional=True, omissible=True,
+            optional=True, omissible=True, value_of="k_resident",
         ),
     ] = ""  # fmt: skip
     fetch: Fetch = 0
@@ -642,16 +708,44 @@ class ChunkAttention(Op):
     length: Length
     scale: Scale
     log_sum_exp: ChunkSums = ""
-    window: Window = 0
+    window: WindowSize = 0
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+    window_stride: WindowStride = None
+
+
+@dataclass(frozen=True)
+class LatentChunkAttention(Op):
+    """Append and causal attention of one prefill chunk over latent rows (`LatentAttention`).
+
+    Rows start .. start + C - 1 of `latent_scratch` become `new_latent`, encoded where the scratch is. Then the query at
+    position p = start + i attends to the keys and values that its head makes of rows 0 .. p as they are stored, in f32
+    or rounded to the dtype of `query`. They are made where they are used, and no tensor holds them. Softmax and sums in
+    f32; `log_sum_exp` and padding as in `ChunkAttention`.
+    """
+
+    op, kind = "latent_chunk_attention", "latent_chunk_attention"
+    query: ChunkQuery
+    new_latent: Annotated[str, Operand("1 1 C L:f", "read")]
+    latent_scratch: Annotated[
+        str, Operand("1 1 T L:prompt", "update", updated="appended", along="T", reads=_seen, writes=_chunk)
+    ]
+    k_up: Annotated[str, Operand("H N P:f", "read", fetched=True)]
+    v_up: Annotated[str, Operand("H Dv P:f", "read", fetched=True)]
+    out: ChunkOut
+    start: Start
+    length: Length
+    scale: Scale
+    first: Annotated[int, Attribute()]
+    log_sum_exp: ChunkSums = ""
 
 
 OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, LatentAttention, Row, UpdateRows, QuantizeRows, Validity, CachedAttention, CausalAttention),
+    *(SelfAttention, LatentAttention, SharedAttention, Row, UpdateRows, QuantizeRows, Validity),
+    *(CachedAttention, CausalAttention),
     *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
     *(ExpertProduct, TopK),
-    *(DecodeAttention, QueryAttention, ChunkAttention),
+    *(DecodeAttention, QueryAttention, ChunkAttention, LatentChunkAttention),
 )
 """In the order in which the documentation has them."""

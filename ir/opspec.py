@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -55,6 +55,8 @@ class Operand:
         reads, writes: how many indices of `along` are read and written in one firing.
         by: the operand whose contents decide which rows of this one are touched; "" where the operation's scalars do.
         copy_of: an operand that is updated, of which this one is the rows as they were: the same place, or a copy.
+        value_of: the operand of keys of which these are the values. An operation has the values of all its keys, or
+            none: then the first numbers of a key are its value (latent rows).
         fetched: whether the operation fetches the rows that it needs from memory by itself, as it goes.
         padded: whether rows of a chunk are undefined where they are behind the prompt's end; nothing depends on them.
         optional: whether a step may go without it ("", or None where that is the field's default).
@@ -70,6 +72,7 @@ class Operand:
     writes: Count | None = None
     by: str = ""
     copy_of: str = ""
+    value_of: str = ""
     fetched: bool = False
     padded: bool = False
     optional: bool = False
@@ -256,6 +259,25 @@ class OpSpec:
                 known.update(dims)
         yield from late
 
+    @functools.cached_property
+    def values_of(self) -> Mapping[str, str]:
+        """The operands of values that the operation may have, by those of their keys."""
+        own = {o.value_of: n for n, o in _annotations(self.record).items() if isinstance(o, Operand) and o.value_of}
+        for group, several in self.several.items():
+            for name, operand in group_operands(several.record).items():
+                if operand.value_of:
+                    prefixes = (f"{group}[{number}]." for number in range(len(self.members)))
+                    own |= {f"{prefix}{operand.value_of}": f"{prefix}{name}" for prefix in prefixes}
+        return own
+
+    def has_values(self, there: Container[str]) -> bool:
+        """Whether an operation with these operands has the values of its keys. Raises ValueError where it has some."""
+        known = {key: value in there for key, value in self.values_of.items() if key in there}
+        if len(set(known.values())) > 1:
+            missing = ", ".join(self.values_of[key] for key, has in known.items() if not has)
+            raise ValueError(f"has the values of some of its keys, but no {missing}: it has all or none")
+        return all(known.values())
+
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""
         return sizes.get("R", 0) + sum(sizes[f"R{number}"] for number in range(len(self.members)))
@@ -277,8 +299,8 @@ class OpSpec:
         fields |= {name: value for name, value in values.items() if name in self.fields}
         for group, several in self.several.items():
             fields[group] = tuple(
-                several.record(**{name: values[f"{group}[{number}].{name}"] for name in names})
-                for number, names in enumerate(self.members)
+                several.record(**{n: values.get(f"{group}[{number}].{n}", "") for n in group_operands(several.record)})
+                for number in range(len(self.members))
             )
         return self.record(**fields)
 
@@ -293,8 +315,9 @@ class OpSpec:
         return tuple(name for name, attribute in self.attributes.items() if attribute.optional)
 
     def settings(self, step: Op) -> dict[str, int]:
-        """The values of a step's whole-numbered attributes."""
-        return {name: getattr(step, name) for name in self.attributes if self.kind(name) is int}
+        """The values of a step's whole-numbered attributes, of those that it has."""
+        values = {name: getattr(step, name) for name in self.attributes if self.kind(name) in (int, int | None)}
+        return {name: value for name, value in values.items() if value is not None}
 
     def kind(self, name: str) -> Any:
         """The Python type of a field."""

@@ -38,6 +38,7 @@ from sscc.ir.operations import (
     GatherRows,
     Landmarks,
     LandmarkScores,
+    LatentChunkAttention,
     MoreRows,
     ObservationScores,
     Observe,
@@ -60,6 +61,7 @@ __all__ = [
     "GatherRows",
     "LandmarkScores",
     "Landmarks",
+    "LatentChunkAttention",
     "MoreRows",
     "ObservationScores",
     "Observe",
@@ -342,6 +344,7 @@ Step = Union[
     DecodeAttention,
     QueryAttention,
     ChunkAttention,
+    LatentChunkAttention,
 ]
 
 

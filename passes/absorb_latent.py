@@ -12,9 +12,8 @@ so that for a query q[h] = [a | b] and weights P of attention::
     sum over t of P[t] v[h, t] = W_V[h] (sum over t of P[t] latent[t])
 
 A decode layer attends so: one KV head for all query heads, whose rows are `[latent | shared]`, and whose values are
-the first r numbers of its keys. A prefill layer attends to K and V of every head as it was captured, which takes less
-arithmetic where many queries meet each key, and `kv.latent_attention` says what is to be cached, and how the last
-queries of a prompt are to score it.
+the first r numbers of its keys. A prefill layer attends to K and V of every head, which takes less arithmetic where
+many queries meet each key; but `kv.latent_attention` makes them of the latent rows, where it uses them.
 
 Why: a row is r + p numbers in all, and not one of K and one of V for every head.
 
@@ -74,10 +73,9 @@ After::
       return %out : tensor<3x2x1x3xf32>
 
 When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
-smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, or one whose
-scores are capped or have learned sinks. These layers stay as they are, and cache K and V of every head.
-
-Where it applies, rows can be neither encoded nor indexed yet, which is refused.
+smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, one whose
+scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
+cache K and V of every head.
 
 Preserves: every other operation; locations.
 """
@@ -94,7 +92,6 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
@@ -114,37 +111,20 @@ class AbsorbLatent(Pass):
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
-        for function in functions(module):
-            if LAYER in function.attributes:
-                attention = attention_of(function)
-                window = kv.window_of(attention)
-                latent = None if 0 < window < geometry.max_context else _latent_of(attention)
-                layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
+        attending = {f: attention_of(f) for f in functions(module) if LAYER in f.attributes}
+        sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
+        for function, attention in attending.items():
+            layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
+            if attention.name == "kv.self_attention" and layer not in sources:
+                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
                 continue
             for entry, attention, latent in entries:
                 if latent is not None:
-                    _check(geometry, attention)
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")
-
-
-def _check(geometry: Geometry, attention: ir.Operation) -> None:
-    """Raises UnsupportedError for rows that cannot be latent ones yet."""
-    option = None
-    if geometry.by_query:
-        option = "--kv-policy query", "--kv-policy snapstream"
-    elif geometry.indexed:
-        option = "--kv-rows indexed", "--kv-rows compact"
-    elif geometry.encoded:
-        option = f"--kv-dtype {geometry.dtype}", "--kv-dtype model"
-    if option is not None:
-        raise UnsupportedError(
-            f"{attention.location}: all heads make their K and V of one latent row (multi-head latent attention), "
-            f"which is what is cached, and {option[0]} does not support such rows yet: use {option[1]}"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------- what is found
@@ -316,10 +296,15 @@ class _Latent:
         return self.depth, self.parts, *where
 
 
+def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
+    """Whether an attention is over all positions, without a cap of scores and without learned sinks."""
+    _, _, _, *sinks = attention.operands
+    windowed = kv.window_of(attention).inside(geometry.max_context)
+    return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
+
+
 def _latent_of(attention: ir.Operation) -> _Latent | None:
-    query, key, value, *sinks = attention.operands
-    if sinks or kv.optional_of(attention, "softcap") is not None:
-        return None
+    query, key, value = attention.operands
     if key.type.shape[1] != query.type.shape[1]:
         return None
     whole = producer(key)
@@ -357,13 +342,13 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
 
 
 def _note(attention: ir.Operation, latent: _Latent) -> None:
-    """A prefill layer says what is to be cached."""
+    """A prefill layer says what is to be cached, and what heads make of it."""
     with ir.InsertionPoint(attention), attention.location:
-        operands = (*attention.operands, _row(attention, latent), latent.key.matrix())
+        operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
         new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
     attention.results[0].replace_all_uses_with(new.out)
-    attention.erase()
+    _erase(attention)
 
 
 def _erase(op: ir.Operation) -> None:

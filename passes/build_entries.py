@@ -131,6 +131,7 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
+from sscc.passes.split_layers import LAYER_INPUT
 from sscc.passes.thread_cache import FIRST, TOPK
 
 PROGRESS = "progress"
@@ -253,7 +254,7 @@ class _Layer:
     """A decoder layer.
 
     Attributes:
-        index: which of its group's layers it is.
+        index: which of its group's layers it is; of one that shares the rows of another layer which that is.
         scratch: the group whose prompt scratch it uses.
     """
 
@@ -286,9 +287,25 @@ class _Layer:
         first = {FIRST: geometry.layer_offsets[self.index]} if geometry.packed else {}
         return {TOPK: geometry.layer_topk[self.index]} | first
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it has rows of its own."""
+        return self.number in self.group.layers
+
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
         return self.group.geometry.indexed and scratch.name in KEPT
+
+
+def _is_per_layer(argument: Argument) -> bool:
+    """Whether every layer has a slice of what the embedding gives under this name."""
+    return argument.name.startswith(f"{LAYER_INPUT}.")
+
+
+def _slice(whole: ir.Value, number: int) -> ir.Value:
+    """The part of a value [L, ..] that is one layer's."""
+    shape = list(whole.type.shape)[1:]
+    return extract_slice(whole, [number] + [0] * len(shape), [1, *shape], drop=1)
 
 
 def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
@@ -300,8 +317,15 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         streams = streams_of(SCRATCHES, shapes, g.row_format if g.encodes_prompts else None)
         kv_heads = shapes[streams[0].scratch][1]
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
-        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams))
+        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams, group.sharers))
     return CachePlan(tuple(known))
+
+
+def _of_one_layer(embedded: Argument) -> Argument:
+    """What the phase of a layer takes of the embedding: what all take, or its slice."""
+    if not _is_per_layer(embedded):
+        return embedded
+    return replace(embedded, type=tensor_type(list(embedded.type.shape)[1:], embedded.type.element_type))
 
 
 def _states(function: Any) -> list[Argument]:
@@ -330,7 +354,7 @@ class _EntryBuilder:
 
     def firsts(self) -> list[_Layer]:
         """The first layer of each group."""
-        return [layer for layer in self.layers if not layer.index]
+        return [layer for layer in self.layers if layer.number == layer.group.layers[0]]
 
     def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> _Function:
         entry = _Function(self.module, self.name, arguments, results)
@@ -342,6 +366,11 @@ class _EntryBuilder:
         """Calls a layer with its own states and budget. Puts back what it leaves of them, gives its other results."""
         budget = {name: index_constant(number) for name, number in layer.budget.items()}
         parts = {state.argument.name: state.take(states) for state in own}
+        parts |= {
+            argument.name: _slice(named_operands[argument.name], layer.number)
+            for argument in arguments_of(function)
+            if _is_per_layer(argument)
+        }
         results = entry.call(function, {**named_operands, **parts, **budget})
         for state in own:
             if state.argument.name in results:
@@ -389,15 +418,17 @@ class _PrefillStates:
         scratch: what one layer at a time uses.
         caches: what the end of a prompt writes.
         prompts: scratches that are kept, by their names in the layer's function: the states of all slots.
+        read_only: whether it only reads them: a layer that shares the rows of another one.
     """
 
     scratch: list[Argument]
     caches: list[Argument]
     prompts: dict[str, Argument]
+    read_only: bool
 
     @property
     def lasting(self) -> list[Argument]:
-        """All of them, in the order in which a phase takes and returns them."""
+        """All of them, in the order in which a phase takes them, and returns them unless it only reads."""
         return [*self.scratch, *self.caches, *self.prompts.values()]
 
     def of(self, layer: _Layer) -> list[_LayerState]:
@@ -420,6 +451,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def build(self) -> None:
         self.axes = self._token_axes()
+        self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
         own = [state for first in self.firsts() for state in self._states(first).of(first)]
@@ -439,8 +471,9 @@ class _PrefillBuilder(_EntryBuilder):
     def _states(self, layer: _Layer) -> _PrefillStates:
         scratch = _states(self.part(layer.part))
         prompts = {a.name: self._of_all_slots(a) for a in scratch if layer.is_kept(a)}
-        caches = [replace(result, role="state") for result in results_of(self.part(f"compress.{layer.number}"))]
-        return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts)
+        results = results_of(self.part(f"compress.{layer.number}")) if layer.keeps else []
+        caches = [replace(result, role="state") for result in results]
+        return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts, not layer.keeps)
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
@@ -551,12 +584,14 @@ class _PrefillBuilder(_EntryBuilder):
         return phase.function
 
     def _layer(self, layer: _Layer, embedded: Sequence[Argument]) -> Any:
-        part, compress = self.part(layer.part), self.part(f"compress.{layer.number}")
-        own, scratch = self._states(layer), _states(part)
+        part = self.part(layer.part)
+        parts = [part, *([self.part(f"compress.{layer.number}")] if layer.keeps else [])]
+        own, embedded = self._states(layer), [*map(_of_one_layer, embedded)]
+        scratch = [] if own.read_only else _states(part)
         caches, prompts = own.caches, own.prompts
-        results = [embedded[0], *own.lasting]
-        scalars = ["length", "slot", *self.reused, *layer.budget]
-        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, [part, compress])
+        results = [embedded[0], *([] if own.read_only else own.lasting)]
+        scalars = ["length", *(["slot"] if caches or prompts else []), *self.reused, *(layer.budget if caches else [])]
+        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, parts)
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -566,14 +601,19 @@ class _PrefillBuilder(_EntryBuilder):
             if any(argument.name == "positions" for argument in arguments_of(part)):
                 last = arith.SubIOp(inputs["length"], index_constant(1)).result
                 chunk["positions"] = positions_tensor([1, self.facts.chunk], start, last)
-            after = phase.call(part, {**states, **chunk, "hidden": hidden, "start": start, "length": inputs["length"]})
+            scalars = {"start": start, "length": inputs["length"]}
+            after = phase.call(part, {**before, **states, **chunk, "hidden": hidden, **scalars})
             return {**after, "hidden": self._write_chunk("hidden", after["hidden"], states["hidden"], start)}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
-            of_slot: list[Offset] = [inputs["slot"], 0, 0, 0]
+            of_slot: list[Offset] = [inputs["slot"], 0, 0, 0] if prompts else []
             for name, whole in prompts.items():
                 before[name] = extract_slice(before[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
             states, done = self._chunks(phase, {a.name: before[a.name] for a in (embedded[0], *scratch)}, step)
+            if own.read_only:
+                func.ReturnOp([states[embedded[0].name]])
+                return phase.function
+            compress = parts[-1]
             branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
             with ir.InsertionPoint(branch.then_block):
                 compress_results = phase.call(compress, {**before, **states, **inputs})
@@ -610,7 +650,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _read_chunk(self, name: str, whole: ir.Value, start: ir.Value) -> ir.Value:
         shape = list(whole.type.shape)
-        shape[self.axes[name]] = self.facts.chunk
+        shape[self._axis(name, whole)] = self.facts.chunk
         return extract_slice(whole, self._chunk_offsets(name, whole, start), shape)
 
     def _write_chunk(self, name: str, value: ir.Value, whole: ir.Value, start: ir.Value) -> ir.Value:
@@ -618,8 +658,13 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _chunk_offsets(self, name: str, whole: ir.Value, start: ir.Value) -> list[Offset]:
         offsets: list[Offset] = [0] * whole.type.rank
-        offsets[self.axes[name]] = start
+        offsets[self._axis(name, whole)] = start
         return offsets
+
+    def _axis(self, name: str, whole: ir.Value) -> int:
+        """The token axis of what the embedding gives, or of a layer's slice of it."""
+        missing: int = self.ranks[name] - whole.type.rank
+        return self.axes[name] - missing
 
 
 def entries(module: ir.Module) -> Iterator[Any]:

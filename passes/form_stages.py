@@ -75,9 +75,8 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from sscc.ir.builders import Argument, make_function
+from sscc.ir.builders import Argument, elementwise, make_function
 from sscc.ir.dialects import df, kv
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import (
     ValueMap,
@@ -290,7 +289,8 @@ def stage_name(ops: Sequence[ir.Operation]) -> str:
 
 
 def _rearrange_where_needed(kernel: Any) -> None:
-    """A reshape of a transposed tensor that no strides can express makes the transposition a copy."""
+    """A reshape of a strided tensor that no strides can express makes the transposition before it a copy, or has the
+    part that a slice shows copied."""
     strides: dict[ir.Value, tuple[int, ...]] = {}
     for op in walk(kernel):
         if not op.results or not is_view(op) or op.name == "tensor.insert_slice":
@@ -320,8 +320,14 @@ def _kept_strides(op: ir.Operation, known: Sequence[int]) -> tuple[int, ...]:
 
 
 def _move(source: ir.Operation | None, reshape: ir.Operation) -> None:
+    """Makes what a reshape reads lie dense: a transposition becomes a copy, any other view gets one behind it."""
     if source is None or permutation_of(source) is None:
-        raise UnsupportedError(f"{reshape.location}: '{reshape.name}' of a strided view that is no transposition")
+        value = reshape.operands[0]
+        with ir.InsertionPoint(reshape), reshape.location:
+            copied = elementwise([value], value.type, lambda element: element)
+        reshape.operands[0] = copied
+        source = producer(copied)
+        assert source is not None
     source.attributes[MOVED] = ir.UnitAttr.get()
 
 

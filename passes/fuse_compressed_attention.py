@@ -62,8 +62,8 @@ After, the chunk::
     }
 
 Where cache rows are encoded, the decode step takes the row as it was before `kv.quantize_rows`, and encodes it as it
-writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows), the
-decode step has one cache.
+writes it; so does the chunk where those of a prompt are. Where V are the first numbers of K's rows (latent rows),
+attention has no values, and the decode step one cache.
 
 When it does not apply: another mask, a segment that is left out or read twice, other scalars or positions, or another
 reader of what lies in between. The operations then stay as they are, and their kernel becomes kernels of one operation
@@ -86,7 +86,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.operations import DecodeAttention
 from sscc.ir.rewriting import functions, producer
-from sscc.ir.views import begins, root_of
+from sscc.ir.views import root_of
 from sscc.passes.base import Pass, count
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import make_plain
@@ -150,11 +150,9 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     if {columns.validity for columns, _ in placed} != {validity} or ends[-1] != validity.results[0].type.shape[1]:
         return False
     (_, cache), *rest = placed
-    # Values that are the first numbers of keys have no cache of their own.
-    window = producer(cache["value"]) if begins(cache["value"], cache["key"]) else None
-    sides = [cache["key"]] if window is not None else [cache["key"], cache["value"]]
+    sides = [cache[name] for name in ("key", "value") if name in cache]
     updates = [op for op in (_made_by(updated, "kv.update") for updated in sides) if op is not None]
-    if len(updates) != len(sides) or "index" in cache or (window is not None and rest):
+    if len(updates) != len(sides) or "index" in cache:
         return False
     parts = [kv.operands_of(op) for op in updates]
     position, prompt_len, active = validity.operands
@@ -164,17 +162,13 @@ def _fuse_decode(attention: ir.Operation) -> bool:
         return False
     if {part["active"] for part in parts} != {active} or not _one_group(attention, row, validity, *updates):
         return False
-    if window is not None and encoders:
-        return False
     others = [{name: item for name, item in segment.items() if name != "valid"} for _, segment in rest]
     before = [part["cache"] for part in parts]
     caches = [root_of(item) for item in (*sides, *before)]
     read = [root_of(item) for other in others for item in other.values()]
     if len(set(before)) != len(before) or any(item in caches for item in read):
         return False  # what is updated is something else too, perhaps as it was before
-    inside = [attention] if window is None else [attention, window]
-    read_again = [*sides, *(op.results[0] for op in inside[1:])]
-    readers = [reader for value in read_again for reader in _readers(value) if reader not in inside]
+    readers = [reader for value in sides for reader in _readers(value)]
     if not all(_follows(reader, attention) for reader in readers):
         return False
     (k_new, v_new), (k_before, v_before), (k_type, v_type) = (
@@ -190,7 +184,7 @@ def _fuse_decode(attention: ir.Operation) -> bool:
         kv.inherit(fused, attention)
     masks = [producer(segment["valid"]) for _, segment in placed]
     _replace([(attention.results[0], fused.results[0]), *zip(sides, list(fused.results)[1:], strict=True)])
-    _erase(attention, window, *updates, *encoders, *masks, validity, row)
+    _erase(attention, *updates, *encoders, *masks, validity, row)
     count("decode attentions fused")
     return True
 
@@ -250,30 +244,36 @@ def _fuse_query(attention: ir.Operation) -> bool:
     chooses, scored = kv.operands_of(choice), kv.operands_of(scores)
     position, active = chooses["position"], chooses["active"]
     landmarks = [scored[name] for name in ("codes", "scales") if name in scored]
+    sides = [name for name in ("key", "value") if name in ring]
+    streams = len(sides)
+    if any((name in part) != (name in ring) for part in (ring, chosen) for name in ("key", "value")):
+        return False
     residents = [chooses[name] for name in ("resident", "places", "k_resident", "v_resident") if name in chooses]
     kept = list(choice.results) if residents else []
-    stored = [chooses["k_store"], chooses["v_store"]] if residents else [chosen["key"], chosen["value"]]
-    updated = [ring["key"], ring["value"], *stored, *landmarks]
+    stored = [chosen[side] for side in sides]
+    if residents:
+        stored = [chooses[name] for name in ("k_store", "v_store") if name in chooses]
+    updated = [*(ring[side] for side in sides), *stored, *landmarks]
     updates = [op for op in (_made_by(value, "kv.update") for value in updated) if op is not None]
     roots = {root_of(value) for value in (*(op.operands[0] for op in updates), *residents)}
-    if len(updates) != len(updated) or len(roots) != len(updated) + len(residents):
+    if len(updates) != len(updated) or len(roots) != len(updated) + len(residents) or len(stored) != streams:
         return False
     parts = [kv.operands_of(op) for op in updates]
-    (k_new, v_new), encoders = _decoded([parts[0]["new"], parts[1]["new"]])
-    landmark = _made_by(parts[4]["new"], "kv.landmarks")  # None where the key itself is one
+    new_rows, encoders = _decoded([part["new"] for part in parts[:streams]])
+    landmark = _made_by(parts[2 * streams]["new"], "kv.landmarks")  # None where the key itself is one
     row = _made_by(parts[0]["row"], "kv.row")
     masks = [mask for mask in (_range(member["valid"]) for member in members) if mask is not None]
     if row is None or len(masks) != len(members):
         return False
-    newest = parts[4]["new"]
+    newest = parts[2 * streams]["new"]
     key, new_landmarks = (newest, [newest]) if landmark is None else (landmark.operands[0], landmark.results)
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
     fits = (
-        list(new_landmarks) == [part["new"] for part in parts[4:]] and k_new == key,
-        parts[0]["new"] == parts[2]["new"] and parts[1]["new"] == parts[3]["new"],
-        [part["row"] for part in parts[:2]] == [row.results[0]] * 2 and row.operands[0] == position,
-        {part["row"] for part in parts[2:]} == {position},
+        list(new_landmarks) == [part["new"] for part in parts[2 * streams :]] and new_rows[0] == key,
+        [part["new"] for part in parts[:streams]] == [part["new"] for part in parts[streams : 2 * streams]],
+        {part["row"] for part in parts[:streams]} == {row.results[0]} and row.operands[0] == position,
+        {part["row"] for part in parts[streams:]} == {position},
         {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
         {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
         chooses.get("sink_logits") == sinks,
@@ -282,7 +282,7 @@ def _fuse_query(attention: ir.Operation) -> bool:
         len({(op.attributes["scale"], kv.optional_of(op, "softcap")) for op in (attention, choice, scores)}) == 1,
         _one_group(attention, choice, scores, landmark, row, validity, *updates),
         _readers(scores.results[0]) == [choice],
-        kept[1:] == [chosen[name] for name in ("index", "key", "value")]
+        kept[1:] == [chosen[name] for name in ("index", *sides)]
         if kept
         else _readers(choice.results[0]) == [attention],
     )
@@ -292,11 +292,18 @@ def _fuse_query(attention: ir.Operation) -> bool:
     if not all(fits) or not all(_follows(reader, attention) for reader in others):
         return False
     with ir.InsertionPoint(attention), attention.location:
-        before, omitted = [part["cache"] for part in parts], [None] * (6 - len(parts))
+        before, types = [part["cache"] for part in parts], [value.type for value in updated]
+        near, near_types = residents, [value.type for value in kept]
+
+        def filled(values: Sequence[Any]) -> list[Any]:
+            """Rows of K and V twice, then landmarks: what is not there is None."""
+            pairs = [_two(values[:streams]), _two(values[streams : 2 * streams]), _two(values[2 * streams :])]
+            return [value for pair in pairs for value in pair]
+
         fused = kv.QueryAttention(
-            query, k_new, v_new, *before[:2], *before, *omitted, position, active, *(residents or [None] * 4), sinks,
-            attention.attributes["scale"], attention.results[0].type, *(value.type for value in updated), *omitted,
-            *([value.type for value in kept] or [None] * 4),
+            query, *_two(new_rows), *_two(before[:streams]), *filled(before), position, active,
+            *_four(near), sinks, attention.attributes["scale"], attention.results[0].type, *filled(types),
+            *_four(near_types),
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
         kv.inherit(fused, attention)
@@ -305,6 +312,16 @@ def _fuse_query(attention: ir.Operation) -> bool:
     _erase(attention, choice, scores, *updates, landmark, *encoders, *slices, validity, row)
     count("query attentions fused")
     return True
+
+
+def _two(values: Sequence[Any]) -> list[Any]:
+    """One or two values as two, of which the last may be None."""
+    return [*values, None][:2]
+
+
+def _four(values: Sequence[Any]) -> list[Any]:
+    """Up to four values as four, of which the last may be None."""
+    return [*values, *([None] * 4)][:4]
 
 
 def _is_next(value: ir.Value, position: ir.Value) -> bool:

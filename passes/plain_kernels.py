@@ -25,13 +25,9 @@ from sscc.passes.outline_kernels import KERNEL, inline_calls, outline, outline_o
 
 PLAIN = "sscc.plain"
 """On a kernel: it is one operation, which reads and writes memory."""
-UNFUSED = frozenset(
-    f"kv.{name}"
-    for name in (
-        *("row", "update", "validity", "cached_attention", "causal_attention", "landmark_scores", "choose", "fetch"),
-    )
-)
-"""What attention over the cache is made of where it is not fused."""
+UNFUSED = frozenset(f"kv.{name}" for name in ("row", "update", "landmark_scores", "choose", "fetch"))
+"""What attention over the cache is made of where it is not fused, but for attention itself: that of a layer that shares
+the rows of another one only reads what its kernel does not update, and is a stage like any other."""
 WHOLE = "sscc.whole"
 """On a loop of a kernel that is taken apart: it becomes a kernel by itself, of a name that begins so."""
 
@@ -78,7 +74,7 @@ def _mark_loops(block: ir.Block, name: str) -> None:
 
 
 def _needs_order(op: ir.Operation) -> bool:
-    """Whether `op` is a part of attention, or updates what another operation of the kernel reads, makes or copies."""
+    """Whether `op` is one of `UNFUSED`, or updates what another operation of the kernel reads, makes or copies."""
     if op.name in UNFUSED:
         return True
     if op.name == "tensor.insert_slice":

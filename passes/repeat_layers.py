@@ -36,7 +36,8 @@ After, with ``sscc.kinds = {first = array<i64: 0, 0, 0, 0>, path = "layers"}``::
     }
 
 When it does not apply: without `sscc.kinds` every layer was captured. Where first and last differ (a layer that
-depends on its own index) it raises `LayersDiffer`, and the driver captures every layer.
+depends on its own index), or the K and V that a layer shares might be those of a layer that was left out, it raises
+`LayersDiffer`, and the driver captures every layer.
 
 Preserves: the captured layers.
 """
@@ -49,17 +50,13 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import i64_attr
-from sscc.ir.errors import InternalError
 from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.structure import structure
 from sscc.passes.base import Pass
+from sscc.passes.split_layers import ATTENTIONS, LayersDiffer
 
 LAYER_NUMBER = "layer"
-
-
-class LayersDiffer(InternalError):
-    """Two layers of one kind became different programs."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,7 @@ class RepeatLayers(Pass):
         parts = {function.name.value: function for function in functions(module)}
         for entry in ("prefill", "decode"):
             _confirm(parts, entry, kinds)
+            _confirm_sources(parts, entry, kinds)
             for layer, first in enumerate(kinds.first):
                 if f"{entry}.layer.{layer}" not in parts:
                     _repeat(module, parts[f"{entry}.layer.{first}"], kinds.path, first, layer)
@@ -88,6 +86,14 @@ def _confirm(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
             raise LayersDiffer(f"layers {first} and {layer} look alike but compute differently in {entry}")
 
 
+def _confirm_sources(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
+    """A layer whose K and V others attend to is no other's like: of those that were left out, none may be meant."""
+    for layer in kinds.captured:
+        for op in walk(parts[f"{entry}.layer.{layer}"]):
+            if op.name == "kv.shared_attention" and kinds.first.count(kinds.first[op.attributes["shares"].value]) > 1:
+                raise LayersDiffer(f"layer {layer} shares the K and V of a layer that stands for others in {entry}")
+
+
 def _repeat(module: ir.Module, function: Any, path: str, first: int, layer: int) -> None:
     with ir.InsertionPoint(module.body):
         clone = function.operation.clone()
@@ -99,7 +105,7 @@ def _repeat(module: ir.Module, function: Any, path: str, first: int, layer: int)
     )
     for op in (clone.operation, *walk(clone)):
         op.location = _renamed_location(op.location, path, first, layer)
-        if op.name == "kv.self_attention":
+        if op.name in ATTENTIONS:
             op.attributes[LAYER_NUMBER] = i64_attr(layer)
 
 

@@ -2,7 +2,12 @@
 
 What: operations carry the module path they came from. The attention operators tell which part of a path names
 the layer; an operation belongs to the layer that its path names, to the embedding when it depends on no layer,
-and to the head when it follows the last one. Each group becomes a function.
+and to the head when it follows the last one. Each group becomes a function. A layer that attends to the very K and V of
+an earlier one says so (`kv.shared_attention`), and reads nothing of that layer.
+
+What the embedding makes of the tokens may go to layers besides the hidden state. Where one tensor has a slice for every
+layer (inputs per layer), the embedding gives it with the layers in front, and each layer takes its slice
+(`layer_input.0`); what layers read whole is handed to all of them, like a table.
 
 Why: kernels are layers. A layer that consumes exactly the hidden state, tables of positions (rotary), its
 weights and its own K/V can run layer-major over the chunks of a prompt, and N equal layers can become one
@@ -41,8 +46,8 @@ After::
       return %logits : ..
     }
 
-When it does not apply: a layer that reads a value of a layer other than the one before it, or token-dependent
-values besides the hidden state, is refused with the source line of the reader.
+When it does not apply: a layer that reads a value of a layer other than the one before it (but for K and V, both, as
+they are), and one that reads another layer's slice of such a tensor, are refused with the source line of the reader.
 
 Preserves: every operation and its location; constants are cloned to their users.
 """
@@ -50,20 +55,26 @@ Preserves: every operation and its location; constants are cloned to their users
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import func
+from torch_mlir.dialects import func, linalg, tensor
 
-from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape, tensor_type
+from sscc.ir.dialects import kv
+from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.levels import KINDS
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
 from sscc.ir.structure import describe
-from sscc.passes.base import Pass
+from sscc.passes.base import Pass, count
 
 EMBED = -1
-ATTENTION = "kv.self_attention"
+LAYER_INPUT = "layer_input"
+"""Begins the names of inputs of which every layer has its own."""
+ATTENTIONS = ("kv.self_attention", "kv.shared_attention")
 
 
 @dataclass(frozen=True)
@@ -77,16 +88,22 @@ class SplitLayers(Pass):
             function.operation.erase()
 
 
+class LayersDiffer(InternalError):
+    """Two layers of one kind became different programs."""
+
+
 class _Splitter:
     """Splits one captured function. Stages are numbered -1 (embedding), 0 .. L-1 (layers), L (head)."""
 
     def __init__(self, module: ir.Module, function: Any) -> None:
         self.module = module
+        self.is_partial = KINDS in module.operation.attributes
         self.entry = function.name.value
         self.arguments = dict(zip(function.arguments, arguments_of(function), strict=True))
+        _share(function)
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        attentions = [op for op in self.ops if op.name == ATTENTION]
+        attentions = [op for op in self.ops if op.name in ATTENTIONS]
         if not attentions:
             raise UnsupportedError(f"{self.entry} has no attention operator, so it has no layers to split")
         self.prefixes = _layer_prefixes(attentions)
@@ -182,15 +199,43 @@ class _Splitter:
         groups: dict[int, list[ir.Operation]] = {stage: [] for stage in range(EMBED, self.layers + 1)}
         for op in self.ops:
             groups[self.stage[op]].append(op)
-        hidden = [self._hidden_into(stage, groups[stage]) for stage in range(self.layers + 1)]
-        tables = self._tables(groups)
+        crossing = [self._crossing(groups[stage], stage) for stage in range(self.layers + 1)]
+        slices = self._layer_inputs(crossing[: self.layers])
+        tables = self._tables(crossing[: self.layers], slices)
+        hidden = [self._hidden_into(stage, crossing[stage], {*tables, *slices}) for stage in range(self.layers + 1)]
         # The positions themselves are no table: who calls a layer has them.
         own = [table for table in tables if table not in self.arguments]
-        self._build("embed", groups[EMBED], [], [hidden[0], *own])
+        stacks = list(dict.fromkeys(slices.values()))
+        self._build("embed", groups[EMBED], [], [hidden[0], *own], stacks=stacks)
         for layer in range(self.layers):
-            number = self.numbers[layer]
-            self._build(f"layer.{number}", groups[layer], [hidden[layer], *tables], [hidden[layer + 1]], layer)
+            number, of_stacks = self.numbers[layer], {stack: list[ir.Value]() for stack in stacks}
+            for value in (value for value in crossing[layer] if value in slices):
+                of_stacks[slices[value]].append(value)
+            reads = [hidden[layer], *tables]
+            self._build(f"layer.{number}", groups[layer], reads, [hidden[layer + 1]], layer, of_stacks)
         self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))
+
+    def _layer_inputs(self, crossing: list[dict[ir.Value, ir.Operation]]) -> dict[ir.Value, _Stack]:
+        """What layers read of tensors in which every layer has a slice."""
+        made = {v for reads in crossing for v in reads if self._stage_of(v) == EMBED and v in self.of_token}
+        found = {value: part for value, part in ((value, _slice_of(value)) for value in made) if part is not None}
+        # The hidden state may be a slice of something too: what several layers have slices of is what is meant.
+        counts = Counter(stack for stack, _ in found.values())
+        slices: dict[ir.Value, _Stack] = {}
+        for layer, reads in enumerate(crossing):
+            for value, reader in reads.items():
+                stack, index = found.get(value, (None, 0))
+                if stack is None or counts[stack] < 2:
+                    continue
+                if index != self.numbers[layer] and self.is_partial:
+                    raise LayersDiffer(f"layer {self.numbers[layer]} reads slice {index} of what the embedding makes")
+                if index != self.numbers[layer]:
+                    raise UnsupportedError(
+                        f"{reader.location}: layer {self.numbers[layer]} reads slice {index} of the inputs per layer "
+                        "that the embedding makes; it may read its own only"
+                    )
+                slices[value] = stack
+        return slices
 
     def _crossing(self, ops: list[ir.Operation], stage: int) -> dict[ir.Value, ir.Operation]:
         """Values that `ops` read from earlier stages, weights left out, with their first reader."""
@@ -208,11 +253,19 @@ class _Splitter:
                     first_readers.setdefault(value, self.terminator)
         return first_readers
 
-    def _hidden_into(self, stage: int, ops: list[ir.Operation]) -> ir.Value:
+    def _hidden_into(
+        self, stage: int, crossing: dict[ir.Value, ir.Operation], given: Container[ir.Value]
+    ) -> ir.Value:
+        """The hidden state that a stage reads; `given` is what layers get besides. The first layer's is a table, too,
+        where later ones read it whole."""
         hidden: dict[ir.Value, ir.Operation] = {}
-        for value, reader in self._crossing(ops, stage).items():
+        made = [value for value in crossing if self._stage_of(value) == EMBED and value in self.of_token]
+        besides = {value for value in made if value in given} if stage < self.layers else set()
+        if stage == 0 and besides == set(made):
+            besides -= {value for value in made if _slice_of(value) is None}
+        for value, reader in crossing.items():
             origin = self._stage_of(value)
-            if origin == EMBED and value not in self.of_token:
+            if (origin == EMBED and value not in self.of_token) or value in besides:
                 continue
             if origin != stage - 1:
                 origin_name = "the embedding" if origin == EMBED else f"layer {origin}"
@@ -232,17 +285,21 @@ class _Splitter:
     def _stage_name(self, stage: int) -> str:
         return "the head" if stage == self.layers else f"layer {stage}"
 
-    def _tables(self, groups: dict[int, list[ir.Operation]]) -> list[ir.Value]:
-        """Values of positions only (rotary tables) that layers read, in program order."""
-        first_readers: dict[ir.Value, ir.Operation] = {}
-        for layer in range(self.layers):
-            for value, reader in self._crossing(groups[layer], layer).items():
-                if self._stage_of(value) == EMBED and value not in self.of_token:
-                    first_readers.setdefault(value, reader)
+    def _tables(
+        self, crossing: list[dict[ir.Value, ir.Operation]], slices: Container[ir.Value]
+    ) -> list[ir.Value]:
+        """What layers read of the embedding: values of positions only (rotary tables), and those of tokens that later
+        layers read whole. In program order."""
+        tables = {
+            value
+            for layer, reads in enumerate(crossing)
+            for value in reads
+            if self._stage_of(value) == EMBED and value not in slices and (layer or value not in self.of_token)
+        }
         order = {value: index for index, value in enumerate(self.arguments)}
-        for op in groups[EMBED]:
+        for op in (op for op in self.ops if self.stage[op] == EMBED):
             order.update({result: len(order) for result in op.results})
-        return sorted(first_readers, key=lambda value: order[value])
+        return sorted(tables, key=lambda value: order[value])
 
     def _build(
         self,
@@ -251,11 +308,19 @@ class _Splitter:
         reads: list[ir.Value],
         writes: list[ir.Value],
         layer: int | None = None,
+        stacks: Mapping[_Stack, Sequence[ir.Value]] | Sequence[_Stack] = (),
     ) -> None:
+        """A function of `ops`. Of `stacks` the embedding gives all slices, and a layer takes its own, which it has as
+        these values."""
         arguments = [Argument("input", name, v.type) for name, v in zip(self._names(reads), reads, strict=True)]
-        captured = [value for value in self._arguments_read(ops, writes) if value not in reads]
+        if layer is not None:
+            arguments += [Argument("input", _input_name(n), s.slice_type) for n, s in enumerate(stacks)]
+        needed = [*writes, *([] if layer is not None else (stack.value for stack in stacks))]
+        captured = [value for value in self._arguments_read(ops, needed) if value not in reads]
         location = _location(ops)
         results = [Argument("output", name, v.type) for name, v in zip(self._names(writes), writes, strict=True)]
+        if layer is None:
+            results += [Argument("output", _input_name(n), s.type) for n, s in enumerate(stacks)]
         if suffix == "head":
             results = [Argument("output", "logits", value.type) for value in writes]
         attributes: dict[str, ir.Attribute] = {"sscc.entry": ir.StringAttr.get(self.entry)}
@@ -270,10 +335,16 @@ class _Splitter:
             location,
             attributes,
         )
-        values: ValueMap = dict(zip([*reads, *captured], function.arguments, strict=True))
+        given = list(function.arguments)
+        values: ValueMap = dict(zip(reads, given, strict=False))
+        values |= dict(zip(captured, given[len(arguments) :], strict=True))
+        if isinstance(stacks, Mapping):
+            own = zip(stacks.values(), given[len(reads) :], strict=False)
+            values |= {value: argument for parts, argument in own for value in parts}
         with ir.InsertionPoint(function.entry_block), location:
             clone_all(ops, values)
-            func.ReturnOp([values[value] for value in writes])
+            slices = [] if layer is not None else [stack.layers_first(values[stack.value]) for stack in stacks]
+            func.ReturnOp([*(values[value] for value in writes), *slices])
 
     def _names(self, values: list[ir.Value]) -> list[str]:
         """The names of the hidden state and of tables, which follow it; an argument of the program keeps its own."""
@@ -284,6 +355,71 @@ class _Splitter:
     def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
         read = {value for op in ops for value in outer_values(op)} | set(writes)
         return [value for value in self.arguments if value in read]
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """A value in which every layer has a slice along `axis`."""
+
+    value: ir.Value
+    axis: int
+
+    @property
+    def slice_type(self) -> ir.Type:
+        sizes = [size for axis, size in enumerate(self.value.type.shape) if axis != self.axis]
+        return tensor_type(sizes, self.value.type.element_type)
+
+    @property
+    def type(self) -> ir.Type:
+        """With the layers in front."""
+        sizes = [self.value.type.shape[self.axis], *self.slice_type.shape]
+        return tensor_type(sizes, self.value.type.element_type)
+
+    def layers_first(self, value: ir.Value) -> ir.Value:
+        order = [self.axis, *(axis for axis in range(value.type.rank) if axis != self.axis)]
+        empty = tensor.EmptyOp(list(self.type.shape), self.type.element_type).result
+        moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=order).results[0]
+        return moved
+
+
+def _slice_of(value: ir.Value) -> tuple[_Stack, int] | None:
+    """Which slice of what a value is, where it is one of several along an axis, which it lacks."""
+    source = producer(value)
+    while source is not None and source.name in ("tensor.collapse_shape", "tensor.expand_shape"):
+        source = producer(source.operands[0])
+    if source is None or source.name != "tensor.extract_slice" or len(source.operands) != 1:
+        return None
+    whole = list(source.operands[0].type.shape)
+    names = ("static_offsets", "static_sizes", "static_strides")
+    offsets, sizes, strides = (list(source.attributes[name]) for name in names)
+    axes = [axis for axis, size in enumerate(whole) if sizes[axis] != size]
+    if len(axes) != 1 or sizes[axes[0]] != 1 or set(strides) != {1}:
+        return None
+    stack = _Stack(source.operands[0], axes[0])
+    return (stack, offsets[axes[0]]) if list(stack.slice_type.shape) == list(value.type.shape) else None
+
+
+def _input_name(number: int) -> str:
+    return f"{LAYER_INPUT}.{number}"
+
+
+def _share(function: Any) -> None:
+    """Makes `kv.shared_attention` of attention to the K and V of an earlier layer."""
+    sources: dict[tuple[ir.Value, ir.Value], ir.Operation] = {}
+    for op in [op.operation for op in function.entry_block.operations]:
+        if op.name != "kv.self_attention":
+            continue
+        query, key, value, *sinks = op.operands
+        source = sources.setdefault((key, value), op)
+        if source == op:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            layer, shares, scale = op.attributes["layer"], source.attributes["layer"], op.attributes["scale"]
+            shared = kv.SharedAttention(query, *(sinks or [None]), layer, shares, scale, op.results[0].type)
+        kv.inherit(shared, op)
+        op.results[0].replace_all_uses_with(shared.out)
+        op.erase()
+        count("layers that share K and V")
 
 
 def _spelled(value: ir.Value, numbers: dict[ir.Value, int]) -> str:

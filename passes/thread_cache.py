@@ -70,12 +70,18 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
-Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
-same heads and widths. A layer that attends within a window of fewer positions than the longest sequence keeps exactly
-these, in a ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+A layer that shares the K and V of an earlier one (`kv.shared_attention`) has no state and no `compress` of its own: it
+attends to the rows of that layer, which has updated them in this step, or appended them in its phase of a prompt, and
+to those that its prompt selected. Where queries choose, it chooses by its own query and that layer's landmarks.
 
-When it does not apply: a layer with other than one attention operator, and layers with equal K and V but other queries,
-are refused.
+Layers that keep alike are a group (`kv.groups`, `sscc.layers`): those that attend within one window, and those with the
+same heads and widths. A layer whose rows others share is one by itself (`sscc.shares`). A layer that attends within a
+window of fewer positions than the longest sequence, which slides or is the query's chunk, keeps exactly these, in a
+ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
+
+When it does not apply: a layer with other than one attention operator, layers with equal K and V but other queries, and
+a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where layers
+share.
 
 Preserves: every other operation, locations, the order of arguments (new ones are appended).
 """
@@ -83,7 +89,7 @@ Preserves: every other operation, locations, the order of arguments (new ones ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -121,7 +127,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
-from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk
+from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, producer
 from sscc.ir.views import begins, is_view
@@ -132,8 +138,6 @@ LAYER = "sscc.layer"
 TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
-EXPANDED = ("k_expanded", "v_expanded")
-"""States of a prompt whose heads make K and V of a latent row: what they have made."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +150,17 @@ class ThreadCache(Pass):
         layers = [function for function in functions(module) if LAYER in function.attributes]
         groups = _groups(layers, geometry)
         set_groups(module, groups)
-        group_of = {layer: group for group in groups for layer in group.layers}
+        try:
+            own = with_own_budgets(groups)
+        except ValueError as error:
+            raise UsageError(f"--kv-topk-per-layer: {error}") from None
+        group_of = {layer: group for group in own for layer in (*group.layers, *group.sharers)}
+        attending = {_place(function): attention_of(function) for function in layers}
         for function in layers:
-            threader = _Threader(module, function, facts, group_of[function.attributes[LAYER].value])
-            threader.rewrite()
+            entry, layer = _place(function)
+            group = group_of[layer]
+            keeper = layer if layer in group.layers else group.layers[0]
+            _Threader(module, function, facts, group, attending[entry, keeper]).rewrite()
         for function in layers:
             function.operation.erase()
 
@@ -162,7 +173,12 @@ def attention_of(function: Any) -> ir.Operation:
     return attentions[0]
 
 
-_ATTENDING = ("kv.self_attention", "kv.latent_attention")
+def _place(function: Any) -> tuple[str, int]:
+    """Entry and number of a layer's function."""
+    return function.attributes["sscc.entry"].value, function.attributes[LAYER].value
+
+
+_ATTENDING = ("kv.self_attention", "kv.latent_attention", "kv.shared_attention")
 
 
 @dataclass(frozen=True)
@@ -171,14 +187,15 @@ class _Attended:
 
     Attributes:
         query: with what it attends.
-        rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers.
-        expanded: K and V where prefill attends to something else than it caches.
+        rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers; none where
+            another layer has cached them.
+        ups: what makes K and V of a latent row, where prefill attends to such rows.
         sinks: the logits of learned sinks, if there are any.
     """
 
     query: ir.Value
     rows: tuple[ir.Value, ...]
-    expanded: tuple[ir.Value, ...] = ()
+    ups: tuple[ir.Value, ...] = ()
     sinks: tuple[ir.Value, ...] = ()
 
     @classmethod
@@ -186,7 +203,9 @@ class _Attended:
         """Args: values: what stands for the operands."""
         operands = [values(operand) for operand in attention.operands]
         if attention.name == "kv.latent_attention":
-            return cls(operands[0], (operands[3],), tuple(operands[1:3]))
+            return cls(operands[0], (operands[1],), tuple(operands[2:4]))
+        if attention.name == "kv.shared_attention":
+            return cls(operands[0], (), sinks=tuple(operands[1:]))
         query, key, value, *sinks = operands
         is_window = begins(attention.operands[2], attention.operands[1])
         return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
@@ -196,14 +215,17 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     """The groups of layers, from the functions of both entries."""
     kinds: dict[int, tuple[Any, ...]] = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
-    expanded: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
-    for function in layers:
-        attention = attention_of(function)
-        window = kv.window_of(attention)
-        window = window if window < geometry.max_context else 0
+    up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+    attending = [(_place(function)[1], attention_of(function)) for function in layers]
+    sharing = [(layer, attention) for layer, attention in attending if attention.name == "kv.shared_attention"]
+    sources = {layer: attention.attributes["shares"].value for layer, attention in sharing}
+    for layer, attention in attending:
+        if layer in sources:
+            continue
+        window = kv.window_of(attention).inside(geometry.max_context)
         attended = _Attended.by(attention)
         query, *rows = _heads_and_dims([attended.query, *attended.rows])
-        if attended.expanded:
+        if attended.ups:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
@@ -211,23 +233,51 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
                 f"whose K and V are alike {queries[tuple(rows)][0]} of dim {queries[tuple(rows)][1]}: it could not be "
                 "told which observation window is whose"
             )
-        kind = (window, query, *rows)
-        sizes = _heads_and_dims(attended.expanded)
-        if sizes and expanded.setdefault(kind, sizes) != sizes:
+        kind = (window, layer if layer in sources.values() else None, query, *rows)
+        shapes = [tuple(up.type.shape) for up in attended.ups]
+        if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise UnsupportedError(
                 f"{attention.location}: latent rows are as wide as another layer's, but K and V of the heads are not"
             )
-        layer = function.attributes[LAYER].value
         if kinds.setdefault(layer, kind) != kind:
             raise UnsupportedError(f"{attention.location}: layer {layer} attends in another way in prefill and decode")
+    for layer, attention in sharing:
+        _check_sharer(layer, attention, geometry, kinds)
     members: dict[tuple[Any, ...], list[int]] = {}
     for layer in sorted(kinds):
         members.setdefault(kinds[layer], []).append(layer)
     groups: list[GroupFacts] = []
     for (window, *_), where in members.items():
-        name = _unlike(f"window{window}" if window else "", {group.name for group in groups})
-        groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry))
+        name = _unlike(window.name, {group.name for group in groups})
+        sharers = tuple(sorted(layer for layer, source in sources.items() if source in where))
+        groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry, sharers))
     return groups
+
+
+def _check_sharer(
+    layer: int, attention: ir.Operation, geometry: Geometry, kinds: Mapping[int, tuple[Any, ...]]
+) -> None:
+    """Refuses a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
+    source = attention.attributes["shares"].value
+    where = f"{attention.location}: layer {layer} shares the K and V of layer {source}"
+    if source not in kinds or source > layer:
+        raise UnsupportedError(f"{where}, which keeps none that it could read")
+    window = kv.window_of(attention).inside(geometry.max_context)
+    (query,) = _heads_and_dims([attention.operands[0]])
+    its_window, _, its_query, *_ = kinds[source]
+    if window != its_window:
+        raise UnsupportedError(
+            f"{where}, and attends to {window}, that one to {its_window}: what is kept for one is not what the other "
+            "needs"
+        )
+    if query != its_query:
+        raise UnsupportedError(
+            f"{where}, and has {query[0]} query heads of dim {query[1]}, that one {its_query[0]} of dim {its_query[1]}"
+        )
+    if geometry.fetch is not None and not window:
+        raise UnsupportedError(
+            f"{where}, and with --kv-fetch the rows that stay near are those that one layer chooses: leave it out"
+        )
 
 
 def _unlike(name: str, taken: Container[str]) -> str:
@@ -242,16 +292,20 @@ def _heads_and_dims(values: Iterable[ir.Value]) -> list[tuple[int, int]]:
 
 
 class _Threader:
-    """Rewrites one layer function and, for prefill, adds its `compress` function."""
+    """Rewrites one layer function and, for prefill, adds its `compress` function, unless it shares the rows of another
+    layer. `keeper` is the attention of the layer whose rows it attends to, in the same entry."""
 
-    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
+    def __init__(
+        self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts, keeper: ir.Operation
+    ) -> None:
         self.module, self.function, self.facts, self.group = module, function, facts, group
         self.geometry = group.geometry
         self.attention = attention_of(function)
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
-        self.attended = _Attended.by(self.attention)
-        (self.heads, self.query_width), *rows = _heads_and_dims([self.attended.query, *self.attended.rows])
+        self.shares = keeper != self.attention
+        self.attended, kept = _Attended.by(self.attention), _Attended.by(keeper).rows
+        (self.heads, self.query_width), *rows = _heads_and_dims([self.attended.query, *kept])
         self.element, self.kv_heads = self.attended.query.type.element_type, rows[0][0]
         names = K_AND_V if len(rows) == 2 else LATENT
         self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
@@ -269,9 +323,13 @@ class _Threader:
             far = (*stores, *self._landmarks(), *self._residents()) if g.by_query else ()
             kept = [*self._caches(), *far]
             attend = self._query_attention if g.by_query else self._decode_attention
-            self._rebuild(kept, [*indexed, *self._decode_inputs()], attend)
+            updated, read = ([], kept) if self.shares else (kept, [])
+            self._rebuild(updated, [*read, *indexed, *self._decode_inputs()], attend)
+        elif self.shares:
+            rows = self._rows([s.scratch for s in self.streams], 1)
+            self._rebuild([], [*rows, *self._chunk_inputs()], self._shared_prefill_attention)
         else:
-            states = [*self._scratch(), *self._expanded(), *self._landmark_scratch()]
+            states = [*self._scratch(), *self._landmark_scratch()]
             self._rebuild(states, self._chunk_inputs(), self._prefill_attention)
             self._compress()
 
@@ -400,12 +458,6 @@ class _Threader:
         """Of a prompt's rows, and of its last queries where they are kept."""
         return [*self._rows([s.scratch for s in self.streams], 1), *self._observed()]
 
-    def _expanded(self) -> list[Argument]:
-        """Of K and V of a prompt where these are not what is cached, but what prefill attends to."""
-        tokens = self.facts.scratch_rows(self.geometry)
-        sides = zip(EXPANDED, _heads_and_dims(self.attended.expanded), strict=False)
-        return [self._state(name, [1, heads, tokens, width]) for name, (heads, width) in sides]
-
     def _observed(self) -> list[Argument]:
         """Of the last queries of a prompt, and where they select of what attention found for them."""
         if not self.geometry.observes:
@@ -453,58 +505,59 @@ class _Threader:
         added, own = self._own(added)
         *states, position, prompt_len, active = added
         wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
-        caches = [self._window(cache, own) for cache in wholes]
+        now = [self._window(cache, own) for cache in wholes]
         if TOPK in own:  # as many selected rows are valid as if the prompt were that long
             most = arith.AddIOp(own[TOPK], index_constant(self.geometry.sink_recent)).result
             prompt_len = at_most(prompt_len, most)
-        row = kv.Row(position, position.type).row
-        rows = zip(caches, attended.rows, strict=True)
-        now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
+        if not self.shares:  # else the layer that keeps the rows has updated them
+            row = kv.Row(position, position.type).row
+            rows = zip(now, attended.rows, strict=True)
+            now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
         flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
-        out = self._attended(attended, valid, self._sides(now), *([indexed] if indexed else []))
+        *far, index = indexed or [None]
+        more = [(far, index)] if index is not None else []
+        out = self._attended(attended, valid, (now, None), *more)
+        if self.shares:
+            return out, []
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
         return out, now
 
-    def _sides(self, rows: list[ir.Value]) -> list[ir.Value]:
-        """K and V of cached rows: as they are, or the rows and their first numbers."""
-        if len(rows) > 1:
-            return rows
-        width = self.attention.results[0].type.shape[3]
-        return [*rows, extract_slice(rows[0], [0, 0, 0, 0], [*list(rows[0].type.shape)[:3], width])]
-
     def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
-        query, (key, value), g, batch = attended.query, attended.rows, self.geometry, self.facts.batch
-        k_cache, v_cache, k_store, v_store, *others, position, _, active = added
-        count = len(landmark_states(LANDMARKS, g))
-        landmarks, residents = others[:count], others[count:]
-        row = kv.Row(position, position.type).row
-        new_landmarks = self._landmarks_of(key)
-        rows = [self._encoded(key), self._encoded(value)]
-        k_new, v_new = (
-            kv.Update(cache, new, row, active, cache.type).updated
-            for cache, new in zip((k_cache, v_cache), rows, strict=True)
-        )
-        new_rows = zip((k_store, v_store, *landmarks), (*rows, *new_landmarks), strict=True)
-        stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
+        query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
+        *states, position, _, active = added
+        now, stores, landmarks, residents = _split(states, [count, count, len(landmark_states(LANDMARKS, g))])
+        stored = [*stores, *landmarks]
+        if not self.shares:  # else the layer that keeps the rows has updated them
+            row = kv.Row(position, position.type).row
+            new_landmarks = self._landmarks_of(attended.rows[0])
+            rows = [self._encoded(new) for new in attended.rows]
+            caches = zip(now, rows, strict=True)
+            now = [kv.Update(cache, new, row, active, cache.type).updated for cache, new in caches]
+            new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
+            stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
-        scores_type = tensor_type([batch, self.heads, k_store.type.shape[2]], ir.F32Type.get())
-        codes, scales = [*stored[2:], None][:2]
+        scores_type = tensor_type([batch, self.heads, stores[0].type.shape[2]], ir.F32Type.get())
+        codes, scales = [*stored[count:], None][:2]
         scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         if residents:
+            none = [None] * (2 - count)
+            operands = (
+                query, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
+                *(attended.sinks or [None]),
+            )  # fmt: skip
             types = [value.type for value in residents]
-            operands = (query, k_new, scores, *stored[:2], position, active, *residents, *(attended.sinks or [None]))
-            residents = list(kv.Fetch(*operands, self.scale, *types).results)
+            residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
             _, index, *chosen = residents
         else:
-            chosen = stored[:2]
-            index = self._choose(query, k_new, scores, position, active, attended.sinks)
-        out = self._attended(attended, valid, [k_new, v_new], [*chosen, index])
-        return out, [k_new, v_new, *stored, *residents]
+            chosen = stored[:count]
+            index = self._choose(query, now[0], scores, position, active, attended.sinks)
+        out = self._attended(attended, valid, (now, None), (chosen, index))
+        return out, [] if self.shares else [*now, *stored, *residents]
 
     def _choose(
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
@@ -516,14 +569,18 @@ class _Threader:
         selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
         return selected
 
-    def _attended(self, attended: _Attended, valid: ir.Value, *segments: Sequence[ir.Value]) -> ir.Value:
-        """Attention over segments, each K, V and perhaps an index, whose rows `valid` [B, R] numbers through."""
+    def _attended(
+        self, attended: _Attended, valid: ir.Value, *segments: tuple[Sequence[ir.Value], ir.Value | None]
+    ) -> ir.Value:
+        """Attention over segments, each the rows of its streams and perhaps an index, whose rows `valid` [B, R] numbers
+        through."""
         members, first = [], 0
-        for segment in segments:
-            slots, rows = valid.type.shape[0], segment[-1].type.shape[2]  # as many as V has, or the index
-            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, rows])
-            members.append({**dict(zip(("key", "value", "index"), segment, strict=False)), "valid": mask})
-            first += rows
+        for rows, index in segments:
+            slots, count = valid.type.shape[0], (rows[0] if index is None else index).type.shape[2]
+            mask = valid if len(segments) == 1 else extract_slice(valid, [0, first], [slots, count])
+            member = {**dict(zip(("key", "value"), rows, strict=False)), "valid": mask}
+            members.append(member if index is None else {**member, "index": index})
+            first += count
         type_ = self.attention.results[0].type
         operands = (attended.query, *(attended.sinks or [None]), *kv.members(CachedAttention, *members))
         out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out
@@ -538,18 +595,42 @@ class _Threader:
 
     def _prefill_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         *states, start, length = added
-        counts = len(self.streams), len(self._observed()), len(self._expanded())
-        scratches, observed, expanded, landmarks = _split(states, counts)
+        scratches, observed, landmarks = _split(states, [len(self.streams), len(self._observed())])
         landmarks = self._landmarks_added(attended.rows[0], landmarks, start)
+        out, sums, now = self._chunk_attended(attended, scratches, start, length)
+        last = zip(observed, (attended.query, sums), strict=False)
+        observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
+        return out, [*now, *observed, *landmarks]
+
+    def _chunk_attended(
+        self, attended: _Attended, scratches: Sequence[ir.Value], start: ir.Value, length: ir.Value
+    ) -> tuple[ir.Value, ir.Value, list[ir.Value]]:
+        """A chunk's attention, its log-sum-exp, and the scratches with the chunk's rows in them."""
+        if attended.ups:
+            type_ = self.attention.results[0].type
+            sums = tensor_type([*attended.query.type.shape[:3], 1], ir.F32Type.get())
+            operands = (attended.query, attended.rows[0], scratches[0], *attended.ups, start, length)
+            settings = self.scale, self.attention.attributes["first"]
+            chunk = kv.LatentChunkAttention(*operands, *settings, type_, sums, scratches[0].type)
+            return chunk.out, chunk.log_sum_exp, [chunk.appended]
         rows = [self._encoded(row) for row in attended.rows] if self.geometry.encodes_prompts else attended.rows
         now = self._appended(rows, scratches, start)
-        whole = self._appended(attended.expanded, expanded, start)
+        done = self._causal_attention(attended, now, start, length)
+        return done.out, done.log_sum_exp, now
+
+    def _shared_prefill_attention(
+        self, attended: _Attended, added: list[ir.Value]
+    ) -> tuple[ir.Value, list[ir.Value]]:
+        """Attention to the rows of a prompt that another layer has appended, in its own phase."""
+        *scratches, start, length = added
+        return self._causal_attention(attended, scratches, start, length).out, []
+
+    def _causal_attention(
+        self, attended: _Attended, rows: Sequence[ir.Value], start: ir.Value, length: ir.Value
+    ) -> Any:
         query, type_, sinks = attended.query, self.attention.results[0].type, attended.sinks or [None]
         sums = tensor_type([*query.type.shape[:3], 1], ir.F32Type.get())
-        done = kv.CausalAttention(query, *(whole or now), start, length, *sinks, self.scale, type_, sums)
-        last = zip(observed, (query, done.log_sum_exp), strict=False)
-        observed = [kv.Observe(kept, new, start, length, kept.type).updated for kept, new in last]
-        return done.out, [*now, *observed, *whole, *landmarks]
+        return kv.CausalAttention(query, *rows, start, length, *sinks, self.scale, type_, sums)
 
     def _appended(self, rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
         """States of a prompt with the rows of a chunk in them."""
@@ -566,7 +647,7 @@ class _Threader:
         selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
         sinks = self._sinks() if residents else []
-        absorbs = g.selects and bool(self.attended.expanded)
+        absorbs = g.observes and bool(self.attended.ups)
         scratch = [*self._scratch(), *(self._landmark_scratch() if residents else [])]
         outputs = [*self._caches(), *([self._selected()] if g.selects else []), *residents]
         arguments = [
@@ -620,8 +701,9 @@ class _Threader:
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
 
     def _up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
-        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to `up`."""
-        value, views = kv.operand_of(self.attention, "up"), list[ir.Operation]()
+        """The weight that makes keys of latent rows, its value in the layer, and the views of it that lead to
+        `k_up`."""
+        value, views = kv.operand_of(self.attention, "k_up"), list[ir.Operation]()
         while (op := producer(value)) is not None and is_view(op):
             views.insert(0, op)
             value = op.operands[0]
@@ -635,7 +717,7 @@ class _Threader:
         values: ValueMap = {value: weight}
         for view in views:
             clone_with(view, values)
-        return values[kv.operand_of(self.attention, "up")]
+        return values[kv.operand_of(self.attention, "k_up")]
 
     def _last_choice(
         self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]

@@ -312,7 +312,7 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
     if isinstance(step, sch.ObservationScores):
         return [("recent", g.recent)]
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
-        return [("window", g.window)]
+        return [("window", g.window), ("window_stride", g.window_stride)]
     ring = [("sink", g.sink), ("recent", g.recent)]
     if isinstance(step, sch.Landmarks):
         return [("bits", g.landmark_bits)]
@@ -322,4 +322,6 @@ def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
         return [*ring, ("topk", g.topk), ("bits", g.landmark_bits), ("fetch", g.fetch_rows)]
     if isinstance(step, sch.FetchRows):
         return [*ring, ("fetch", g.fetch_rows)]
-    return ring if isinstance(step, sch.DecodeAttention | sch.ChooseRows | sch.Select) else []
+    if isinstance(step, sch.DecodeAttention):
+        return [*ring, ("window_stride", g.window_stride)]
+    return ring if isinstance(step, sch.ChooseRows | sch.Select) else []

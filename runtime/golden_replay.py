@@ -163,7 +163,7 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
 
     Only valid rows of caches are compared. Picks may differ where scores are nearly equal (`EXCUSED`); rows of
     such picks are left out, and take the golden's K and V (or where they are indexed its picks) before decoding, so
-    that logits compare like with like. Latent rows a golden does not hold: they are compared by the logits.
+    that logits compare like with like.
 
     Args:
         quantised: whether the program's weights are.

@@ -1,7 +1,7 @@
 """What prefill writes of a prompt's whole chunks, copied out for other prompts that begin alike, and in again.
 
 Where all rows of a prompt stay in its slot, they are copied from and to the slot's part of the states. A layer with a
-sliding window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
+window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
 which layers use one after the other. So its rows are copied in before the layer's first chunk, and out after its last.
 """
 
@@ -60,8 +60,8 @@ class PrefixRows:
 
     def _first_seen(self, group: LayerGroup, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""
-        window, size = group.geometry.window, self._signature.prefill_chunk
-        return max(chunks * size - window + 1, 0) // size if window else 0
+        size = self._signature.prefill_chunk
+        return group.geometry.sees.first(chunks * size) // size
 
     def _positions(self, chunk: int) -> slice:
         size = self._signature.prefill_chunk

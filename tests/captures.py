@@ -35,7 +35,8 @@ class Exports:
         if entry.exported:
             return self._export(entry, *arguments)
         # Of the context a forward knows whether a window is inert in it.
-        windows = getattr(entry.model.config, "sliding_window", None) is not None
+        fields = ("sliding_window", "attention_chunk_size")
+        windows = any(getattr(entry.model.config, field, None) is not None for field in fields)
         context = operator._context.get() if windows else None
         key = (_model_key(entry.model), context, _plain(arguments))
         exported = self._kept.pop(key, None) or self._export(entry, *arguments)

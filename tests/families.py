@@ -15,7 +15,9 @@ from transformers import (
     CohereCompassTextConfig,
     DeepseekV3Config,
     Gemma2Config,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
+    Gemma4TextConfig,
     Glm4MoeConfig,
     GPT2Config,
     GPTNeoXConfig,
@@ -46,6 +48,7 @@ from sscc.ir.target import load_target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests import tiny_configs
+from tests.native import native_session
 from tests.oracles.independent import IndependentSnapStream
 from tests.targets import described
 from tests.tiny_configs import CONTEXT, SIZES, VOCABULARY
@@ -214,6 +217,44 @@ SCORED: dict[str, PreTrainedConfig] = {
     ),
 }
 
+# Layers that attend to the K and V of earlier ones, and layers with inputs of their own: windows and full attention in
+# turns, of which the last ones share; full attention alone, with a prompt that selects; several hidden states.
+SHARING: dict[str, PreTrainedConfig] = {
+    "shared-in-turns": Gemma4TextConfig(
+        **(SHAPE | {"num_hidden_layers": 6}),
+        num_key_value_heads=2,
+        head_dim=8,
+        global_head_dim=8,
+        hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=VOCABULARY,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+        sliding_window=10,
+        num_kv_shared_layers=4,
+    ),
+    "shared-alone": Gemma4TextConfig(
+        **(SHAPE | {"num_hidden_layers": 4}),
+        num_key_value_heads=2,
+        head_dim=8,
+        global_head_dim=8,
+        hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=VOCABULARY,
+        layer_types=["full_attention"] * 4,
+        num_kv_shared_layers=2,
+    ),
+    "several-hidden-states": Gemma3nTextConfig(
+        **(SHAPE | {"num_hidden_layers": 4, "intermediate_size": [48] * 4}),
+        num_key_value_heads=2,
+        head_dim=8,
+        laurel_rank=4,
+        hidden_size_per_layer_input=6,
+        vocab_size_per_layer_input=VOCABULARY,
+        activation_sparsity_pattern=[0.9, 0.0, 0.0, 0.0],
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        sliding_window=10,
+        num_kv_shared_layers=2,
+    ),
+}
+
 # SR = 76 rows hold a prompt of 12 and 64 new tokens; a prompt of 130 overflows all 88.
 GEOMETRY = Geometry(sink=4, recent=72, topk=12, obs=6, pool=3, pool_mode="avg", max_context=CONTEXT)
 # A chunk divides neither prompts nor context. Where any shape will do it is this one, so that tests share exports.
@@ -226,7 +267,7 @@ def random_model(family: str, dtype: torch.dtype = torch.float32, exact: bool = 
 
     With `exact` its weights are rounded to `dtype`, but it computes in f32.
     """
-    model = tiny_configs.random_model((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT | SCORED)[family])
+    model = tiny_configs.random_model((FAMILIES | TWO_KINDS | WINDOWED | EXPERTS | LATENT | SCORED | SHARING)[family])
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype).to(torch.float32 if exact else dtype)
     return model
@@ -253,6 +294,9 @@ class CompiledModel:
         return TorchSession(
             Session.from_artifact(self.artifact, interpreter="reference", checked=checked, precision=precision)
         )
+
+    def native(self) -> TorchSession:
+        return native_session(self.artifact)
 
     def oracle(self) -> IndependentSnapStream:
         g = self.geometry

@@ -140,8 +140,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "dots3_note_text": {"head_dim": 12},
     "dots1": {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-    "gemma4_text": {"hidden_size_per_layer_input": 0},
-    "gemma4_unified_text": {"hidden_size_per_layer_input": 0},
     "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
@@ -160,10 +158,108 @@ CHANGES: dict[str, dict[str, Any]] = {
 builds no model."""
 
 
-def tiny_config(model_type: str) -> PreTrainedConfig:
-    """The tiny config of a type of `CAUSAL_TYPES`."""
+MOST_USED = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "phi",
+    "phi3", "phimoe", "gpt_oss", "deepseek_v2", "deepseek_v3", "glm", "glm4", "glm4_moe", "olmo2", "olmo3", "olmoe",
+    "granite", "granitemoe", "cohere", "cohere2", "stablelm", "starcoder2", "gpt_neox", "gptj", "gpt2", "opt", "falcon",
+    "smollm3", "minimax_m2", "ernie4_5_moe", "hunyuan_v1_dense", "exaone4", "nemotron", "seed_oss",
+)  # fmt: skip
+"""Types whose configs are varied, field by field."""
+_ON = (
+    "tie_word_embeddings attention_bias attention_out_bias mlp_bias bias use_qkv_bias use_bias lm_head_bias "
+    "use_qk_norm qk_layernorm norm_topk_prob use_parallel_residual new_decoder_architecture "
+    "scale_attn_by_inverse_layer_idx alibi"
+)
+_OFF = (
+    "tie_word_embeddings attention_bias qkv_bias use_bias norm_topk_prob parallel_attn use_parallel_residual "
+    "multi_query do_layer_norm_before scale_attn_weights rope_interleave use_cache"
+)
+_NUMBERS: dict[str, tuple[Any, ...]] = {
+    "head_dim": (12,),
+    "num_key_value_heads": (1, 4),
+    "rotary_dim": (8,),
+    "n_shared_experts": (2,),
+    "num_experts_per_tok": (1,),
+    "first_k_dense_replace": (0, 2),
+    "decoder_sparse_step": (2,),
+    "mlp_only_layers": ([0],),
+    "no_rope_layers": ([1, 1],),
+    "routed_scaling_factor": (2.5,),
+    "logit_scale": (0.25,),
+    "logits_scaling": (3.0,),
+    "attention_multiplier": (0.3,),
+    "residual_multiplier": (0.7,),
+    "embedding_multiplier": (2.0,),
+    "query_pre_attn_scalar": (5,),
+    "final_logit_softcapping": (5.0,),
+    "attn_logit_softcapping": (7.0,),
+    "clip_qkv": (1.5,),
+    "q_lora_rank": (None,),
+    "word_embed_proj_dim": (16,),
+    "hidden_act": ("gelu_pytorch_tanh", "relu2"),
+    "activation_function": ("relu",),
+    "topk_method": ("group_limited_greedy",),
+    "sliding_window": (None,),
+}
+VARIATIONS: dict[str, dict[str, Any]] = {
+    **{f"{name} = {on}": {name: on} for on, names in ((True, _ON), (False, _OFF)) for name in names.split()},
+    **{f"{name} = {value}": {name: value} for name, values in _NUMBERS.items() for value in values},
+    **{
+        f"rope_type = {kind}": {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0} | more}
+        for kind, more in {
+            "linear": {},
+            "dynamic": {},
+            "yarn": {"original_max_position_embeddings": 16},
+            "llama3": {"original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        }.items()
+    },
+    "groups of experts": {"n_group": 2, "topk_group": 1},
+    "a window": {"sliding_window": WINDOW},
+    "a window that is used": {"sliding_window": WINDOW, "use_sliding_window": True},
+    "a window in some layers": {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]},
+    "a window that some layers use": {
+        "sliding_window": WINDOW,
+        "use_sliding_window": True,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "every layer attends": {"layer_types": ["full_attention"] * LAYERS},
+}
+"""What a field of a config may be besides its default."""
+
+
+def tiny_config(model_type: str, variation: str = "") -> PreTrainedConfig:
+    """The tiny config of a type of `CAUSAL_TYPES`; with a variation those fields are as it says."""
     cls = CONFIG_MAPPING[model_type]
-    return cls.from_dict(_shrunk(cls(**REQUIRED.get(model_type, {})).to_dict()))
+    fields = _shrunk(cls(**REQUIRED.get(model_type, {})).to_dict())
+    if variation:
+        changes = VARIATIONS[variation]
+        kept = {"partial_rotary_factor"} & fields.get("rope_parameters", {}).keys()
+        if "rope_parameters" in changes:
+            rope = {name: fields["rope_parameters"][name] for name in kept}
+            changes = {"rope_parameters": changes["rope_parameters"] | rope}
+        # What a class has made of fields that change, it makes again.
+        derived = {name for field in changes for name in DERIVED.get(field, ())}
+        fields = {name: value for name, value in fields.items() if name not in derived}
+        fields |= changes
+    return cls.from_dict(fields)
+
+
+def variations(model_type: str) -> list[str]:
+    """The variations of which a type's tiny config has all fields, and not these values."""
+    fields = tiny_config(model_type).to_dict()
+    rope = fields.get("rope_parameters") or {}
+    plain_rope = bool(rope) and not any(isinstance(value, Mapping) for value in rope.values())
+    return [
+        name
+        for name, changes in VARIATIONS.items()
+        if changes.keys() <= fields.keys()
+        and any(fields[field] != value for field, value in changes.items())
+        and (plain_rope or "rope_parameters" not in changes)
+    ]
+
+
+DERIVED = {"sliding_window": ("layer_types",), "first_k_dense_replace": ("mlp_layer_types",)}
+"""Field -> those that a class makes of it where they are left out."""
 
 
 def _shrunk(values: Mapping[str, Any]) -> dict[str, Any]:

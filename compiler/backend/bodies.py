@@ -16,6 +16,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
+from sscc.ir.levels import walk
 from sscc.ir.opspec import Operand
 from sscc.ir.rewriting import fill_value, module_path, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
@@ -234,7 +235,8 @@ class _BodyEmitter:
         maps = [*maps[:count], maps[count + number]]
         dims = loop_sizes(maps, [value.type for value in [*inputs, result]])
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
-        known = (value for value in outer_values(op) if value in self.views or value in self.scalars)
+        inside = {operand for inner in walk(op) for operand in inner.operands}  # and not through the maps
+        known = (v for v in outer_values(op) if v in inside and (v in self.views or v in self.scalars))
         outside = {value: self.name(value) for value in known}
         body = BodyTranslator(block, outside, self.literals)
         accesses = self._accesses(op, inputs, maps, body)
@@ -258,8 +260,24 @@ class _BodyEmitter:
                 body.bind(argument, self.literals[value])
                 continue
             body.bind(argument, f"in{len(accesses)}")
-            accesses.append(sch.Access(self.name(value), access_map(maps[index], maps[index].n_dims)))
+            rows = access_map(maps[index], maps[index].n_dims)
+            alone = len(inputs) == 1 and len(maps[-1].results) < len(maps[0].results)  # a sum, say
+            accesses.append(self._access(value, rows) if alone else sch.Access(self.name(value), rows))
         return accesses
+
+    def _access(self, value: ir.Value, rows: tuple[tuple[int, ...], ...]) -> sch.Access:
+        """An access to what is reduced. A parameter that it shows with other unit dimensions is accessed itself: a
+        window would need it dense, and a tile of it is cut from what is wider."""
+        view = self.views.get(value)
+        if view is None or not view.tensor.startswith("x") or is_whole(view, self.shapes[view.tensor]):
+            return sch.Access(self.name(value), rows)
+        shape = self.shapes[view.tensor]
+        same = [size for size in shape if size != 1] == [size for size in view.shape if size != 1]
+        if not same or view != reshaped(whole(view.tensor, shape), view.shape):
+            return sch.Access(self.name(value), rows)
+        kept = iter([row for row, size in zip(rows, view.shape, strict=True) if size != 1])
+        first = (0,) * len(rows[0])
+        return sch.Access(view.tensor, tuple(next(kept) if size != 1 else first for size in shape))
 
     def _reduction(
         self,
@@ -327,6 +345,11 @@ def _combiner(body: BodyTranslator, accumulator: ir.Value, number: int) -> tuple
 # ---------------------------------------------------------------------------------------- one emitter per kv op
 
 
+def _long(view: sch.View) -> list[tuple[int, int]]:
+    """Sizes and strides of the dimensions that have more than one element."""
+    return [(size, stride) for size, stride in zip(view.shape, view.strides, strict=True) if size != 1]
+
+
 def _row(e: _BodyEmitter, op: ir.Operation) -> None:
     g = e.geometry(op)
     program = [
@@ -341,10 +364,13 @@ def _row(e: _BodyEmitter, op: ir.Operation) -> None:
 
 
 def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
-    sr = e.geometry(op).sink_recent
+    g = e.geometry(op)
+    sr = g.sink_recent
+    passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
     program = [
         ("row", "index", [1], "i64"),
-        ("length", "addi", ["in0", 1], "i64"),
+        *passed,
+        ("length", "addi", ["passed" if passed else "in0", 1], "i64"),
         ("filled", "minsi", ["length", sr], "i64"),
         ("in_window", "cmpi_slt", ["row", "filled"], "i1"),
         ("after", "cmpi_sge", ["row", sr], "i1"),

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
     from sscc.ir.context import mlir
     from sscc.ir.errors import InputError
-    from sscc.passes.repeat_layers import LayersDiffer
+    from sscc.passes.split_layers import LayersDiffer
 
     with mlir():
         options = _options(args)

@@ -15,29 +15,52 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from sscc.compiler.frontend.construction import idle_modules
 from sscc.compiler.frontend.experts import expert_modules
-from sscc.compiler.frontend.model_config import causal_class, model_parts, reads_a_backbone
+from sscc.compiler.frontend.frequencies import (
+    DYNAMIC,
+    LENGTH_DEPENDENT,
+    LONGROPE,
+    ORIGINAL,
+    first_length,
+    rope_parameters,
+)
+from sscc.compiler.frontend.model_config import (
+    CHUNKED,
+    attention_chunk,
+    causal_class,
+    listed_layer_types,
+    model_context,
+    model_parts,
+    reads_a_backbone,
+)
+from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Span
 
-_EXPERTS = re.compile(r"(^|\.)\w*(experts?|router|moe)\.", re.IGNORECASE)  # in the name of a parameter
-# Dynamic frequencies change beyond the positions the model was made for, which no context exceeds.
-STATIC_ROPE_TYPES = frozenset({"default", "dynamic", "linear", "llama3", "proportional", "yarn"})
+_EXPERT_COUNTS = re.compile(r"(experts|zero_expert_num)$")
+# In the name of a parameter. A router alone may choose something else (Gemma 3n's, among modalities).
+_EXPERTS = re.compile(r"(^|\.)\w*(experts?|moe)\.", re.IGNORECASE)
+_ROUTERS = re.compile(r"(^|\.)\w*router\.", re.IGNORECASE)
+STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "yarn"})
 SLIDING = "sliding_attention"
-FULL_LAYERS = frozenset({"full_attention", "attention"})
+WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
+"""What a layer with a sliding window is called -> the field that has its window."""
+FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
 STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
 INDEXED_LAYERS = frozenset(
     {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
 )
 # What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
-# Under these names a config has always meant how many tokens a text may have.
-CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
 
-def model_context(config: PreTrainedConfig) -> int | None:
-    """The longest text that the model was made for, in tokens; None where its config does not say."""
-    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
-    return next((value for value in values if type(value) is int and value > 0), None)
+def longest_context(config: PreTrainedConfig) -> int | None:
+    """The longest context that a program may have: that of the model, or what dynamic frequencies stretch it to."""
+    context = model_context(config)
+    factors = [values.get("factor") for values in rope_parameters(config) if values.get("rope_type") == DYNAMIC]
+    factor = min((factor for factor in factors if isinstance(factor, int | float) and factor > 1), default=1)
+    return None if context is None else int(context * factor)
 
 
 def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
@@ -50,11 +73,9 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
     """
     model = config.model_type
     reasons = list(_reasons(config, max_context))
-    if not reasons and max_context is None:
-        reasons = list(suspicions(config))
     if reasons:
         raise UnsupportedError(f"{model} cannot be compiled: {'; '.join(dict.fromkeys(reasons))}")
-    limit = model_context(config)
+    limit = longest_context(config)
     if max_context is None:
         raise UsageError(f"the config of {model} does not say how long a context it takes: give --max-context")
     if limit is not None and max_context > limit:
@@ -65,27 +86,66 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
 
 
 def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
-    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that do not go
-    through transformers' interface, whatever its class is called: a dense config of a class for such models passes.
-    What stands beside experts that do (routers, shared experts) is captured like any other module.
+    """Refuses a built model whose layers mix tokens by more than attention, or choose among experts that neither go
+    through transformers' interface nor are stacked matrices that may be applied to all tokens (`sparse_experts`),
+    whatever its class is called: a dense config of a class for such models passes. What stands beside experts that do
+    (routers, shared experts) is captured like any other module, and what a text alone does not run is left out.
 
     Raises:
         UnsupportedError: naming the first such module, and the config's fields about it.
     """
+    appended = _appended_tokens(model)
+    if appended:
+        raise UnsupportedError(
+            f"{config.model_type} cannot be compiled: it predicts at a token of its own, which its generation appends "
+            f"to the text ({type(model).__name__}.prepare_inputs_for_generation gives {appended} more), and not at the "
+            "last token of the text"
+        )
+    idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
+        if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
-    blocks = tuple(f"{name.rpartition('.')[0]}." for name in expert_modules(model))
-    sparse = (name for name, _ in model.named_parameters() if _EXPERTS.search(name) and not name.startswith(blocks))
-    bypassing = next(sparse, None)
-    if bypassing is None:
-        return
-    numbers = [f"{name} = {value}" for name, value in _numbers(config) if re.search(r"experts$", name) and value > 1]
-    fields = f" ({', '.join(numbers[:3])})" if numbers else ""
-    raise UnsupportedError(
-        f"{config.model_type} cannot be compiled: mixture of experts{fields} that do not go through transformers' "
-        f"interface: {bypassing} is one's"
+    blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
+    counts = _expert_counts(config)
+    names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
+    others = (name for name in names if not name.startswith(blocks))
+    sparse = (name for name in others if _EXPERTS.search(name) or (counts and _ROUTERS.search(name)))
+    bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # of two the experts, not their router
+    if bypassing is not None:
+        path = bypassing.rpartition(".")[0]
+        raise UnsupportedError(f"{config.model_type} cannot be compiled: {_bypassing_experts(config, model, path)}")
+
+
+def _bypassing_experts(config: PreTrainedConfig, model: torch.nn.Module, path: str) -> str:
+    """In words, which module runs experts in a way of its own."""
+    counts = _expert_counts(config)
+    fields = f" ({', '.join(counts[:3])})" if counts else ""
+    return (
+        f"mixture of experts{fields} that do not go through transformers' interface: {path} "
+        f"({type(model.get_submodule(path)).__name__}) multiplies by them in a way of its own"
     )
+
+
+def _expert_counts(config: PreTrainedConfig) -> list[str]:
+    """The fields that say how many experts there are, where these are several."""
+    return [f"{name} = {value}" for name, value in _numbers(config) if _EXPERT_COUNTS.search(name) and value > 1]
+
+
+def _appended_tokens(model: torch.nn.Module) -> int:
+    """How many tokens a model's own preparation of a step adds to the text; 0 where it cannot be asked."""
+    prepare = getattr(model, "prepare_inputs_for_generation", None)
+    ids = torch.ones(1, 4, dtype=torch.int64)
+    try:
+        prepared = prepare(ids, attention_mask=torch.ones_like(ids))["input_ids"] if prepare is not None else ids
+        return int(prepared.shape[1]) - ids.shape[1]
+    except Exception:  # it wants to be called from generation alone, and most of them do nothing of the kind
+        return 0
+
+
+def module_suspicions(config: PreTrainedConfig, model: torch.nn.Module) -> Iterator[str]:
+    """Possible reasons why a built model cannot be captured: stacked experts that may not be applied to all tokens."""
+    for path in stacked_experts(model)[:1]:
+        yield _bypassing_experts(config, model, path)
 
 
 def suspicions(config: PreTrainedConfig) -> Iterator[str]:
@@ -94,8 +154,11 @@ def suspicions(config: PreTrainedConfig) -> Iterator[str]:
     cls = causal_class(config)
     if cls is None:
         return
-    if any("alibi" in name.lower() for name in vars(sys.modules[cls.__module__])):
-        yield "ALiBi position biases"
+    if any(getattr(holder, "alibi", None) for holder in (config, getattr(config, "attn_config", None))):
+        yield "ALiBi position biases (alibi)"
+    languages = getattr(config, "languages", None)
+    if languages:
+        yield f"adapters that are chosen by language while it runs (languages = {list(languages)!r:.60})"
     if cls._is_stateful:
         yield "state-space or recurrent layers"
     if not cls._supports_attention_backend:
@@ -109,16 +172,14 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     if reads_a_backbone(config):
         yield "it reads the hidden states of another model (backbone_hidden_size)"
         return
-    parts = model_parts(config)
-    if parts:
-        yield (
-            f"it is composed of several models ({', '.join(parts)}), and transformers has no causal language model "
-            "for a text decoder of it alone"
-        )
-        return
-    cls = causal_class(config)
+    cls, parts = causal_class(config), model_parts(config)
+    composed = f"it is composed of several models ({', '.join(parts)}), and " if parts else ""
     if cls is None:
-        yield "transformers has no causal language model for it"
+        alone = "a text decoder of it alone" if parts else "it"
+        yield f"{composed}transformers has no causal language model for {alone}"
+        return
+    if parts and not hasattr(config, "num_hidden_layers"):
+        yield f"{composed}is no one stack of layers (num_hidden_layers)"
         return
     different = sorted(_different_attributes(config) - LAYER_FIELDS)
     if different:
@@ -127,7 +188,7 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
     yield from _structure(config, cls)
     yield from _layer_types(config)
     yield from _windows(config, max_context)
-    yield from _rope(config, max_context)
+    yield from _rope(config)
     yield from _fields(config)
 
 
@@ -148,45 +209,30 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
     if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
         yield "its attention is bidirectional (is_decoder = False)"
+    if getattr(config, "attn_type", None) == "bi":
+        yield "its attention is not causal (attn_type = bi)"
     if getattr(config, "add_cross_attention", False):
         yield "cross-attention (add_cross_attention)"
     crossing, layers = (getattr(config, name, None) for name in ("cross_attention_layers", "num_hidden_layers"))
     if isinstance(crossing, (list, tuple)) and any(layer in range(layers or 0) for layer in crossing):
         yield f"layers of cross-attention (cross_attention_layers = {list(crossing)})"
-    holders: list[Any] = [config, getattr(config, "attn_config", None)]
-    if any(getattr(holder, "alibi", None) for holder in holders):
-        yield "ALiBi position biases (alibi)"
-    shared = getattr(config, "num_kv_shared_layers", None)
-    if shared:
-        layers = getattr(config, "num_hidden_layers", shared)
-        yield f"layer {layers - shared} and later ones share the K and V of earlier layers (num_kv_shared_layers)"
-    if cls._is_stateful and not set(_listed_types(config)) & FULL_LAYERS:
+    if cls._is_stateful and not set(listed_layer_types(config)) & FULL_LAYERS:
         yield "state-space or recurrent layers"
 
 
-def _listed_types(config: PreTrainedConfig) -> list[str]:
-    """What the config calls each of its layers; empty where it does not."""
-    for name in ("layer_types", "block_types", "layers_block_type"):
-        types = getattr(config, name, None)
-        if not types:
-            continue
-        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
-            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
-        return list(types)
-    return []
-
-
 def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
-    """The first layer of each kind that is neither full attention nor within a sliding window."""
-    types = _listed_types(config)
+    """The first layer of each kind that is neither full attention nor within a window."""
+    types = listed_layer_types(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
         if kind in FULL_LAYERS:
             continue
-        if kind == SLIDING:
-            yield from _window(getattr(config, "sliding_window", None), f"layer {layer}")
-        elif kind == "chunked_attention":
-            yield f"layer {layer} is chunked attention (attention_chunk_size = {config.attention_chunk_size})"
+        if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
+            yield from _window(config, WINDOW_FIELDS[kind], f"layer {layer}")
+        elif kind == CHUNKED:
+            size = attention_chunk(config, layer)
+            if type(size) is not int or size < 1:
+                yield f"layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
         elif kind in STATE_LAYERS:
             yield f"layer {layer} is a state-space or hybrid layer ({kind}), which keeps another state than K and V"
         elif kind in INDEXED_LAYERS:
@@ -198,17 +244,35 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
             yield f"layer {layer} is {kind}, not full attention"
 
 
-def _window(window: Any, where: str) -> Iterator[str]:
+def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
+    window = getattr(config, field, None)
     if type(window) is not int or window < 1:
-        yield f"{where} is sliding-window attention, of no window (sliding_window = {window})"
+        yield f"{where} is sliding-window attention, of no window ({field} = {window})"
 
 
-def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> int:
-    """How many positions a query of a layer sees, as the config says; 0 where it sees every one of `max_context`."""
-    window, types = getattr(config, "sliding_window", None), _listed_types(config)
-    if window is None or window >= max_context or not getattr(config, "use_sliding_window", True):
-        return 0
-    return int(window) if not types or types[layer] == SLIDING else 0
+def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
+    """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
+    size = attention_chunk(config, layer)
+    if size is not None:
+        return Span(size, size).inside(max_context)
+    types = listed_layer_types(config)
+    window = getattr(config, WINDOW_FIELDS.get(types[layer], "") if types else "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return Span()
+    return Span(int(window)).inside(max_context)
+
+
+def shared_layers(config: PreTrainedConfig) -> int:
+    """How many of a config's layers, the last ones, attend to the K and V of earlier ones (num_kv_shared_layers).
+
+    Raises:
+        InputError: a number that is none, or leaves no layer before them.
+    """
+    shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
+    if type(shared) is not int or not 0 <= shared < max(layers, 1):
+        least = f"it must be a number below the {layers} layers"
+        raise InputError(f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, {least}")
+    return shared
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
@@ -218,53 +282,50 @@ def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
 
 
 def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
-    """Windows of models whose config does not list its layers, and windows under other names."""
-    window = getattr(config, "sliding_window", None)
-    listed = bool(getattr(config, "layer_types", None))
-    if window is not None and not listed and getattr(config, "use_sliding_window", True):
-        yield from _window(window, "every layer from layer 0")
+    """Windows of models whose config does not list its layers, and windows under other names. Another name may repeat
+    the window that layers have, as Gemma 2's `sliding_window_size` does."""
+    window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
+    if window is not None and not types and getattr(config, "use_sliding_window", True):
+        yield from _window(config, "sliding_window", "every layer from layer 0")
     if max_context is None:
         return
+    known = {"sliding_window", *(["window_size"] if {"local", "global"} & set(types) else [])}
+    kept = getattr(config, "use_sliding_window", True) and (not types or SLIDING in types)
+    parts = tuple(f"{name}." for name in model_parts(config))  # of which a text runs none
     for name, value in _numbers(config):
-        if name != "sliding_window" and re.search(r"window(_size)?$", name) and 0 < value < max_context:
+        if name in known or name.startswith(parts) or (kept and value == window):
+            continue
+        if re.search(r"window(_size)?$", name) and 0 < value < max_context:
             yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
 
 
-def _rope(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
-    """Rotary tables must not depend on how long the text has become."""
+def _rope(config: PreTrainedConfig) -> Iterator[str]:
+    """What makes rotary tables must be known, and of those that depend on the length of the text how."""
     parameters = getattr(config, "rope_parameters", None) or {}
     if not isinstance(parameters, Mapping):
         raise InputError(f"{config.model_type}: rope_parameters is {parameters!r:.80}, it must be an object")
-    nested = all(isinstance(value, Mapping) for value in parameters.values())
-    for values in parameters.values() if nested else [parameters]:
+    for values in rope_parameters(config):
         kind = values.get("rope_type", "default")
         if not isinstance(kind, str):
             raise InputError(f"{config.model_type}: rope_type is {kind!r:.80}, it must be a word")
-        if kind == "longrope":
-            yield from _longrope(config, values, max_context)
-        elif kind not in STATIC_ROPE_TYPES:
-            yield f"rope_type {kind} is not one of {', '.join(sorted(STATIC_ROPE_TYPES))}, longrope"
-
-
-def _longrope(config: PreTrainedConfig, values: Mapping[str, Any], max_context: int | None) -> Iterator[str]:
-    original = values.get("original_max_position_embeddings")
-    original = original or getattr(config, "original_max_position_embeddings", None)
-    if isinstance(original, int) and (max_context is None or max_context <= original):
-        return
-    yield (
-        f"longrope beyond original_max_position_embeddings = {original} changes its frequencies with the "
-        f"text's length: lower --max-context from {max_context} to at most {original}"
-    )
+        if kind == LONGROPE and type(first_length(config, values)) is not int:
+            yield f"longrope of {ORIGINAL} = {first_length(config, values)}: which texts are long it does not say"
+        elif kind not in (*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT):
+            yield f"rope_type {kind} is not one of {', '.join(sorted((*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT)))}"
 
 
 def _fields(config: PreTrainedConfig) -> Iterator[str]:
     """Features that a single field of the config gives away, under any of the names in use."""
     if getattr(config, "attention_type", None) == "block_sparse":
         yield "block-sparse attention (attention_type = block_sparse)"
-    if getattr(config, "rotary_value", None) is not None:
-        yield "rotary embeddings of positions that the model counts itself (rotary_value)"
+    keep = getattr(config, "keep_window_size", None)
+    if keep is not None:
+        yield f"a mask that the values of its tokens choose (keep_window_size = {keep})"
+    for name, value in _numbers(config):
+        if name in ("position_bias_num_buckets", "relative_attention_num_buckets"):
+            yield f"learned biases of scores by distance ({name} = {value}), which the cache has no positions for"
     chunk = getattr(config, "attention_chunk_size", None)
-    if chunk and "chunked_attention" not in _listed_types(config):
+    if chunk and CHUNKED not in listed_layer_types(config):
         yield f"chunked attention (attention_chunk_size = {chunk})"
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 
 # -------------------------------------------------------------------------------------------------- the softmax
 
@@ -53,6 +53,7 @@ class Softmax:
 
 
 PLAIN = Softmax()
+EVERY_POSITION = Span()
 
 # ------------------------------------------------------------------------------------------- rows and validity
 
@@ -84,10 +85,13 @@ def valid_rows(position: int, valid_topk: int, g: Geometry) -> Tensor:
     """Which rows the query at `position` sees, its own token included: [R] bool.
 
     ``row < min(position + 1, SR)`` or ``SR <= row < SR + valid_topk`` (SnapStream section 3). The order inside the
-    ring does not matter: keys carry their own rotation.
+    ring does not matter: keys carry their own rotation. Where the query sees its chunk alone, whose size is that of
+    the ring, those of its chunk: ``row <= position mod recent``.
     """
     rows = torch.arange(g.budget)
     written = rows < min(position + 1, g.sink_recent)
+    if g.sees.chunked:
+        written = rows <= position % g.recent
     selected = (rows >= g.sink_recent) & (rows < g.sink_recent + valid_topk)
     return written | selected
 
@@ -194,9 +198,9 @@ def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
 def stored(rows: Tensor, g: Geometry) -> Tensor:
     """What rows stand for once they are in a cache: themselves, or where it is encoded each as codes times a scale.
 
-    A scale per row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32 (symmetric, per token
-    and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every 32 numbers, ``max |x|
-    / 7`` rounded to bf16.
+    A scale for every 128 numbers of a row, ``max |x| / 127``, and codes ``x / scale`` rounded half to even, all in f32
+    (symmetric, per token and KV head; ours: SnapStream stores rows as they are). With codes of 4 bits a scale for every
+    32 numbers, ``max |x| / 7`` rounded to bf16.
 
     Args:
         rows: [.., D].
@@ -209,7 +213,7 @@ def stored(rows: Tensor, g: Geometry) -> Tensor:
         return rows
     if g.dtype == "int4":
         return torch.cat([_rounded(part, 7, torch.bfloat16) for part in rows.split(32, -1)], -1)
-    return _rounded(rows, 127, torch.float32)
+    return torch.cat([_rounded(part, 127, torch.float32) for part in rows.split(128, -1)], -1)
 
 
 def _rounded(x: Tensor, largest: int, scales: torch.dtype) -> Tensor:
@@ -229,7 +233,6 @@ def compress(
     scale: float,
     g: Geometry,
     softmax: Softmax = PLAIN,
-    latent: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -240,22 +243,15 @@ def compress(
         scale: factor on the dot products.
         g: cache geometry.
         softmax: how the products become weights.
-        latent: whether all heads make their K and V of one latent row per position, which is what is cached. All keep
-            the same positions then, those of the largest mean over heads (ours), and their K and V of these positions
-            stand for the rows.
 
     Returns:
-        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64, or [1, topk] of latent
-        rows).
+        (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
     """
     n = keys.shape[1]
     observed = queries[:, n - min(g.obs, n) :]
     scores = observation_scores(observed, keys, scale, g, softmax)
-    if latent:
-        scores = scores.mean(dim=0, keepdim=True)
     selected = select(pool_scores(scores, g), n, g)
-    of_heads = selected.expand(keys.shape[0], -1)
-    return stored(assemble(keys, of_heads, g), g), stored(assemble(values, of_heads, g), g), selected
+    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention
@@ -283,10 +279,10 @@ def cached_attention(
 
 
 def causal_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0, softmax: Softmax = PLAIN
+    q: Tensor, k: Tensor, v: Tensor, scale: float, window: Span = EVERY_POSITION, softmax: Softmax = PLAIN
 ) -> Tensor:
-    """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window above 0
-    the last `window` of these (Mistral, arXiv 2310.06825).
+    """Causal attention of a whole sequence: the query at position i sees keys 0..i, or with a sliding window the last
+    `window.size` of these (Mistral, arXiv 2310.06825), or those of its chunk of so many (Llama 4).
 
     Args:
         q: [H, n, D].
@@ -300,8 +296,11 @@ def causal_attention(
     """
     n = q.shape[1]
     seen = torch.ones(n, n, dtype=torch.bool).tril()
-    if window:
-        seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window)
+    if window.chunked:
+        chunk = torch.arange(n) // window.size
+        seen &= chunk[:, None] == chunk[None, :]
+    elif window:
+        seen &= ~torch.ones(n, n, dtype=torch.bool).tril(-window.size)
     return _attention(q, k, v, seen, scale, softmax)
 
 

@@ -24,10 +24,13 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from sscc.compiler.frontend.construction import canonical_names
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.distinct import only_captured
+from sscc.compiler.frontend.frequencies import fix_frequencies
+from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
 
 WRAPPER_PREFIX = "model."
@@ -137,7 +140,7 @@ def capture(
     module = model.module() if isinstance(model, ExportedProgram) else model
     module.requires_grad_(False)
     aliases = canonical_names(module)
-    _freeze_frequencies(module)
+    fix_frequencies(module, max_context)
     constants = _lift_hidden_buffers(module)
     # An exported program guards its tensors' device, so it stays where it is; a model needs no memory at all.
     entry = _DecoderFunction(module if exported else module.to("meta"), exported)
@@ -174,14 +177,6 @@ def _all_layers(shapes: dict[str, tuple[int, ...]], kinds: LayerKinds | None) ->
     return all_shapes
 
 
-def _freeze_frequencies(module: torch.nn.Module) -> None:
-    """Makes rope static that would choose its frequencies in every call, by the longest position it sees. Admission has
-    checked that no context exceeds the original one, and there the choice is always the table it holds now."""
-    for child in module.modules():
-        if getattr(child, "rope_type", None) in ("dynamic", "longrope"):
-            vars(child)["rope_type"] = "default"
-
-
 def _lift_hidden_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Values of the non-persistent buffers; they become persistent so that export lifts them as inputs (with
     hidden ones torch's importers lose the state mapping)."""
@@ -206,7 +201,8 @@ def _export(
     try:
         # An export makes some forty graphs and runs few of them: lazily, torch writes the Python code of these alone.
         with quiet_libraries(), torch.no_grad(), _use_lazy_graph_module(True), forward_frames_only():
-            program = torch.export.export(entry, args, strict=False)
+            with NumberFolding():
+                program = torch.export.export(entry, args, strict=False)
             graph = decompose(program.graph_module).graph
     except UnsupportedError:
         raise
@@ -238,7 +234,7 @@ def _classify(
             weights[name] = aliases.get(target, target)
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             constants[name] = target
-            if target not in hidden:
+            if target not in hidden and node.users:
                 values[target] = _program_constant(program, target)
         else:
             raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")
@@ -271,8 +267,10 @@ def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {name: tuple(placeholders[arg].meta["val"].shape) for arg, name in captured.weights.items()}
 
 
-def config_constants(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The values of a model's non-persistent buffers, by name; `model` from `build_model`, not yet captured."""
+def config_constants(model: torch.nn.Module, max_context: int) -> dict[str, torch.Tensor]:
+    """The values of a model's non-persistent buffers, by name, as `capture` at `max_context` finds them; `model` from
+    `build_model`, not yet captured."""
+    fix_frequencies(model, max_context)
     return _lift_hidden_buffers(model)
 
 
@@ -353,16 +351,20 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
         return
     missing = [layer for layer in expected if layer not in attentions]
     doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
-    detail = f"layers {missing[:8]} never call it" if missing else f"layers {doubled[:8]} call it more than once"
-    if not missing and not doubled:
+    if missing:
+        detail = f"layers {missing[:8]} never call it: it computes attention in a way of its own"
+        detail += ", which would bypass the KV cache"
+    elif doubled:
+        calls = max(attentions.count(layer) for layer in doubled)
+        detail = f"layers {doubled[:8]} call it more than once ({calls} times), and a layer keeps one K and V"
+    else:
         detail = f"it is called for layers {attentions[:8]} in this order"
     raise UnsupportedError(
-        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}: "
-        "it computes attention in a way of its own, which would bypass the KV cache"
+        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}"
     )
 
 
-def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
+def check_windows(captured: Captured, windows: Callable[[int], Span]) -> None:
     """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
     its own, which captured attention does not get.
 
@@ -374,8 +376,8 @@ def check_windows(captured: Captured, windows: Callable[[int], int]) -> None:
         expected = windows(layer)
         if window != expected:
             raise UnsupportedError(
-                f"layer {layer} attends within a sliding window of {expected or 'all'} positions by its config, and "
-                f"tells its attention function of {window or 'all'}: sscc would compile something else"
+                f"layer {layer} attends to {expected} by its config, and tells its attention function of {window}: "
+                "sscc would compile something else"
             )
 
 
@@ -422,14 +424,15 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
-    """How many of the captured layers attend to every position: those whose rows the KV budget decides."""
-    windows = (_window(node) for node in _attention_nodes(captured))
-    return sum(not 0 < window < max_context for window in windows)
+    """How many of the captured layers keep rows and attend to every position: those whose rows the KV budget decides.
+    Layers that attend to the very K and V of an earlier one keep none."""
+    keeping = {node.args[1:3]: _window(node) for node in reversed(_attention_nodes(captured))}
+    return sum(not window.inside(max_context) for window in keeping.values())
 
 
-def _window(node: Any) -> int:
-    """The window of an attention operator; 0 where it has none."""
-    return int((*node.args[5:], 0)[0])
+def _window(node: Any) -> Span:
+    """Which positions a query of an attention operator sees."""
+    return Span(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))
 
 
 def check_positions(captured: Capture) -> None:

@@ -97,12 +97,15 @@ class Checkpoint:
     @cached_property
     def default_dtype(self) -> torch.dtype:
         """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32. Where they are
-        quantized the config says it."""
-        if self.source is None or (self.config is not None and quantization_of(self.config)):
-            return torch.bfloat16 if getattr(self.config, "dtype", None) == torch.bfloat16 else torch.float32
+        quantized the config says it, and where it does not, as GPT-OSS's, those that are stored plainly."""
+        declared = getattr(self.config, "dtype", None)
+        quantized = self.config is not None and bool(quantization_of(self.config))
+        if self.source is None or (quantized and declared is not None):
+            return torch.bfloat16 if declared == torch.bfloat16 else torch.float32
         elements = {True: 0, False: 0}
-        for shape, dtype in self.source.names().values():
-            elements[dtype == torch.bfloat16] += torch.Size(shape).numel()
+        for name, (shape, dtype) in self.source.names().items():
+            if not quantized or self.source.stored_form(name) is None:
+                elements[dtype == torch.bfloat16] += torch.Size(shape).numel()
         return torch.bfloat16 if elements[True] > elements[False] else torch.float32
 
     @cached_property

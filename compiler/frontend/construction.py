@@ -7,24 +7,38 @@ a model that transformers itself cannot build. Each of these is refused before a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import Any
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
-from sscc.compiler.frontend.model_config import causal_class
+from sscc.compiler.frontend.counted_positions import CountedPositions
+from sscc.compiler.frontend.model_config import causal_class, model_context
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
-from sscc.compiler.frontend.recognition import WRITTEN_OUT, recognise_attention
+from sscc.compiler.frontend.recognition import (
+    IMPLEMENTATIONS,
+    WRITTEN_OUT,
+    note_looked_up,
+    observe_attention,
+    recognise_attention,
+    run_within,
+)
+from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
 from sscc.ir.errors import InputError
 from sscc.ir.sizes import format_bytes
 
 MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
 MAX_ELEMENTS = 1 << 42  # of all parameters together: the largest model of today has 2 ** 41
+OBSERVED_TOKENS = 512
+MAX_OBSERVED_TOKENS = 4096
 MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies, masks of old models
 
 
@@ -38,11 +52,47 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _check_sizes(config, build_skeleton(config))
     with _building(config), _parameters_on_meta():
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
-    if not type(model)._supports_attention_backend:
-        recognise_attention(model)
+    _keep_in_f32(model, dtype)
+    if not type(model.eval())._supports_attention_backend:
+        _recognise_attention(config, model)
+    if stacked_experts(model):
+        run_within(model, lambda ids, positions: ExpertRecogniser())
+    run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
-    built: torch.nn.Module = model.eval()
+    built: torch.nn.Module = model
     return built
+
+
+def _recognise_attention(config: transformers.PreTrainedConfig, model: transformers.PreTrainedModel) -> None:
+    """Has attention recognised in a model that writes it out, with masks and biases as long as its own ones are, up to
+    `MAX_OBSERVED_TOKENS`. A class that does something to a mask without asking whether there is one gets zeros."""
+    recognise_attention(model)
+    squares = [b.shape[-1] for b in model.buffers() if b.dim() >= 2 and b.shape[-1] == b.shape[-2]]
+    tokens = max(squares) if squares else OBSERVED_TOKENS
+    tokens = min(tokens, model_context(config) or tokens, MAX_OBSERVED_TOKENS)
+    if not observe_attention(model, tokens):
+        before = model.config._attn_implementation
+        set_attention(model, WRITTEN_OUT)
+        if not observe_attention(model, tokens):
+            set_attention(model, before)
+
+
+def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives f32 to the parameters and buffers that transformers keeps so when it loads a checkpoint in `dtype`
+    (`_keep_in_fp32_modules_strict`), such as the bias by which DeepSeek-V3's routers choose: bf16 would round it to
+    other choices. A model that is built of a config alone lacks that."""
+    plan = model._get_dtype_plan(dtype)
+    if not plan:
+        return
+    kept, _, _ = build_glob_alternation(list(plan))
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        for name, parameter in module._parameters.items():
+            if parameter is not None and kept.search(prefix + name):
+                module._parameters[name] = torch.nn.Parameter(parameter.float(), requires_grad=parameter.requires_grad)
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point() and kept.search(prefix + name):
+                module._buffers[name] = buffer.float()
 
 
 def _with_our_attention(
@@ -67,25 +117,31 @@ def set_attention(model: torch.nn.Module, implementation: str) -> None:
             part.config._attn_implementation = implementation
 
 
-def _supply_positions(model: torch.nn.Module) -> None:
+def _supply_positions(model: transformers.PreTrainedModel) -> None:
     """Gives the positions that the model is called with to its modules that look positions up.
 
     The decoders of BART's kin ignore them and count their tokens, which would start again in every chunk and every
     step. What they count goes to a module whose forward takes `position_ids` and `past_key_values_length`: there the
-    numbers are replaced, and what is looked up gets the shape [b, s, D].
+    numbers are replaced, and what is looked up gets the shape [b, s, D]. A model that attends in a way of its own is
+    left as it was.
     """
     positions: list[torch.Tensor] = []
 
     def note(module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        positions[:] = [keywords["position_ids"]]
+        ours = model.config._attn_implementation in IMPLEMENTATIONS
+        positions[:] = [keywords["position_ids"]] if ours else []
 
     def replace(
         module: torch.nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, keywords | {"position_ids": positions[0]}
+        return args, keywords | ({"position_ids": positions[0]} if positions else {})
 
     def shape(module: torch.nn.Module, args: tuple[Any, ...], rows: torch.Tensor) -> torch.Tensor:
-        return rows.reshape(*positions[0].shape, rows.shape[-1])
+        if not positions:
+            return rows
+        rows = rows.reshape(*positions[0].shape, rows.shape[-1])
+        note_looked_up(model, rows)
+        return rows
 
     lookups = [module for module in model.modules() if _looks_up_positions(module)]
     if lookups:
@@ -104,6 +160,22 @@ def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTra
     """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
     with _building(config), _parameters_on_meta(), torch.device("meta"):
         return _from_config(config)
+
+
+def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:
+    """The paths of modules of a model that a text alone does not run (encoders of images, say); none where it cannot be
+    told without values."""
+    skeleton = build_skeleton(config).eval()
+    paths = {module: name for name, module in skeleton.named_modules()}
+    idle = set(paths.values())
+    for module in paths:
+        module.register_forward_pre_hook(lambda module, args: idle.discard(paths[module]))
+    try:
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # which models take for an export
+            skeleton(input_ids=torch.zeros(1, 4, dtype=torch.long, device="meta"), use_cache=False)
+    except Exception:  # a model that looks at what it computes, which here are no numbers
+        return frozenset()
+    return frozenset(idle)
 
 
 def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> transformers.PreTrainedModel:
@@ -177,11 +249,28 @@ def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Modul
         )
 
 
+class _LargeOnMeta(TorchFunctionMode):
+    """Tensors that are larger than `MAX_BUFFER_BYTES`, which no buffer is, are made on the meta device."""
+
+    _makers = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if func in self._makers and "out" not in keywords:
+            shape = func(*args, **keywords | {"device": "meta"})
+            if shape.numel() * shape.element_size() > MAX_BUFFER_BYTES:
+                return shape
+        return func(*args, **keywords)
+
+
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
     """Parameters registered inside move to the meta device at once; buffers stay real.
 
-    A parameter is allocated before it is registered, but never written, so its memory is never touched.
+    A parameter is allocated before it is registered. Memory that is never written is never touched, but some classes
+    fill theirs: what is larger than any buffer may be is on the meta device from the start.
     """
     original = torch.nn.Module.register_parameter
     count = 0
@@ -193,10 +282,13 @@ def _parameters_on_meta() -> Iterator[None]:
             raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+            # transformers draws no random numbers for it, which takes half the time of building a model.
+            param._is_hf_initialized = True  # type: ignore[attr-defined]
         original(module, name, param)
 
     torch.nn.Module.register_parameter = register  # type: ignore[method-assign,assignment]
     try:
-        yield
+        with _LargeOnMeta():
+            yield
     finally:
         torch.nn.Module.register_parameter = original  # type: ignore[method-assign]

@@ -20,6 +20,13 @@ from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
 from sscc.ir.errors import UnsupportedError
 
+WITHOUT_EFFECT = (
+    torch.ops.prims.device_put.default,
+    torch.ops.aten.detach_.default,
+    torch.ops.aten._assert_tensor_metadata.default,
+)
+"""Operators that give their first operand, or nothing: a program is on one device, has no gradients, and its types are
+those that were exported."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -59,8 +66,10 @@ def _retraced(
     # By torch's rules in Python composite operators become others than by its C++ code. An export asks them too.
     with values[0].fake_mode, enable_python_dispatcher():
         retraced = trace(*values)
-    for node in retraced.graph.find_nodes(op="call_function", target=torch.ops.prims.device_put.default):
-        node.replace_all_uses_with(node.args[0])  # a program is on one device
+    for target in WITHOUT_EFFECT:
+        for node in retraced.graph.find_nodes(op="call_function", target=target):
+            node.replace_all_uses_with(node.args[0])
+            retraced.graph.erase_node(node)
     retraced.graph.eliminate_dead_code()
     return retraced
 
@@ -182,6 +191,8 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
         torch.ops.aten.scatter.value: scatter_value,
         torch.ops.aten.masked_fill.Scalar: masked_fill,
         torch.ops.aten.copy.default: copy,
+        torch.ops.aten.scalar_tensor.default: scalar_tensor,
+        torch.ops.aten.var.correction: variance,
         **{getattr(torch.ops.aten, name).Scalar: partial(compare, name) for name in COMPARISONS},
     }
     # aten.full is not decomposed: its decomposition fills uninitialised memory in place, which is no tensor value.
@@ -249,6 +260,24 @@ def copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """`source` in the dtype and shape of `x`, whose numbers nothing depends on: they may be uninitialised memory's."""
     source = source.to(x.dtype)
     return source if source.shape == x.shape else source.expand(x.shape)
+
+
+def scalar_tensor(value: float, *, dtype: torch.dtype | None = None, device: Any = None, **others: Any) -> Tensor:
+    """A number as a tensor: filled, where torch-mlir would have a literal and move it to a device."""
+    return torch.full((), value, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+
+
+def variance(
+    x: Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Tensor | Any:
+    """The variance along some axes, in f32 and rounded once: torch-mlir's own is one of f64."""
+    if not x.is_floating_point():
+        return _keep()
+    dims = [axis % x.dim() for axis in dim] if dim else list(range(x.dim()))
+    wide = x.to(torch.float32)
+    centred = wide - wide.mean(dims, keepdim=True)
+    count = math.prod(x.shape[axis] for axis in dims) - (1 if correction is None else correction)
+    return ((centred * centred).sum(dims, keepdim=keepdim) / count).to(x.dtype)
 
 
 def native_layer_norm(

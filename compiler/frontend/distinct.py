@@ -8,7 +8,8 @@ the first for all layers in between. A layer that differs in anything that is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,19 +21,26 @@ _IDENTITY = frozenset({"layer_idx", "layer_id", "layer_number"})
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
-def find_kinds(model: torch.nn.Module, layers: int) -> LayerKinds | None:
-    """The kinds of the `layers` decoder layers of `model`; None where they are not one ModuleList of that length,
-    or where nothing would be saved."""
+def layer_stack(model: torch.nn.Module, layers: int) -> tuple[str, torch.nn.ModuleList] | None:
+    """The path of the `layers` decoder layers of `model`, and they; None where they are not one ModuleList."""
     stacks = [
         (path, module)
         for path, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == layers
     ]
-    if len(stacks) != 1:
+    return stacks[0] if len(stacks) == 1 else None
+
+
+def find_kinds(model: torch.nn.Module, layers: int, types: Sequence[str] = ()) -> LayerKinds | None:
+    """The kinds of the `layers` decoder layers of `model`; None where they are no `layer_stack`, or where nothing would
+    be saved. `types` is what the config calls each layer, if it does: a layer may have no other sign of it."""
+    found = layer_stack(model, layers)
+    if found is None:
         return None
-    path, stack = stacks[0]
+    path, stack = found
     first: dict[Any, int] = {}
-    kinds = LayerKinds(path, tuple(first.setdefault(_signature(layer), index) for index, layer in enumerate(stack)))
+    signs = [(_signature(layer), *types[index : index + 1]) for index, layer in enumerate(stack)]
+    kinds = LayerKinds(path, tuple(first.setdefault(sign, index) for index, sign in enumerate(signs)))
     return kinds if len(kinds.captured) < layers else None
 
 
@@ -63,22 +71,51 @@ def _value(value: Any) -> Any:
         return (tuple(value.shape), value.dtype, value.detach().contiguous().reshape(-1).tolist().__repr__())
     if isinstance(value, torch.nn.Module):
         return _signature(value)
+    if isinstance(value, functools.partial):  # an activation with its settings: each layer has an object of its own
+        return (functools.partial, _value(value.func), _value(value.args), _value(sorted(value.keywords.items())))
     return id(value)
+
+
+class _Last:
+    """What the captured layer that ran last has given."""
+
+    output: Any = None
+
+    def note(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.output = output
+
+
+class _LeftOut(torch.nn.Module):
+    """In the place of a layer that is not captured, so that a model which counts its layers counts right: it has what
+    the layer has besides tensors, and gives what the layer before it gave."""
+
+    def __init__(self, layer: torch.nn.Module, last: _Last) -> None:
+        super().__init__()
+        self._layer = (layer,)  # in a tuple, or it would be a part of this one
+        self._last = last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_layer"][0], name)
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        return self._last.output
 
 
 @contextmanager
 def only_captured(model: torch.nn.Module, kinds: LayerKinds | None) -> Iterator[None]:
-    """Leaves only the captured layers in `model`'s stack, under their own names, and restores it after."""
+    """Leaves only the captured layers in `model`'s stack, at their own places, and restores it after."""
     if kinds is None:
         yield
         return
-    stack = model.get_submodule(kinds.path)
+    stack, last = model.get_submodule(kinds.path), _Last()
     before = dict(stack._modules)
-    kept = {str(layer): before[str(layer)] for layer in kinds.captured}
-    stack._modules.clear()
-    stack._modules.update(kept)
+    captured = {str(layer): before[str(layer)] for layer in kinds.captured}
+    hooks = [layer.register_forward_hook(last.note) for layer in captured.values() if layer is not None]
+    left_out = {name: _LeftOut(layer, last) for name, layer in before.items() if layer is not None}
+    stack._modules.update({**left_out, **captured})
     try:
         yield
     finally:
-        stack._modules.clear()
         stack._modules.update(before)
+        for hook in hooks:
+            hook.remove()

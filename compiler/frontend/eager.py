@@ -8,7 +8,8 @@ every layer compressed), then one token at a time over the assembled caches. One
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Union
 
 import torch
@@ -19,6 +20,7 @@ from transformers import PreTrainedModel
 
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
+from sscc.compiler.frontend.latent_rows import Products
 from sscc.compiler.frontend.operator import IMPLEMENTATION, Observer, context_limit, observing
 from sscc.compiler.frontend.query_selection import (
     Landmarks,
@@ -28,12 +30,15 @@ from sscc.compiler.frontend.query_selection import (
     masses,
     query_attention,
 )
+from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
 Forward = Callable[[Tensor, Tensor], Tensor]
+NO_SOURCES: Mapping[int, int] = MappingProxyType({})
+"""Where no layer reads the rows of another one."""
 Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a module
 
 
@@ -42,28 +47,38 @@ class EagerSnapStream:
 
     Attributes:
         k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
-        v_cache: per layer, [Hkv, R, Dv].
-        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding; [1, topk] of a layer with latent rows.
+            A layer with latent rows has one KV head, whose keys they are.
+        v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
+        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say how many selected rows there are.
         geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
+
+    Of a layer that reads the rows of another one these are that layer's, the very tensors.
     """
 
-    def __init__(self, model: Model, geometry: Geometry, latent: Container[int] = ()) -> None:
+    def __init__(
+        self, model: Model, geometry: Geometry, latent: Collection[int] = (), sources: Mapping[int, int] = NO_SOURCES
+    ) -> None:
         """Wraps a model.
 
         Args:
             model: a transformers model loaded with ``attn_implementation="sscc"``, or an ExportedProgram (or any
                 module) called as ``(ids, positions)`` that calls `sscc::attention` once per layer.
             geometry: cache geometry.
-            latent: the layers of whose heads K and V are made of one row per position, which is what is cached; the
-                model gives them as each head has them (`algorithm.compress`).
+            latent: the layers of whose heads K and V are made of one row per position, which is what is cached
+                (`latent_rows`).
+            sources: of each layer that shares the K and V of an earlier one, which that is: it keeps nothing, attends
+                to the rows that the other one keeps, and votes for none (ours).
 
         Raises:
             UnsupportedError: a transformers model with another attention implementation.
         """
         self.geometry = geometry
         self.latent = latent
+        self._model = model
+        self._products = Products()
+        self.sources = sources
         self._forward = _forward_of(model)
         self.k_cache: list[Tensor] = []
         self.v_cache: list[Tensor] = []
@@ -117,41 +132,86 @@ class EagerSnapStream:
         return self._run(self._decode_layer, [token], at)
 
     def _decode_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> Tensor:
+        if layer not in self.latent:
+            return self._attend(q, k, v, layer, scale, softmax)
+        latent = self._products.latent_rows(k, v, layer)
+        rows = latent.rows[None]
+        sums = self._attend(latent.absorbed(q), rows, rows[..., : latent.width], layer, scale, softmax)
+        return latent.values(sums).to(q.dtype)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
+        """A step's attention, [1, H, 1, Dv], after its rows [1, Hkv, 1, ..] have been kept."""
         at, g = self.position - 1, self.geometries[layer]
         row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
-        self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
-        self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
+        if layer not in self.sources:
+            self._put(layer, row, k, v)
         out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale, softmax)
         return out[None, :, None]
 
-    def _prefill_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
-    ) -> Tensor:
-        g = self._next_geometry(layer, window)
-        k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, layer in self.latent)
-        self.k_cache.append(k_rows)
-        self.v_cache.append(v_rows)
-        self.selected.append(selected)
-        return algorithm.causal_attention(q[0], k[0], v[0], scale, window, softmax)[None]
+    def _put(self, layer: int, row: int, k: Tensor, v: Tensor) -> None:
+        """Stores the rows of a step."""
+        g = self.geometries[layer]
+        self.k_cache[layer][:, row] = algorithm.stored(k[0, :, 0], g)
+        if layer not in self.latent:  # whose values are a view of the keys
+            self.v_cache[layer][:, row] = algorithm.stored(v[0, :, 0], g)
 
-    def _next_geometry(self, layer: int, window: int) -> Geometry:
+    def _prefill_layer(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
+    ) -> Tensor:
+        if layer not in self.latent:
+            keys, values = self._keep(q, k, v, layer, scale, window, softmax)
+        else:
+            latent = self._products.latent_rows(k, v, layer)
+            rows = latent.rows[None]
+            stored, _ = self._keep(
+                latent.absorbed(q), rows, rows[..., : latent.width], layer, scale, window, softmax
+            )
+            keys, values = (k[0], v[0]) if torch.equal(stored, latent.rows) else latent.heads(stored)
+        return algorithm.causal_attention(q[0], keys, values, scale, window, softmax)[None]
+
+    def _keep(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
+    ) -> tuple[Tensor, Tensor]:
+        """Keeps what a layer is to keep of a prompt; gives the rows [Hkv, n, ..] that prefill attends to."""
+        g = self._next_geometry(layer, window)
+        if layer in self.sources:
+            self._share(self.sources[layer])
+        else:
+            k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax)
+            self.k_cache.append(k_rows)
+            self.v_cache.append(k_rows[..., : v.shape[3]] if layer in self.latent else v_rows)
+            self.selected.append(selected)
+        return k[0], v[0]
+
+    def _next_geometry(self, layer: int, window: Span) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
         if layer != len(self.geometries):
             raise UnsupportedError(
                 f"the model calls sscc::attention for layer {layer} where layer {len(self.geometries)} was expected: "
                 "every layer must attend exactly once, in order"
             )
-        governed = sum(not geometry.window for geometry in self.geometries)
-        g = self.geometry.windowed(window) if window else self.geometry.of_layer(governed)
+        if layer in self.sources:
+            g = self.geometries[self.sources[layer]]
+        elif window:
+            g = self.geometry.windowed(window)
+        else:
+            before = (other for number, other in enumerate(self.geometries) if number not in self.sources)
+            g = self.geometry.of_layer(sum(not other.window for other in before))
         self.geometries.append(g)
         return g
+
+    def _share(self, source: int) -> None:
+        """The layer that is prefilled now has the rows of layer `source`."""
+        for kept in (self.k_cache, self.v_cache, self.selected):
+            kept.append(kept[source])
 
     @torch.no_grad()
     def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
         positions = torch.arange(start, start + len(tokens))
-        with observing(observer), context_limit(self.geometry.max_context):
+        products = self._products.of(self._model if self.latent else None)
+        with products, observing(observer), context_limit(self.geometry.max_context):
             return self._forward(torch.tensor([tokens]), positions[None])[0, -1]
 
 
@@ -169,19 +229,30 @@ class EagerQuerySelection(EagerSnapStream):
         landmarks: per layer, of the store; None of a layer with a sliding window.
     """
 
-    def __init__(self, model: Model, geometry: Geometry, bits: int, fetch: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        geometry: Geometry,
+        bits: int,
+        fetch: int | None = None,
+        latent: Collection[int] = (),
+        sources: Mapping[int, int] = NO_SOURCES,
+    ) -> None:
         """Wraps a model as `EagerSnapStream` does.
 
         Args:
             geometry: sinks, ring, and how many rows a step chooses; `obs` and pooling mean nothing here.
             bits: of landmarks: 1, 2, 4 or 16.
             fetch: the most rows that a step brings from the slow memory per KV head, at least 1; None for no limit.
+            latent: as for `EagerSnapStream`. All heads vote for one choice of rows.
+            sources: as for `EagerSnapStream`; such a layer chooses for itself, by its own query and the other's
+                landmarks.
 
         Raises:
             UsageError: another number of bits; and from `prefill` heads whose landmarks do not fill whole bytes.
             UnsupportedError: as for `EagerSnapStream`.
         """
-        super().__init__(model, geometry)
+        super().__init__(model, geometry, latent, sources)
         if fetch is not None and fetch < 1:
             raise UsageError(f"a step fetches {fetch} rows, it must be at least 1")
         self.bits = bits
@@ -192,38 +263,45 @@ class EagerQuerySelection(EagerSnapStream):
         self.landmarks = []
         return super().prefill(prompt)
 
-    def _prefill_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
-    ) -> Tensor:
+    def _keep(
+        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
+    ) -> tuple[Tensor, Tensor]:
         if window:
             self.landmarks.append(None)
-            return super()._prefill_layer(q, k, v, layer, scale, window, softmax)
+            return super()._keep(q, k, v, layer, scale, window, softmax)
         g = self._next_geometry(layer, window)
         check_bits(self.bits, k.shape[-1])
-        k_rows, v_rows = algorithm.stored(k[0], g), algorithm.stored(v[0], g)
+        if layer in self.sources:
+            source = self.sources[layer]
+            self._share(source)
+            self.landmarks.append(self.landmarks[source])
+            return self.k_cache[source][:, : self.prompt_len], self.v_cache[source][:, : self.prompt_len]
+        k_rows = algorithm.stored(k[0], g)
         room = g.max_context - self.prompt_len
         self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
-        self.v_cache.append(pad(v_rows, (0, 0, 0, room)))
+        if layer in self.latent:
+            v_rows, v_cache = k_rows[..., : v.shape[3]], self.k_cache[-1][..., : v.shape[3]]
+        else:
+            v_rows = algorithm.stored(v[0], g)
+            v_cache = pad(v_rows, (0, 0, 0, room))
+        self.v_cache.append(v_cache)
         landmarks = make_landmarks(k[0], self.bits)
         levels, row_scales = pad(landmarks.levels, (0, 0, 0, room)), pad(landmarks.scale, (0, room))
         self.landmarks.append(Landmarks(levels, row_scales, self.bits))
-        none = torch.full((k.shape[1], g.topk), -1)
-        chosen = none
+        chosen = torch.full((k.shape[1], g.topk), -1)
         if self.fetch is not None:
             chosen = choose(self._masses(q[:, :, -1], layer, scale, softmax), g)[0]
         self.selected.append(chosen)
-        return algorithm.causal_attention(q[0], k_rows, v_rows, scale, window, softmax)[None]
+        return k_rows, v_rows
 
-    def _decode_layer(
-        self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax
-    ) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if landmarks is None:
-            return super()._decode_layer(q, k, v, layer, scale, window, softmax)
-        newest = make_landmarks(k[0, :, 0], self.bits)
-        landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
-        self.k_cache[layer][:, n - 1] = algorithm.stored(k[0, :, 0], g)
-        self.v_cache[layer][:, n - 1] = algorithm.stored(v[0, :, 0], g)
+            return super()._attend(q, k, v, layer, scale, softmax)
+        if layer not in self.sources:
+            newest = make_landmarks(k[0, :, 0], self.bits)
+            landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
+            self._put(layer, n - 1, k, v)
         query = q[:, :, 0]
         weights = self._masses(query, layer, scale, softmax)
         limit, resident = self.fetch, self.selected[layer][None]
@@ -242,7 +320,12 @@ class EagerQuerySelection(EagerSnapStream):
 
 
 def make_golden(
-    model: Model, geometry: Geometry, prompt: Sequence[int], new_tokens_count: int, latent: Container[int] = ()
+    model: Model,
+    geometry: Geometry,
+    prompt: Sequence[int],
+    new_tokens_count: int,
+    latent: Collection[int] = (),
+    sources: Mapping[int, int] = NO_SOURCES,
 ) -> tuple[list[int], list[int], dict[str, Tensor]]:
     """Greedy generation with every tensor that a compiled program can be compared with.
 
@@ -251,7 +334,7 @@ def make_golden(
         geometry: cache geometry.
         prompt: token ids.
         new_tokens_count: how many tokens to generate; all of them are also fed back.
-        latent: as for `EagerSnapStream`.
+        latent, sources: as for `EagerSnapStream`.
 
     Returns:
         prompt: the prompt as a list.
@@ -259,8 +342,8 @@ def make_golden(
         tensors: in execution order ``k_cache.0``, ``v_cache.0``, ``selected.0`` (absent if topk is 0), .. as prefill
             leaves them, ``prefill_logits`` [V], then ``logits.s`` [V] after feeding ``new_tokens[s]`` at position
             ``len(prompt) + s``. Of layers whose queries choose ``k_cache.0`` are sinks and ring, and ``k_store.0``,
-            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``. Latent rows are none that the
-            model shows: of such layers there are no caches.
+            ``v_store.0`` [Hkv, len(prompt), D] stand in the place of ``selected.0``. Layers with latent rows have
+            ``latent_cache.0`` and ``latent_store.0``. Layers that read another's rows have none of these.
 
     Raises:
         UsageError: prompt and new tokens together exceed max_context.
@@ -270,19 +353,20 @@ def make_golden(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
     by_query = geometry.by_query
-    run = EagerSnapStream(model, geometry, latent)
+    run = EagerSnapStream(model, geometry, latent, sources)
     if by_query:
-        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch)
+        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, latent, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
         g = run.geometries[layer]
-        caches = {"k": keys, "v": values}
+        if layer in sources:
+            continue
+        caches = {"latent": keys} if layer in latent else {"k": keys, "v": values}
         if g.by_query:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
             caches = {kind: algorithm.assemble(store, selected[:, :0], g) for kind, store in stores.items()}
-        if layer not in latent:
-            tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
+        tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
         if g.by_query:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
         elif g.topk:
@@ -312,14 +396,22 @@ def _forward_of(model: Model) -> Forward:
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
-    if used != IMPLEMENTATION:
+    if used not in IMPLEMENTATIONS:
         raise UnsupportedError(
             f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
         )
-    last = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return model_forward(model, slice(-1, None))
+
+
+def model_forward(model: torch.nn.Module, kept: slice) -> Forward:
+    """A transformers model as a function of ids and positions: the logits of the tokens `kept`, or where the model does
+    not know how to leave any out of every token."""
+    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(ids: Tensor, positions: Tensor) -> Tensor:
-        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **last).logits
+        # Indices and no count: by a count layers that share K and V leave the other queries out, and attend otherwise.
+        keep = {"logits_to_keep": torch.arange(ids.shape[1])[kept]} if keeps else {}
+        logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
         return logits
 
     return forward

@@ -104,15 +104,19 @@ def _raise_operators(module: ir.Module) -> None:
 
 
 def _attention(op: ir.Operation) -> Any:
-    sinks = [_to_builtin(value) for value in op.operands[7:] if str(value.type) != "!torch.none"]
+    sinks = [_to_builtin(value) for value in list(op.operands)[7:8] if str(value.type) != "!torch.none"]
     operands = [_to_builtin(value) for value in op.operands[:3]]
     query, value = (ir.RankedTensorType(operands[i].type) for i in (0, 2))
     out = ir.RankedTensorType.get([*query.shape[:3], value.shape[3]], query.element_type)
-    layer, scale, *settings = (operand.owner.attributes["value"] for operand in op.operands[3:7])
+    layer, scale, *settings = (operand.owner.attributes["value"] for operand in list(op.operands)[3:7])
+    strides = [operand.owner.attributes["value"] for operand in list(op.operands)[8:]]
     attention = SelfAttention(*operands, *(sinks or [None]), layer, scale, out)
     for name, value in zip(("window", "softcap"), settings, strict=False):
         if value.value:
             attention.operation.attributes[name] = value
+    for stride in strides:
+        if stride.value > 1:
+            attention.operation.attributes["window_stride"] = stride
     return attention
 
 

@@ -6,7 +6,9 @@ that travels with a checkpoint (`auto_map`) is never run.
 
 from __future__ import annotations
 
+import inspect
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,15 +21,26 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrain
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
-from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
+
+logger = logging.getLogger("sscc")
 
 MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
 MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
 MAX_LAYERS = 1024
 MAX_TOKEN = 1 << 31
+# Older names of fields that every config class takes, and fields that are no part of a model.
+_FIELDS_OF_ANY_CONFIG = frozenset(
+    {"auto_map", "model_type", "quantization_config", "rope_scaling", "rope_theta", "torch_dtype"}
+)
+CHUNKED = "chunked_attention"
 LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_?\w*(layers?|blocks)$|^depth$")
+LAYER_LISTS = ("layer_types", "block_types", "layers_block_type", "attention_layers", "attn_layers")
+# Under these names a config has always meant how many tokens a text may have.
+CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
@@ -111,27 +124,59 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
     if not isinstance(model_type, str) or not model_type:
         raise InputError(f"{origin} has no model_type: it is not the config of a Hugging Face model")
     if model_type not in CONFIG_MAPPING:
-        custom = " (its own code, named in auto_map, is never run)" if "auto_map" in values else ""
-        raise UnsupportedError(
-            f"{origin}: architecture {model_type!r} is not known to transformers {transformers.__version__}{custom}: "
-            f"export the model yourself and bring the .pt2"
-        )
+        model_type = _type_by_class(values, model_type, origin)
+        values = {**values, "model_type": model_type}
     _check_depth(values, origin)
     _check_layers(values, origin)
     try:
         json.dumps(values)
-        config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
+        with quiet_libraries():
+            config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
     except Exception as error:  # transformers raises many kinds, all of them about a field of this file
         raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
     _refuse_foreign_forms(config, origin)
     return config
 
 
+def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> str:
+    """The type of the class that `architectures` names, for a type that transformers does not know: a checkpoint may
+    give another name to a model whose class transformers has, as Kimi-K2 does to a DeepSeek-V3. A warning says so, with
+    the fields that this class does not have.
+
+    Raises:
+        UnsupportedError: transformers has no causal language model of that name.
+    """
+    names = values.get("architectures")
+    name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    types = [known for known, listed in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == listed]
+    custom = " (its own code, named in auto_map, is never run)" if "auto_map" in values else ""
+    version = f"transformers {transformers.__version__}"
+    if not types:
+        raise UnsupportedError(
+            f"{origin}: architecture {model_type!r} is not known to {version}{custom}: "
+            f"export the model yourself and bring the .pt2"
+        )
+    config_class: type[PreTrainedConfig] = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[types[0]]].config_class
+    known = {*inspect.signature(config_class).parameters, *_FIELDS_OF_ANY_CONFIG}
+    lost = sorted(name for name in values if isinstance(name, str) and name not in known)
+    logger.warning(
+        "sscc: %s: model_type %r is not known to %s: it is compiled as %s, whose class architectures names, %s%s%s",
+        origin,
+        model_type,
+        version,
+        config_class.model_type,
+        name,
+        custom,
+        f"; fields that this class does not have: {', '.join(lost)}" if lost else "",
+    )
+    return str(config_class.model_type)
+
+
 def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
     """transformers' own class of causal language models for a config; None where it has none.
 
     The config of a text decoder inside a composite model may have a class that transformers lists for the whole alone
-    (Emu3's).
+    (Emu3's), or a model to which the whole adds the head (Qwen2.5-VL's, see `headless`).
     """
     listed = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if listed is None:
@@ -140,7 +185,7 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
         classes = [MODEL_FOR_CAUSAL_LM_MAPPING.get(CONFIG_MAPPING[name], None) for name in wholes]
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
-    return cls
+    return headed_class(config) if cls is None else cls
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:
@@ -166,6 +211,25 @@ def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     text.dtype = text.dtype or config.dtype
     decoder: PreTrainedConfig = text
     return decoder
+
+
+def listed_layer_types(config: PreTrainedConfig) -> list[str]:
+    """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
+    for name in LAYER_LISTS:
+        types = getattr(config, name, None)
+        if not types:
+            continue
+        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+        return list(types)
+    return []
+
+
+def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
+    """The size of the chunks that a layer attends within, as the config has it; None of any other layer."""
+    types = [] if config is None else listed_layer_types(config)
+    chunked = layer < len(types) and types[layer] == CHUNKED
+    return getattr(config, "attention_chunk_size", None) or 0 if chunked else None
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
@@ -214,3 +278,9 @@ def quantization_of(config: PreTrainedConfig) -> dict[str, Any]:
     """The fields of `quantization_config`; empty for weights that are stored as they are."""
     quantization: dict[str, Any] = getattr(config, "quantization_config", None) or {}
     return quantization
+
+
+def model_context(config: PreTrainedConfig) -> int | None:
+    """The longest text that the model was made for, in tokens; None where its config does not say."""
+    values = (getattr(config, name, None) for name in CONTEXT_FIELDS)
+    return next((value for value in values if type(value) is int and value > 0), None)

@@ -21,13 +21,15 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
+from sscc.compiler.frontend.model_config import attention_chunk
 from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Span
 
 IMPLEMENTATION = "sscc"
 
 # Called as observer(q [b, H, s, D], k [b, Hkv, s, D], v [b, Hkv, s, Dv], layer, scale, window, softmax), returns
 # [b, H, s, Dv].
-Observer = Callable[[Tensor, Tensor, Tensor, int, float, int, Softmax], Tensor]
+Observer = Callable[[Tensor, Tensor, Tensor, int, float, Span, Softmax], Tensor]
 
 _observer: ContextVar[Observer | None] = ContextVar("sscc_observer", default=None)
 _context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
@@ -61,7 +63,7 @@ HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 @torch.library.custom_op("sscc::attention", mutates_args=())
 def attention(
     q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0, softcap: float = 0.0,
-    sinks: Tensor | None = None,
+    sinks: Tensor | None = None, stride: int = 1,
 ) -> Tensor:  # fmt: skip
     """Causal attention of decoder layer `layer`, with grouped KV heads; softmax and sums in f32.
 
@@ -71,23 +73,24 @@ def attention(
         v: [b, Hkv, s, Dv].
         layer: index of the decoder layer.
         scale: factor on the dot products.
-        window: how many positions a query sees, its own included; 0 where it sees all before it.
+        window: how many positions a query sees at most, its own included; 0 where it sees all before it.
         softcap: what caps scores, see `Softmax`; 0 where nothing does.
         sinks: [H], a learned logit of each head without a row, see `Softmax`.
+        stride: by how many positions the window moves, see `Span`.
 
     Returns:
         [b, H, s, Dv] of q's dtype. Eagerly, without an observer: every sequence sees exactly the s tokens given.
     """
-    observer, softmax = _observer.get(), Softmax(softcap or None, sinks)
+    observer, seen, softmax = _observer.get(), Span(window, stride), Softmax(softcap or None, sinks)
     if observer is not None:
-        return observer(q, k, v, layer, scale, window, softmax)
-    return torch.stack([causal_attention(*one, scale, window, softmax) for one in zip(q, k, v, strict=True)])
+        return observer(q, k, v, layer, scale, seen, softmax)
+    return torch.stack([causal_attention(*one, scale, seen, softmax) for one in zip(q, k, v, strict=True)])
 
 
 @attention.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int = 0, softcap: float = 0.0,
-    sinks: Tensor | None = None,
+    sinks: Tensor | None = None, stride: int = 1,
 ) -> Tensor:  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -110,6 +113,11 @@ def context_limit(max_context: int) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
+
+
+def stated_context() -> int | None:
+    """The longest sequence that will be run, in tokens; None where nobody has said."""
+    return _context.get()
 
 
 # ------------------------------------------------------------------------------- registration with transformers
@@ -166,7 +174,8 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    settings = (_window(layer, sliding_window), _softcap(layer, softcap), _sinks(layer, s_aux, query))
+    window = bounded_window(layer, sliding_window, getattr(module, "config", None))
+    settings = (window.size, _softcap(layer, softcap), _sinks(layer, s_aux, query), window.stride)
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
 
@@ -191,14 +200,24 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         )
 
 
-def _window(layer: int, window: Any) -> int:
-    """The window that bounds what a layer sees; 0 where there is none, or none that the longest sequence outgrows."""
-    if window is None:
-        return 0
-    if type(window) is not int or window < 1:
-        raise UnsupportedError(f"layer {layer} attends with sliding_window={window!r}, expected a number of positions")
+def bounded_window(layer: int, sliding_window: Any, config: Any) -> Span:
+    """The window that bounds what a layer sees; none where the longest sequence does not outgrow it.
+
+    A sliding window is told by a keyword. Chunks only a mask tells of, which is not made here: of these the config is
+    believed, and the probe, whose text is of several chunks, compares it with the model's own mask.
+    """
+    size = attention_chunk(config, layer)
+    for name, value in (("sliding_window", sliding_window), ("attention_chunk_size", size)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise UnsupportedError(f"layer {layer} attends with {name}={value!r}, expected a number of positions")
+    if size is not None and sliding_window is not None:
+        raise UnsupportedError(
+            f"layer {layer} attends within a chunk (attention_chunk_size = {size}) and passes "
+            f"sliding_window={sliding_window!r} to its attention: sscc compiles one or the other"
+        )
+    window = Span(sliding_window or 0) if size is None else Span(size, size)
     limit = _context.get()
-    return 0 if limit is not None and window >= limit else window
+    return window if limit is None else window.inside(limit)
 
 
 def no_mask(*args: Any, **keywords: Any) -> None:

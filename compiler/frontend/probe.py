@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Container
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-import transformers
 from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.frontend.construction import build_model, canonical_names, set_attention
-from sscc.compiler.frontend.eager import Forward, make_golden, plain_forward
+from sscc.compiler.frontend.construction import set_attention
+from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
+from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
+from sscc.compiler.frontend.headless import Headed, around
+from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
+from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
-from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
-from sscc.runtime.quantization import round_trip
 from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
@@ -35,64 +35,12 @@ PROBE_SEED = 0
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, window: int | None = None) -> torch.nn.Module:
-    """The untouched transformers model with the checkpoint's weights, calling our attention operator.
-
-    Weights that have `dtype` already stay memory-mapped.
-
-    Args:
-        window: that sliding windows are cut down to; None leaves them.
-    """
-    assert checkpoint.config is not None
-    config = checkpoint.config
-    if window is not None and getattr(config, "sliding_window", None) is not None:
-        config = copy.deepcopy(config)
-        config.sliding_window = min(config.sliding_window, window)
-    model = build_model(config, dtype)
-    held = checkpoint.names()
-    names = sorted(set(canonical_names(model).values()) & held.keys())
-    state = {name: checkpoint.tensor(name).to(dtype) for name in names}
-    model.load_state_dict(state, strict=False, assign=True)
-    if isinstance(model, transformers.PreTrainedModel):
-        model.tie_weights()
-    left = [name for name, parameter in model.named_parameters() if parameter.device.type == "meta"]
-    if left:
-        raise InputError(f"{checkpoint.path} lacks {len(left)} parameters, the first is {left[0]!r}")
-    return model.requires_grad_(False)
-
-
-def quantize_model(model: torch.nn.Module, layout: Layout, checkpoint: Checkpoint) -> None:
-    """Replaces the parameters that `layout` has quantised by what they stand for, in their own dtype. Those that the
-    checkpoint stores in the same format are that already.
-
-    An embedding whose rows are looked up keeps its own, also where the head, which is tied to it, is quantised.
-    """
-    encodings = {
-        source: Encoding.parse(stack.encoding)
-        for stack in layout.values()
-        if stack.encoding
-        for source in stack.sources
-        if not checkpoint.stores(source, Encoding.parse(stack.encoding))
-    }
-    plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
-    canonical = canonical_names(model)
-    names = {id(parameter): canonical[name] for name, parameter in model.named_parameters()}
-    replaced: dict[str, torch.nn.Parameter] = {}
-    for module in model.modules():
-        for slot, parameter in list(module.named_parameters(recurse=False)):
-            name = names[id(parameter)]
-            if name not in encodings or (name in plain and isinstance(module, torch.nn.Embedding)):
-                continue
-            if name not in replaced:
-                values = round_trip(parameter.detach().float().numpy(), encodings[name])
-                replaced[name] = torch.nn.Parameter(torch.from_numpy(values).to(parameter.dtype), requires_grad=False)
-            setattr(module, slot, replaced[name])
-
-
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
     """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
 
-    The text is longer than a sliding window, which is cut down for that.
+    The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
+
+    Of a text decoder that is a model without a head, the untouched model is the composite one on this text alone.
 
     A mask or a bias that got lost on the way shows where the same text runs through our attention operator. Positions
     that the model counts itself, and a state besides K and V, show where it then runs in pieces, as a compiled program
@@ -124,22 +72,27 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
         model = checkpoint.program.module()
         forward = plain_forward(model)
     else:
-        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1))
-        forward = _every_position(model)
-    with torch.no_grad(), context_limit(limit):
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
+        forward = model_forward(model, slice(None))
+    with torch.no_grad(), context_limit(limit), fixed_frequencies(model, ids.shape[1]):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()
         pieces = _in_pieces(forward, ids)
-        if checkpoint.program is None:
+    if checkpoint.program is None:
+        with torch.no_grad():
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
-            theirs = forward(ids, torch.arange(ids.shape[1])[None]).float()
-            difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
-            if difference:
-                return (
-                    "captured with sscc's attention, the model computes something else than untouched: over "
-                    f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
-                )
+            if isinstance(model, Headed):
+                whole_model = around(model)
+                theirs = _untouched(lambda ids, positions: whole_model(input_ids=ids, use_cache=False).logits, ids)
+            else:
+                theirs = _untouched(forward, ids)
+        difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
+        if difference:
+            return (
+                "captured with sscc's attention, the model computes something else than untouched: over "
+                f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
+            )
     difference = _difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
     if difference:
         return (
@@ -148,6 +101,17 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
             "state besides K and V"
         )
     return ""
+
+
+def _untouched(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of the untouched model. Raises UnsupportedError where transformers' own attention cannot run it."""
+    try:
+        return forward(ids, torch.arange(ids.shape[1])[None]).float()
+    except Exception as error:  # whatever torch or the class says of shapes that do not fit one another
+        raise UnsupportedError(
+            "transformers' own attention cannot run the model of this config, so there is nothing to compare it with: "
+            f"{type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _check_last_position(forward: Forward, limit: int) -> None:
@@ -159,16 +123,6 @@ def _check_last_position(forward: Forward, limit: int) -> None:
             f"--max-context {limit} exceeds the positions of the model, whose tables end before position {limit - 1}: "
             "lower --max-context"
         ) from error
-
-
-def _every_position(model: torch.nn.Module) -> Forward:
-    """A transformers model as a function of ids and positions: the logits of every token."""
-
-    def forward(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
-        return logits
-
-    return forward
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
@@ -186,7 +140,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
     rows: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def attend(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: int, softmax: Softmax
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> torch.Tensor:
         before = rows.get(layer)
         keys, values = (k, v) if before is None else (torch.cat([before[0], k], 2), torch.cat([before[1], v], 2))
@@ -211,7 +165,8 @@ def golden_for(
     layout: Layout,
     prompt_file: Path | None,
     tokens: int | None,
-    latent: Container[int] = (),
+    latent: Collection[int] = (),
+    sources: Mapping[int, int] = NO_SOURCES,
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
@@ -220,7 +175,7 @@ def golden_for(
             differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
-        latent: the layers that cache latent rows (`EagerSnapStream`).
+        latent: the layers that cache latent rows; sources: those that read the rows of others (`EagerSnapStream`).
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
@@ -235,12 +190,12 @@ def golden_for(
         prompt = _tokenize(checkpoint, prompt_file)
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
-        model = load_model(checkpoint, dtype)
-        quantize_model(model, layout, checkpoint)
+        model = load_model(checkpoint, dtype, layout=layout)
+        fix_frequencies(model, geometry.max_context)
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent)
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

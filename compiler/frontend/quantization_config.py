@@ -31,7 +31,7 @@ _HARMLESS: Mapping[str, str] = {
 """Fields that say what the tensors say as well, or how the weights were made or are multiplied elsewhere."""
 
 _VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    FP8: {"fmt": ("e4m3",)},
+    FP8: {"fmt": ("e4m3", "float8_e4m3fn")},  # DeepSeek's name, and MiniMax's for the same
     MXFP4: {},
     GPTQ: {"bits": (4, 8), "checkpoint_format": ("gptq", "gptq_v2"), "pack_dtype": ("int32",), "format": ("gptq",)},
     AWQ: {"bits": (4,), "version": ("gemm", "GEMM"), "zero_point": (True,), "format": ("gemm",), "backend": ("gemm",)},

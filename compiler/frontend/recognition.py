@@ -5,16 +5,29 @@ calls is looked at, and where these follow one another the last one is replaced 
 keys, values and the scale that were seen. It is the same when the model is exported and when it is run, so that the
 probe compares what is compiled with the untouched model.
 
-Only these steps are known: numbers that scale, conversions of type and shape, dropout that does nothing, and the mask
-that transformers makes, in whose place the model gets none, or zeros. A score that anything else is done to (a bias, a
-cap, a mask of the model's own) is attention no longer, and the model is refused because it calls no operator.
+Only these steps are known: numbers that scale, conversions of type and shape, dropout that does nothing, masks, and a
+bias that grows with the position of the key. Masks and biases must be values that the model computes from numbers of
+its own (`known_values`): the mask that transformers makes, in whose place the model gets none, or zeros; one of the
+model's own, which must be causal, within a window or not; and ALiBi (arXiv 2108.12409). What these are does not show in
+a decode step of one token, so the model first runs once without any weights, over as many tokens as its masks have. A
+score that anything else is done to (another bias, a cap) is attention no longer, and the model is refused because it
+calls no operator.
+
+ALiBi adds `slope[h] * t` to the scores of head h at the key of position t; that it is relative to the query's position
+in the paper is a constant of each softmax. It is computed by columns that queries and keys get beyond their own:
+
+    q'[h] = [q[h] | slope[h] / scale]      k'[t] = [k[t] | t]      scale q'[h] . k'[t] = scale q[h] . k[t] + slope[h] t
+
+so that nothing behind the capture knows of it, and a cache keeps rows of a few numbers more. In bf16, which keeps 8
+bits, t is two columns, of its multiple of 256 and of the rest, and each slope two numbers that sum to it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,26 +35,150 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers.masking_utils import AttentionMaskInterface
 
-from sscc.compiler.frontend.operator import IMPLEMENTATION
+from sscc.compiler.frontend.known_values import KnownValues, for_real
+from sscc.compiler.frontend.operator import IMPLEMENTATION, bounded_window, stated_context
+from sscc.ir.errors import UnsupportedError
 
 WRITTEN_OUT = "sscc_written_out"
 """The attention implementation of models that add a mask without asking whether there is one: they get zeros."""
+IMPLEMENTATIONS = (IMPLEMENTATION, WRITTEN_OUT)
+"""With these a model calls our operator."""
+POSITION_COLUMNS = "attention_position_columns"
+"""The buffer [1, H, 1, columns] of a model with ALiBi: what queries get beyond their own numbers."""
 
 PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
-SHAPES = frozenset({"view", "reshape", "contiguous", "to", "float", "type", "type_as", "dropout"})
+SHAPES = frozenset({"view", "reshape", "contiguous"})
+CONVERSIONS = frozenset({"to", "float", "type", "type_as", "dropout"})
 DIVISIONS = frozenset({"div", "div_", "true_divide", "__truediv__", "__itruediv__"})
 MULTIPLICATIONS = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__"})
 SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+HEADS_OF_ALL = (None, None, slice(None), slice(None))
+HEADS_OF_EACH = (slice(None), None)
+"""How rows [s, D] of positions get dimensions for sequences and heads, and how rows [b, s, D] get them."""
+READINGS = frozenset({"__bool__", "__contains__", "__float__", "__int__", "item", "tolist"})
+FILLS = frozenset({"masked_fill", "masked_fill_"})
+
+MASKED = -1e4
+"""A score that is lowered to this or below, or by as much, is masked."""
+LINEAR = 1e-5
+"""How far a bias may be from a straight line, of its largest number."""
+DIGIT = 256
+"""What a column of positions counts to: bf16 has every whole number up to here."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a layer's attention is, beside its queries, keys and values.
+
+    Attributes:
+        scale: factor on the products.
+        window: how many positions a query sees, its own included; 0 where it sees all before it.
+        slopes: of each head, what its scores grow by from one key to the next; empty where they do not.
+    """
+
+    scale: float
+    window: int = 0
+    slopes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Scores:
-    """Queries [.., s, D] times keys [.., D, s], times a scale; with `weights` the softmax of it."""
+    """Queries [.., s, D] times keys [.., D, s], times a scale; with `weights` the softmax of it.
+
+    Attributes:
+        shape: [.., s, s].
+        bias: what is added to it, known numbers that broadcast to `shape`; None where nothing is.
+        seen: where it is not masked, of known bool; None where it nowhere is.
+        kept: where it is not written over. At the softmax that must be so wherever it is seen.
+    """
 
     queries: Tensor
     keys: Tensor
     scale: float
+    shape: tuple[int, ...]
+    bias: Tensor | None = None
+    seen: Tensor | None = None
+    kept: Tensor | None = None
     weights: bool = False
+
+    def times(self, number: float) -> _Scores:
+        """Multiplied by a number."""
+        return replace(self, scale=self.scale * number, bias=None if self.bias is None else self.bias * number)
+
+    def divided(self, number: float) -> _Scores:
+        """Divided by a number."""
+        return replace(self, scale=self.scale / number, bias=None if self.bias is None else self.bias / number)
+
+    def plus(self, added: Tensor) -> _Scores:
+        """With known numbers added, of which those at `MASKED` or below are a mask."""
+        masked = added <= MASKED
+        bias = torch.where(masked, 0, added)
+        if not bias.any():
+            return self.masked(masked)
+        return replace(self.masked(masked), bias=bias if self.bias is None else self.bias + bias)
+
+    def masked(self, where: Tensor) -> _Scores:
+        """With a mask, known bool."""
+        if not where.any():
+            return self
+        return replace(self, seen=~where if self.seen is None else self.seen & ~where)
+
+    def only(self, where: Tensor) -> _Scores:
+        """Written over elsewhere."""
+        if where.all():
+            return self
+        return replace(self, kept=where if self.kept is None else self.kept & where)
+
+    def reshaped(self, shape: tuple[int, ...]) -> _Scores | None:
+        """In another shape; None where masks and biases have none there."""
+        parts = [None if part is None else _reshaped(part, self.shape, shape) for part in (self.bias, self.seen)]
+        if self.kept is not None or (self.bias is None, self.seen is None) != (parts[0] is None, parts[1] is None):
+            return None
+        return replace(self, shape=shape, bias=parts[0], seen=parts[1])
+
+    def softmax(self) -> _Scores | None:
+        """The weights of it; None where what was written over is not masked."""
+        if self.kept is not None and (self.seen is None or (self.seen & ~self.kept).any()):
+            return None
+        return replace(self, weights=True, kept=None)
+
+    def form(self, batch: int) -> Form | None:
+        """What attention this is; None where its mask or its bias is another."""
+        window = 0 if self.seen is None else _band(self.seen)
+        slopes = () if self.bias is None else _slopes(self.bias, self.shape, batch)
+        return None if window is None or slopes is None else Form(self.scale, window, slopes)
+
+    def fits(self, form: Form, batch: int) -> bool:
+        """Whether mask and bias of these few tokens are those of a form that was seen in a longer run."""
+        if form.scale != self.scale or (self.bias is not None and not form.slopes):
+            return False
+        seen = None if self.seen is None else torch.broadcast_tensors(self.seen, band(self.shape, form.window))
+        if seen is not None and not torch.equal(*seen):
+            return False
+        if not form.slopes or self.bias is None:
+            return not form.slopes or self.shape[-1] == 1
+        line = torch.tensor(form.slopes)[:, None] * torch.arange(self.shape[-1])
+        rest = _per_head(self.bias, self.shape, batch) - line[:, None]
+        return bool((rest - rest[..., :1]).abs().max() <= LINEAR * max(1.0, line.abs().max().item()))
+
+
+@dataclass
+class Recognition:
+    """What is known of a model that writes attention out.
+
+    Attributes:
+        buffers: name -> value, of the model's own.
+        forms: layer -> its attention; None while that is looked for.
+        lost: layer -> the function after which its scores were scores no longer.
+        running: the recognisers that are active.
+        original: the model's own forward.
+    """
+
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    forms: dict[int, Form] | None = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    running: list[AttentionRecogniser] = field(default_factory=list)
+    original: Callable[..., Any] = lambda: None
 
 
 class AttentionRecogniser(TorchFunctionMode):
@@ -50,14 +187,32 @@ class AttentionRecogniser(TorchFunctionMode):
     Attributes:
         layer: the decoder layer that is running; None before the first.
         batch: sequences of the run.
+        observed: layer -> its attention, while forms are looked for.
     """
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, model: Any, recognition: Recognition, batch: int, positions: Tensor | None) -> None:
         super().__init__()
         self.layer: int | None = None
         self.batch = batch
-        self._zeros: dict[int, Tensor] = {}
+        self.observed: dict[int, Form] = {}
+        self._recognition = recognition
+        self._positions = positions
+        self._columns: Tensor | None = getattr(model, POSITION_COLUMNS, None)
+        self._key_columns: Tensor | None = None
+        self._known = KnownValues(getattr(model, "dtype", torch.float32))
+        buffers = dict(model.named_buffers()) if recognition.buffers else {}
+        for name, value in recognition.buffers.items():
+            self._known.give(buffers[name], value)
+        self._looked_up: dict[int, Tensor] = {}
         self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # the tensor too, or another one could get its id
+
+    def __enter__(self) -> AttentionRecogniser:
+        if self._columns is not None:
+            if self._positions is None:
+                raise UnsupportedError("a model with ALiBi must be given position_ids: its keys carry their positions")
+            self._key_columns = key_columns(self._positions, self._columns)
+        super().__enter__()
+        return self
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -69,52 +224,101 @@ class AttentionRecogniser(TorchFunctionMode):
             if weights is not None and weights.weights and self.layer is not None:
                 return self._attend(weights, args[1], func(*args, **keywords))
         if name == "__getitem__":
-            args = (args[0], _without_lists(args[1]))
+            index = _without_lists(args[1])
+            args = (args[0], HEADS_OF_EACH if id(args[0]) in self._looked_up and index == HEADS_OF_ALL else index)
+        binary = name in SUMS or name in MULTIPLICATIONS or name == "where"
+        before = [self._of(arg) for arg in (args if binary else args[:1])]
+        if name in READINGS and self._recognition.forms is None and self._known.of(args[0]) is not None:
+            with for_real():
+                return func(self._known.of(args[0]), *args[1:], **keywords)
         result = func(*args, **keywords)
-        if isinstance(result, Tensor):
-            scores = self._after(name, args, keywords)
+        if isinstance(result, Tensor) and not isinstance(result, torch.nn.Parameter):
+            with for_real():
+                scores = self._after(name, args, keywords, tuple(result.shape))
+            self._scores.pop(id(result), None)
             if scores is not None:
                 self._scores[id(result)] = result, scores
-            elif name == "zeros" or (name in (*SHAPES, "__getitem__") and id(args[0]) in self._zeros):
-                self._zeros[id(result)] = result
-            else:
-                self._forget(result)
+            elif self.layer is not None and any(before) and name not in ("__get__", "transpose"):
+                self._recognition.lost.setdefault(self.layer, name)
         elif name == "__setitem__":
-            self._forget(args[0])
+            self._scores.pop(id(args[0]), None)
+        self._known.follow(func, args, keywords, result)
         return result
 
-    def _forget(self, written: Tensor) -> None:
-        """What is known of a tensor, which a function has made or written over, holds no longer."""
-        self._scores.pop(id(written), None)
-        self._zeros.pop(id(written), None)
+    def look_up(self, rows: Tensor) -> None:
+        """Notes rows [b, s, D] that were looked up by position, of which the model believes that they are [s, D]."""
+        self._looked_up[id(rows)] = rows
+
+    def know(self, tensor: Tensor, value: Tensor) -> None:
+        """States the numbers of a tensor."""
+        self._known.give(tensor, value)
 
     def _of(self, value: Any) -> _Scores | None:
         return self._scores.get(id(value), (None, None))[1]
 
-    def _after(self, name: str, args: Any, keywords: dict[str, Any]) -> _Scores | None:
-        """What a function makes of scores; None where they are scores no longer."""
+    def _after(self, name: str, args: Any, keywords: dict[str, Any], shape: tuple[int, ...]) -> _Scores | None:
+        """What a function makes of scores, of this shape; None where they are scores no longer."""
         if name in PRODUCTS and len(args) == 2:
             return self._product(*args)
-        if name == "baddbmm" and len(args) == 3 and (id(args[0]) in self._zeros or keywords.get("beta") == 0):
-            scores = self._product(args[1], args[2])
-            return None if scores is None else replace(scores, scale=float(keywords.get("alpha", 1)))
-        before = self._of(args[0]) if args else None
+        if name == "baddbmm":
+            return self._sum_with_product(*args, **keywords)
+        before, other = self._of(args[0]) if args else None, args[1] if len(args) > 1 else None
+        if name == "where" and len(args) == 3:
+            return self._chosen(*args)
+        if before is None and (name in SUMS or name in MULTIPLICATIONS):
+            before, other = self._of(other), args[0]
         if before is None:
             return None
         if name == "softmax":
-            dim = args[1] if len(args) > 1 else keywords.get("dim")
-            last = dim in (-1, before.queries.dim() - 1)
-            return replace(before, weights=True) if last and not before.weights else None
+            dim = other if other is not None else keywords.get("dim")
+            return before.softmax() if dim in (-1, len(shape) - 1) and not before.weights else None
         if name in SHAPES:
+            return before.reshaped(shape)
+        if name in CONVERSIONS:
             return None if name == "dropout" and keywords.get("training", True) else before
-        other = args[1] if len(args) == 2 else None
-        if name in SUMS and id(other) in self._zeros:
-            return before
-        if before.weights or not isinstance(other, (int, float)):
+        if name in FILLS:
+            return self._filled(before, other, args[2] if len(args) > 2 else keywords.get("value"))
+        value = self._known.of(other)
+        if name in SUMS and value is not None and "alpha" not in keywords:
+            return before.plus(value) if not before.weights or not value.any() else None
+        if name in MULTIPLICATIONS and value is not None and value.dim():
+            ones = value == 1
+            return before.only(ones) if not before.weights and bool((ones | (value == 0)).all()) else None
+        number = value.item() if value is not None and not value.dim() else other
+        if before.weights or not isinstance(number, (int, float)):
             return None
         if name in DIVISIONS:
-            return replace(before, scale=before.scale / other)
-        return replace(before, scale=before.scale * other) if name in MULTIPLICATIONS else None
+            return before.divided(number)
+        return before.times(number) if name in MULTIPLICATIONS else None
+
+    def _sum_with_product(
+        self, added: Any, batch1: Any, batch2: Any, beta: float = 1, alpha: float = 1, **other: Any
+    ) -> _Scores | None:
+        """Scores of ``beta * added + alpha * batch1 @ batch2``."""
+        value, scores = self._known.of(added), self._product(batch1, batch2)
+        if scores is None or other or (value is None and beta != 0):
+            return None
+        scores = replace(scores, scale=float(alpha))
+        return scores if beta == 0 or value is None else scores.plus(value * beta)
+
+    def _chosen(self, condition: Any, yes: Any, no: Any) -> _Scores | None:
+        """Scores where a known mask says so, and something else elsewhere."""
+        where = self._known.of(condition)
+        if where is None:
+            return None
+        scores = self._of(yes)
+        if scores is not None:
+            return self._filled(scores, condition, no, where=~where)
+        return self._filled(self._of(no), condition, yes)
+
+    def _filled(self, scores: _Scores | None, mask: Any, fill: Any, where: Tensor | None = None) -> _Scores | None:
+        """Scores that are a number wherever a known mask says so."""
+        where = self._known.of(mask) if where is None else where
+        value = self._known.of(fill) if isinstance(fill, Tensor) else fill
+        if scores is None or where is None or value is None or where.dtype != torch.bool:
+            return None
+        low = bool((torch.as_tensor(value) <= MASKED).all())
+        return scores.masked(where) if low and not scores.weights else None
 
     @staticmethod
     def _product(queries: Any, keys: Any) -> _Scores | None:
@@ -122,34 +326,52 @@ class AttentionRecogniser(TorchFunctionMode):
         if not isinstance(queries, Tensor) or not isinstance(keys, Tensor) or queries.dim() not in (3, 4):
             return None
         square = queries.dim() == keys.dim() and queries.shape[-2] == keys.shape[-1]
-        return _Scores(queries, keys, 1.0) if square else None
+        return _Scores(queries, keys, 1.0, (*queries.shape[:-1], keys.shape[-1])) if square else None
 
     def _attend(self, scores: _Scores, values: Tensor, product: Tensor) -> Tensor:
-        """What attention gives in place of the product of its weights and values."""
-        heads = [self._per_head(tensor).to(values.dtype) for tensor in (scores.queries, scores.keys.transpose(-1, -2))]
-        out: Tensor = torch.ops.sscc.attention(*heads, self._per_head(values), self.layer, scores.scale, 0)
+        """What attention gives in place of the product of its weights and values, which it remains where it is none
+        that is known."""
+        assert self.layer is not None
+        forms = self._recognition.forms
+        with for_real():
+            if forms is None:
+                form = scores.form(self.batch)
+                if form is not None:
+                    self.observed[self.layer] = form
+                return product
+            form = forms.get(self.layer)
+            if form is None and scores.bias is None and scores.seen is None:
+                form = Form(scores.scale)
+            if form is None or not scores.fits(form, self.batch):
+                self._recognition.lost.setdefault(self.layer, "softmax")
+                return product
+        q, k = (self._split(tensor).to(values.dtype) for tensor in (scores.queries, scores.keys.transpose(-1, -2)))
+        if form.slopes:
+            assert self._columns is not None
+            assert self._key_columns is not None
+            q = torch.cat([q, self._columns.to(q.dtype).expand(*q.shape[:-1], -1)], -1)
+            k = torch.cat([k, self._key_columns.to(k.dtype).expand(*k.shape[:-1], -1)], -1)
+        settings = (self.layer, form.scale, bounded_window(self.layer, form.window or None, None).size)
+        out: Tensor = torch.ops.sscc.attention(q, k, self._split(values), *settings)
         return out.reshape(product.shape).to(product.dtype)
 
-    def _per_head(self, x: Tensor) -> Tensor:
+    def _split(self, x: Tensor) -> Tensor:
         """[b * H, s, D], or what is [b, H, s, D] already, as this."""
         return x.reshape(self.batch, -1, *x.shape[1:]) if x.dim() == 3 else x
 
 
 def recognise_attention(model: Any) -> None:
     """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
-    implementation is one of ours."""
-    running: list[AttentionRecogniser] = []
-    original = model.forward
+    implementation is one of ours. `observe_attention` tells which masks and biases it has; until then it has none."""
+    recognition = model.attention_recognition = Recognition(original=model.forward)
+    running = recognition.running
 
-    @functools.wraps(original)
-    def forward(*args: Any, **keywords: Any) -> Any:
-        if model.config._attn_implementation not in (IMPLEMENTATION, WRITTEN_OUT):
-            return original(*args, **keywords)
-        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
-        running.append(AttentionRecogniser(ids.shape[0]))
+    @contextmanager
+    def recognising(ids: Tensor, positions: Tensor | None) -> Iterator[None]:
+        running.append(AttentionRecogniser(model, recognition, ids.shape[0], positions))
         try:
             with running[-1]:
-                return original(*args, **keywords)
+                yield
         finally:
             running.pop()
 
@@ -163,7 +385,176 @@ def recognise_attention(model: Any) -> None:
     for stack in _stacks(model):
         for layer, module in enumerate(stack):
             module.register_forward_pre_hook(enter(layer))
+    run_within(model, recognising)
+
+
+def run_within(model: Any, context: Callable[[Tensor, Tensor | None], AbstractContextManager[Any]]) -> None:
+    """Lets a model of transformers run within what `context` makes of its ids [b, s] and positions, as long as its
+    attention implementation is one of ours: so that set to another one, it is what transformers has."""
+    original = model.forward
+
+    @functools.wraps(original)
+    def forward(*args: Any, **keywords: Any) -> Any:
+        if model.config._attn_implementation not in IMPLEMENTATIONS:
+            return original(*args, **keywords)
+        ids = keywords["input_ids"] if "input_ids" in keywords else args[0]
+        with context(ids, keywords.get("position_ids")):
+            return original(*args, **keywords)
+
     model.forward = forward
+
+
+def observe_attention(model: Any, tokens: int) -> bool:
+    """Finds out which masks and biases a model has, whose buffers have their values: it runs without any other numbers
+    over `tokens` tokens.
+
+    Returns:
+        Whether it runs so. If not, only attention without masks and biases of the model's own is known.
+    """
+    recognition: Recognition = model.attention_recognition
+    recognition.buffers = {n: b.detach() for n, b in model.named_buffers() if b.device.type != "meta"}
+    recognition.forms, recognition.lost = None, {}
+    forward = model.forward
+    model.forward = functools.partial(_observe, model, recognition, tokens)
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    try:
+        with torch.no_grad():
+            torch.func.functional_call(model, {name: tensor.to("meta") for name, tensor in tensors}, ())
+    except Exception:  # a class may ask for numbers that nobody has, or for a mask where it gets none
+        recognition.forms = {}
+        return False
+    finally:
+        model.forward = forward
+        recognition.running.clear()
+    _add_position_columns(model, recognition.forms or {})
+    return True
+
+
+def _observe(model: Any, recognition: Recognition, tokens: int) -> None:
+    """Runs a model of which all tensors are on the meta device, and notes the form of each layer."""
+    ids, positions = (torch.empty(1, tokens, dtype=torch.int64, device="meta") for _ in range(2))
+    recogniser = AttentionRecogniser(model, recognition, 1, positions)
+    # What a model asks of the numbers that it is given (whether one is padding, say) has an answer.
+    recogniser.know(ids, torch.ones(ids.shape, dtype=torch.int64))
+    recogniser.know(positions, torch.arange(tokens)[None])
+    recognition.running.append(recogniser)
+    with recogniser:
+        recognition.original(input_ids=ids, position_ids=positions, use_cache=False)
+    recognition.forms = recogniser.observed
+
+
+def note_looked_up(model: Any, rows: Tensor) -> None:
+    """Tells the recogniser that is active of rows [b, s, D] that a module of the model has looked up by position."""
+    recognition: Recognition | None = getattr(model, "attention_recognition", None)
+    if recognition is not None and recognition.running:
+        recognition.running[-1].look_up(rows)
+
+
+def position_biases(model: Any) -> bool:
+    """Whether a model has ALiBi: its rows of K hold positions, which must keep every bit."""
+    return hasattr(model, POSITION_COLUMNS)
+
+
+def lost_scores(model: Any) -> Iterator[str]:
+    """What became of attention that was almost recognised, in words, of the first such layer."""
+    recognition: Recognition | None = getattr(model, "attention_recognition", None)
+    if recognition is not None and recognition.lost:
+        layer, name = min(recognition.lost.items())
+        yield f"the scores of layer {layer} go through {name.strip('_')} with what is no scale, causal mask or ALiBi"
+
+
+def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
+    """What keys at `positions` [b, s] get beyond their own numbers: [b, 1, s, columns], exact in the dtype of the
+    queries' `columns`.
+
+    Raises:
+        UnsupportedError: the context is longer than its columns can count.
+    """
+    count = columns.shape[-1]
+    if count == 1:
+        return positions.to(columns.dtype)[:, None, :, None]
+    limit = stated_context()
+    if limit is not None and limit > DIGIT * DIGIT:
+        raise UnsupportedError(
+            f"ALiBi over {limit} positions in {str(columns.dtype).removeprefix('torch.')}, which can tell only "
+            f"{DIGIT * DIGIT} apart: lower --max-context, or --dtype f32"
+        )
+    numbers = positions.float()
+    high = torch.floor(numbers / DIGIT)
+    digits = torch.stack([high, high, numbers - high * DIGIT, numbers - high * DIGIT], -1)
+    return digits.to(columns.dtype)[:, None]
+
+
+def query_columns(form: Form, dtype: torch.dtype) -> Tensor:
+    """What queries get beyond their own numbers: [1, H, 1, columns], of which `key_columns` are the factors."""
+    exact = torch.tensor(form.slopes, dtype=torch.float64) / form.scale
+    if dtype in (torch.float32, torch.float64):
+        return exact.to(dtype)[None, :, None, None]
+    columns = []
+    for weight in (DIGIT, 1):
+        first = (exact * weight).to(dtype)
+        columns += [first, (exact * weight - first.double()).to(dtype)]
+    return torch.stack(columns, -1)[None, :, None]
+
+
+def _add_position_columns(model: Any, forms: dict[int, Form]) -> None:
+    """Gives a model the buffer `POSITION_COLUMNS`, where its layers have one ALiBi in common; where they have several,
+    these layers stay unknown."""
+    biased = {form for form in forms.values() if form.slopes}
+    if not biased:
+        return
+    if len({(form.scale, form.slopes) for form in biased}) > 1:
+        for layer in [layer for layer, form in forms.items() if form.slopes]:
+            del forms[layer]
+        return
+    columns = query_columns(next(iter(biased)), getattr(model, "dtype", torch.float32))
+    model.register_buffer(POSITION_COLUMNS, columns, persistent=False)
+
+
+def band(shape: tuple[int, ...], window: int) -> Tensor:
+    """Which keys [s, s] each query of the first s positions sees, within a window (0: none)."""
+    length = shape[-1]
+    ahead = torch.arange(length) - torch.arange(length)[:, None]
+    return (ahead <= 0) & (ahead > -window) if window else ahead <= 0
+
+
+def _band(seen: Tensor) -> int | None:
+    """The window of a causal mask [.., s, s], 0 where it has none; None where it is another mask."""
+    length = seen.shape[-1]
+    if seen.dim() < 2 or seen.shape[-2] != length:
+        return None
+    window = int(seen.reshape(-1, length, length)[0, -1].sum()) % length
+    return window if torch.equal(*torch.broadcast_tensors(seen, band((length,), window))) else None
+
+
+def _per_head(bias: Tensor, shape: tuple[int, ...], batch: int) -> Tensor:
+    """A bias of scores [b, H, s, s] or [b * H, s, s] as [H, s or 1, s] of the first sequence."""
+    bias = bias.reshape(*[1] * (len(shape) - bias.dim()), *bias.shape)
+    bias = bias.expand(*shape[:-2], *bias.shape[-2:])
+    bias = bias[..., -1:, :] if bias.shape[-2] == 1 else bias
+    return bias.reshape(batch, -1, *bias.shape[-2:])[0].expand(-1, -1, shape[-1]).float()
+
+
+def _slopes(bias: Tensor, shape: tuple[int, ...], batch: int) -> tuple[float, ...] | None:
+    """What the bias of each head grows by from one key to the next; None where it is no straight line of one slope per
+    head, whatever the query."""
+    length = shape[-1]
+    lines = _per_head(bias, shape, batch).double()
+    slopes = (lines[:, -1, -1] - lines[:, -1, 0]) / max(length - 1, 1)
+    rest = lines - (slopes[:, None] * torch.arange(length))[:, None]
+    straight = (rest - rest[..., :1]).abs().max() <= LINEAR * lines.abs().max().clamp(min=1)
+    return tuple(slopes.float().tolist()) if length > 1 and bool(straight) else None
+
+
+def _reshaped(part: Tensor, before: tuple[int, ...], after: tuple[int, ...]) -> Tensor | None:
+    """Known numbers that broadcast to one shape, as numbers that broadcast to another; None where rows and columns of
+    these are others."""
+    if before[-2:] != after[-2:]:
+        return None
+    if part.dim() <= 2 or part.numel() == part.shape[-1] * part.shape[-2]:
+        return part.reshape(part.shape[-2:])
+    inner = part.shape[-2:]
+    return part.expand(*before[:-2], *inner).reshape(*after[:-2], *inner)
 
 
 def _stacks(module: torch.nn.Module) -> list[torch.nn.ModuleList]:

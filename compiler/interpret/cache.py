@@ -21,12 +21,13 @@ from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
 
 Segment = Mapping[str, Tensor]
-"""Rows that attention is over: `key` and `value` [B, Hkv, T, D], `valid` [B, R] and perhaps an `index` [B, Hkv, R]."""
+"""Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], perhaps an `index` [B, Hkv, R], and perhaps
+`value` [B, Hkv, T, Dv], which else are the first numbers of keys."""
 Operands = Mapping[str, Tensor]
 """Of an operation, by their names."""
 Result = TypeVar("Result")
@@ -55,6 +56,8 @@ def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) 
     """Which rows the query at `position` [B] may see: [B, R] i1."""
     row = torch.arange(g.budget)
     filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
+    if g.window_stride:
+        filled = filled.minimum(position.remainder(g.window_stride)[:, None] + 1)
     picked = torch.clamp(prompt_len - g.sink_recent, 0, g.topk)[:, None]
     selected = (row >= g.sink_recent) & (row < g.sink_recent + picked)
     return ((row < filled) | selected) & active[:, None]
@@ -138,15 +141,17 @@ def attention(
 
 
 def cached_attention(
-    query: Tensor, segments: Sequence[Segment], scoring: Scoring, types: Types, row_format: RowFormat = INT8
+    query: Tensor, segments: Sequence[Segment], width: int, scoring: Scoring, types: Types, row_format: RowFormat = INT8
 ) -> Tensor:
-    """[B, H, 1, Dv]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
+    """[B, H, 1, width]: each slot's query over the rows of segments that are valid; zeros where none is. Rows of i8 are
     encoded in `row_format`."""
-    out = query.new_zeros(*query.shape[:3], decoded(segments[0]["value"][:, :, :0], row_format).shape[3])
+    out = query.new_zeros(*query.shape[:3], width)
     for slot in range(query.shape[0]):
         if any(segment["valid"][slot].any() for segment in segments):
-            sides = ([rows_of(segment, side, slot) for segment in segments] for side in ("key", "value"))
-            k, v = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
+            names = [name for name in ("key", "value") if name in segments[0]]
+            sides = ([rows_of(segment, side, slot) for segment in segments] for side in names)
+            k, *values = (decoded(torch.cat(rows, 1), row_format) for rows in sides)
+            v = values[0] if values else k[..., :width]
             out[slot], _ = attention(query[slot], k, v, scoring, None, types)
     return out
 
@@ -158,16 +163,16 @@ def rows_of(segment: Segment, side: str, slot: int) -> Tensor:
 
 
 def causal_attention(
-    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: int, types: Types,
+    query: Tensor, key: Tensor, value: Tensor, start: int, scoring: Scoring, window: Span, types: Types,
     row_format: RowFormat = INT8,
 ) -> tuple[Tensor, Tensor]:
-    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees the last
-    `window` unless that is 0, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
+    """Attention [1, H, C, Dv], the query at position start + i over rows 0 .. start + i, of which it sees those of
+    `window`, and its log-sum-exp. Rows of i8 are encoded in `row_format`."""
     end = _check_chunk(start, query.shape[2], key.shape[2])
     row, position = torch.arange(end)[None, :], torch.arange(start, end)[:, None]
     hidden = row > position
     if window:
-        hidden |= row <= position - window
+        hidden |= row < torch.tensor([[window.first(p)] for p in range(start, end)])
     k, v = (decoded(rows[0, :, :end], row_format) for rows in (key, value))
     out, sums = attention(query[0], k, v, scoring, hidden, types)
     return out[None], sums[None]
@@ -349,7 +354,7 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: 
 def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
     """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
     assert g.fetch is not None
-    after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident"))
+    after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident") if name in x)
     resident, places, *rows = after
     scoring = scoring.with_sinks(x)
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
@@ -360,8 +365,8 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
             step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
             resident[slot, head], places[slot, head] = map(torch.from_numpy, (step.resident, step.places))
             for place, at in step.rows:
-                for near, store in zip(rows, (x["k_store"], x["v_store"]), strict=True):
-                    near[slot, head, place] = store[slot, head, at]
+                for near, store in zip(rows, ("k_store", "v_store"), strict=False):
+                    near[slot, head, place] = x[store][slot, head, at]
     return after
 
 
@@ -401,9 +406,10 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
+    width = op.results[0].type.shape[3]
     return _named(
         op,
-        lambda x: cached_attention(x["query"], _segments(members, x), scoring.with_sinks(x), types, row_format),
+        lambda x: cached_attention(x["query"], _segments(members, x), width, scoring.with_sinks(x), types, row_format),
     )
 
 
@@ -412,7 +418,7 @@ def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     return _named(
         op,
         lambda x: causal_attention(
-            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.window, types, _format(g)
+            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.sees, types, _format(g)
         ),
     )
 
@@ -462,12 +468,10 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         if g.encoded:
             new = {side: encoded(item, g.row_format) for side, item in new.items()}
         cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
-        if "value" not in cache:
-            cache["value"] = cache["key"][..., :width]
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
         caches = {"key": "k_cache", "value": "v_cache"}
         return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
@@ -482,7 +486,30 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
         if g.encodes_prompts:
             key, value = encoded(key, g.row_format), encoded(value, g.row_format)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
-        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.window, types, _format(g)), k, v
+        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, _format(g)), k, v
+
+    return _named(op, chunk)
+
+
+def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types) -> tuple[Tensor, Tensor]:
+    """Keys [H, T, D] and values [H, T, Dv] that heads make of latent rows [T, L]; k_up [H, N, P], v_up [H, Dv, P]."""
+    wide = types.sums(k_up.dtype)
+    latent, shared = rows.to(wide)[:, : k_up.shape[2]], rows.to(wide)[:, k_up.shape[2] :]
+    own, values = (torch.einsum("tp,hnp->htn", latent, up.to(wide)) for up in (k_up, v_up))
+    columns = shared.expand(own.shape[0], *shared.shape).tensor_split([first], 2)
+    return torch.cat([columns[0], own, columns[1]], 2), values
+
+
+def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
+    scoring, g, types = Scoring.of(op), geometry_of(op), b.types
+    first = int(op.attributes["first"].value)
+
+    def chunk(x: Operands) -> tuple[Tensor, ...]:
+        start, new, dtype = int(x["start"]), x["new_latent"], x["query"].dtype
+        rows = appended(x["latent_scratch"], encoded(new, g.row_format) if g.encodes_prompts else new, start)
+        numbers = decoded(rows[0, 0], _format(g))
+        k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
+        return *causal_attention(x["query"], k, v, start, scoring, g.sees, types), rows
 
     return _named(op, chunk)
 
@@ -518,16 +545,18 @@ def _fetch(op: ir.Operation, b: Builder) -> Several:
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    exact = g.landmark_bits == PLAIN_BITS
+    exact, width = g.landmark_bits == PLAIN_BITS, op.results[0].type.shape[3]
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
-        position, active, key, value = x["position"], x["active"], x["new_key"], x["new_value"]
+        position, active, key = x["position"], x["active"], x["new_key"]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
+        new_rows = {side: x[f"new_{side}"] for side in ("key", "value") if f"new_{side}" in x}
         if g.encoded:
-            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
-        ring = {"key": updated(x["key"], key, row, active), "value": updated(x["value"], value, row, active)}
-        new = {"k_store": key, "v_store": value, **dict(zip(("codes", "scales"), landmark, strict=False))}
+            new_rows = {side: encoded(item, g.row_format) for side, item in new_rows.items()}
+        ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}
+        new = dict(zip(("k_store", "v_store"), new_rows.values(), strict=False))
+        new |= dict(zip(("codes", "scales"), landmark, strict=False))
         stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
             scores = key_scores(x["query"], x["codes"], position, active, scoring, g, types)
@@ -535,17 +564,17 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
         if g.fetch is None:
-            chosen = {"key": stored["k_store"], "value": stored["v_store"]}
+            chosen = dict(zip(new_rows, stored.values(), strict=False))
             index = choose(x["query"], ring["key"], scores, position, active, scoring.with_sinks(x), g, types)
             chosen["index"] = index
         else:
             near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scoring, g, types)
-            chosen = dict(zip(("index", "key", "value"), near[1:], strict=True))
+            chosen = dict(zip(("index", "key", "value"), near[1:], strict=False))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
-        out = cached_attention(x["query"], seen, scoring.with_sinks(x), types, _format(g))
-        caches = updated(x["k_cache"], key, row, active), updated(x["v_cache"], value, row, active)
-        return out, *caches, *stored.values(), *near
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
+        caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)
+        return out, *(updated(x[name], item, row, active) for name, item in caches), *stored.values(), *near
 
     return _named(op, attend)
 
@@ -570,4 +599,5 @@ HANDLERS: dict[str, Handler] = {
     "kv.fetch": several(_fetch),
     "kv.query_attention": several(_query_attention),
     "kv.chunk_attention": several(_chunk_attention),
+    "kv.latent_chunk_attention": several(_latent_chunk_attention),
 }

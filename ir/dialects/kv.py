@@ -34,7 +34,7 @@ from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
 
@@ -134,9 +134,9 @@ def inherit(op: Any, source: ir.Operation) -> None:
             op.operation.attributes[name] = source.attributes[name]
 
 
-def window_of(attention: ir.Operation) -> int:
-    """The window of a `kv.self_attention`; 0 where it sees every position."""
-    return int(optional_of(attention, "window") or 0)
+def window_of(attention: ir.Operation) -> Span:
+    """Which positions an attention as captured sees."""
+    return Span(int(optional_of(attention, "window") or 0), int(optional_of(attention, "window_stride") or 1))
 
 
 class Checked(Kv.Operation):
@@ -184,29 +184,28 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
+        if "P" in sizes and (misfit := operations.latent_misfit(sizes, int(op.operation.attributes["first"].value))):
+            raise SignatureMismatch(misfit)
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
             raise SignatureMismatch(f"{sizes['H']} query heads are not a multiple of {sizes['Hkv']} KV heads")
         if "start" in spec.numbers and "T" in sizes and sizes["T"] % sizes["C"]:
             raise SignatureMismatch(f"{sizes['T']} scratch rows are not a multiple of the chunk of {sizes['C']}")
-        if cls.OPERATION_NAME == "kv.decode_attention":
-            _check_sides(spec, sizes, geometry)
+        _check_sides(spec, sizes)
         chosen = geometry.topk if "topk" in spec.attributes else 0
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
 
 
-def _check_sides(spec: OpSpec, sizes: Mapping[str, int], geometry: Geometry) -> None:
-    """A decode step has K and V, or rows of which V are the first numbers."""
-    there = {name in spec.operands for name in ("new_value", "value", "v_cache")}
-    if len(there) > 1:
-        raise SignatureMismatch("has some of new_value, value and v_cache: it has all or none")
-    if there == {False} and (sizes["Dv"] > sizes["D"] or geometry.encoded or spec.members):
-        raise SignatureMismatch(
-            f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of its rows, which are not "
-            "encoded and alone"
-        )
+def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
+    """An operation has values, or they are the first numbers of its keys."""
+    try:
+        has_values = spec.has_values(spec.operands)
+    except ValueError as error:
+        raise SignatureMismatch(str(error)) from None
+    if not has_values and sizes.get("Dv", 0) > sizes["D"]:
+        raise SignatureMismatch(f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of keys")
 
 
 _PERHAPS = ext.Operand[ir.RankedTensorType] | None
@@ -255,6 +254,7 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 SelfAttention = _operation(operations.SelfAttention)
 LatentAttention = _operation(operations.LatentAttention)
+SharedAttention = _operation(operations.SharedAttention)
 Row = _operation(operations.Row)
 Update = _operation(operations.UpdateRows)
 QuantizeRows = _operation(operations.QuantizeRows)
@@ -276,6 +276,7 @@ TopK = _operation(operations.TopK)
 DecodeAttention = _operation(operations.DecodeAttention)
 QueryAttention = _operation(operations.QueryAttention)
 ChunkAttention = _operation(operations.ChunkAttention)
+LatentChunkAttention = _operation(operations.LatentChunkAttention)
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""
@@ -362,7 +363,7 @@ def shares_part(op: ir.Operation, reader: ir.Operation) -> bool:
     ours, theirs, operands = spec_of_op(op), spec_of_op(reader), operands_of(reader)
     parts = {op.results[ours.results.index(n)]: o.writes for n, o in ours.operands.items() if o.mode == "part"}
     read = {value: theirs.operands[name].reads for name, value in operands.items() if value in op.results}
-    alike = all(operands.get(name) == operand_of(op, name) for name in ours.numbers)
+    alike = all(name in operands and operands[name] == operand_of(op, name) for name in ours.numbers)
     return alike and bool(read) and all(value in parts and parts[value] is count for value, count in read.items())
 
 

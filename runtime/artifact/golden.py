@@ -2,7 +2,8 @@
 
 A golden holds prompt and new tokens, and tensors in the order in which execution makes them::
 
-    k_cache.{i}, v_cache.{i}   [Hkv, R, D]   layer i's compressed cache of slot 0 after prefill; none of latent rows
+    k_cache.{i}, v_cache.{i}   [Hkv, R, D]   layer i's compressed cache of slot 0 after prefill; of latent rows
+                                             latent_cache.{i}, and so below
     selected.{i}               [Hkv, topk]   positions picked, -1 for padding (absent when topk = 0)
     k_store.{i}, v_store.{i}   [Hkv, n, D]   in its place where every step's query picks: the rows of the whole prompt
     prefill_logits             [V]

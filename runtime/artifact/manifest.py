@@ -186,18 +186,20 @@ def _geometry(data: dict[str, Any], where: str) -> Geometry:
 
 
 def _group_data(group: LayerGroup) -> dict[str, Any]:
-    return {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
+    data = {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
+    sharers = list(data.pop("sharers"))
+    return data | ({"sharers": sharers} if sharers else {})
 
 
 def _plan(entries: list[Any], geometry: Geometry) -> CachePlan:
     groups = tuple(_group(entry, f"groups[{index}].") for index, entry in enumerate(entries))
-    layers = sum(len(group.layers) for group in groups)
+    layers = sum(len(group.layers) + len(group.sharers) for group in groups)
     if not layers or any(group.geometry.max_context != geometry.max_context for group in groups):
         raise InputError("the manifest is malformed: groups has no layers, or their max_context is not the geometry's")
     if len({group.name for group in groups}) < len(groups):
         raise InputError("the manifest is malformed: two groups have one name")
     try:
-        check_layers([group.layers for group in groups], layers)
+        check_layers([(group.layers, group.sharers) for group in groups], layers)
     except ValueError as error:
         raise InputError(f"the manifest is malformed: {quoted(error)}") from None
     return CachePlan(groups)
@@ -227,6 +229,7 @@ def _group(data: Any, where: str) -> LayerGroup:
         heads=heads,
         kv_heads=kv_heads,
         streams=tuple(streams),
+        sharers=_integers(_take(data, "sharers", list, where), f"{where}sharers", 0) if "sharers" in data else (),
     )
 
 

@@ -81,10 +81,14 @@ class Signature:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of K and V, and of landmarks, that a decode step reads of one sequence whose rows are all in use."""
-        rows = sum(self.row_bytes(group) * sum(group.budgets) for group in self.plan)
+        """Bytes of K and V, and of landmarks, that a decode step reads of one sequence whose rows are all in use; rows
+        that layers share are read by each of them."""
+        return sum(self._seen_bytes(group) * group.readers for group in self.plan)
+
+    def _seen_bytes(self, group: LayerGroup) -> int:
+        """Bytes that the layers of a group may see of one sequence."""
         candidates = self.geometry.max_context - self.geometry.sink_recent
-        return rows + sum(self.landmark_bytes(group, candidates) for group in self.plan)
+        return self.row_bytes(group) * sum(group.budgets) + self.landmark_bytes(group, candidates)
 
     @property
     def held_bytes(self) -> int:
@@ -128,9 +132,11 @@ class Signature:
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
-        plain = f"{format_bytes(full)} uncompressed ({full / read:.1f}x)"
+        seen = sum(map(self._seen_bytes, self.plan))
+        plain = f"{format_bytes(full)} uncompressed ({full / seen:.1f}x)"
         if not self.geometry.indexed:
             reads = "" if self.held_bytes == read else f", of which a step reads {format_bytes(read)}"
+            reads = reads if read == seen else f", and a step reads {format_bytes(read)}, as layers share rows"
             return f"{format_bytes(self.held_bytes)} a sequence{reads}, {plain}"
         stores = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
         store = sum(self.row_bytes(group) * rows for group, rows in stores.items())
@@ -155,9 +161,12 @@ class Signature:
 def _in_words(group: LayerGroup, layers: int) -> str:
     g = group.geometry
     which = "all layers" if len(group.layers) == layers else f"{len(group.layers)} of {layers} layers"
+    if group.sharers:
+        which += f", whose rows {len(group.sharers)} others share"
     heads = group.heads_in_words("/")
     if g.window:
-        return f"{which}: {heads}, the last {g.window} rows (sliding window)"
+        what = f"the rows of a chunk of {g.window}" if g.sees.chunked else f"the last {g.window} rows (sliding window)"
+        return f"{which}: {heads}, {what}"
     if g.layer_topk:
         return (
             f"{which}: {heads}, {min(group.budgets)} to {max(group.budgets)} rows: sink {g.sink}, recent {g.recent}, "

@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.geometry import Span
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
@@ -47,6 +48,7 @@ from sscc.ir.schedule import (
     GatherRows,
     Landmarks,
     LandmarkScores,
+    LatentChunkAttention,
     MoreRows,
     ObservationScores,
     Observe,
@@ -320,7 +322,7 @@ def _softmax_ops(step: Any) -> int:
 
 
 def _cap_ops(step: Any) -> int:
-    return 0 if step.softcap is None else CAP_OPS
+    return 0 if getattr(step, "softcap", None) is None else CAP_OPS
 
 
 def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -> None:
@@ -405,23 +407,37 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     _choose_rows(meter, step)
     (batch, heads, _, _), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
     valid = meter.valid_rows(ring + step.topk)
-    for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
+    sides = [(step.k_cache, step.new_key, step.k_store), (step.v_cache, step.new_value, step.v_store)]
+    sides = sides if step.v_cache else sides[:1]
+    for cache, new, _ in sides:
         _convert(meter, cache, new, 1, ENCODE_OPS)
         _convert(meter, cache, new, valid, DECODE_OPS)
     _attend(meter, step, batch * heads * valid)
     if meter.staying and not step.fetch:
         chosen = min(step.topk, _candidates(meter, step, meter.shape(step.codes)[2]))
         rows = batch * kv_heads * round(meter.staying * chosen)
-        for store, cache in ((step.k_store, step.k_cache), (step.v_store, step.v_cache)):
+        for cache, _, store in sides:
             meter.read_nearer(store, cache, rows * meter.shape(store)[3])
 
 
-def _causal(meter: _Meter, step: CausalAttention | ChunkAttention) -> None:
+def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> None:
     start, (_, heads, chunk, _) = meter.scalar(step.start), meter.shape(step.query)
-    pairs = _triangle(start + chunk) - _triangle(start)
-    if step.window:  # a query at p sees min(p + 1, window) positions
-        pairs -= _triangle(max(start + chunk - step.window, 0)) - _triangle(max(start - step.window, 0))
+    end, window = start + chunk, _window(step)
+    pairs = _triangle(end) - _triangle(start)
+    if window.chunked:
+        pairs = _in_chunks(end, window.size) - _in_chunks(start, window.size)
+    elif window:  # a query at p sees min(p + 1, window) positions
+        pairs -= _triangle(max(end - window.size, 0)) - _triangle(max(start - window.size, 0))
     _attend(meter, step, heads * pairs)
+
+
+def _latent_chunk_attention(meter: _Meter, step: LatentChunkAttention) -> None:
+    """Attention, and the keys and values that heads make of every row that the chunk sees."""
+    _causal(meter, step)
+    for up in (step.k_up, step.v_up):
+        meter.flops(meter.dtype(step.query), 2 * prod(meter.shape(up)) * _seen(meter, step))
+    _convert(meter, step.latent_scratch, step.new_latent, meter.shape(step.new_latent)[2], ENCODE_OPS)
+    _convert(meter, step.latent_scratch, step.new_latent, _seen(meter, step), DECODE_OPS)
 
 
 def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
@@ -437,10 +453,20 @@ def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
         _convert(meter, rows, new, _seen(meter, step), DECODE_OPS)
 
 
-def _seen(meter: _Meter, step: CausalAttention | ChunkAttention) -> int:
+def _seen(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> int:
     """Rows of a prompt that the queries of a chunk attend to."""
-    start = meter.scalar(step.start)
-    return (min(start, step.window - 1) if step.window else start) + meter.shape(step.query)[2]
+    start, window = meter.scalar(step.start), _window(step)
+    return start - window.first(start) + meter.shape(step.query)[2]
+
+
+def _window(step: CausalAttention | ChunkAttention | LatentChunkAttention) -> Span:
+    """Which positions a query sees."""
+    return Span() if isinstance(step, LatentChunkAttention) else Span(step.window, step.window_stride or 1)
+
+
+def _in_chunks(n: int, size: int) -> int:
+    """The positions that the first `n` queries see together, each those of its chunk up to itself."""
+    return n // size * _triangle(size) + _triangle(n % size)
 
 
 def _triangle(n: int) -> int:
@@ -497,6 +523,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     GatherRows: _gather_rows,
     DecodeAttention: _decode_attention,
     ChunkAttention: _chunk_attention,
+    LatentChunkAttention: _latent_chunk_attention,
     Landmarks: _landmarks,
     LandmarkScores: _landmark_scores,
     ChooseRows: _choose_rows,

@@ -213,8 +213,6 @@ class _BodyProof:
         self._one_format({names[f]: sizes[dims[-1]] for f, (dtype, dims) in patterns.items() if dtype == "row"})
         if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":
             self._alike([step.source, step.out])
-        if isinstance(step, sch.DecodeAttention) and not step.value and self._place(step.key).dtype == "i8":
-            self._refuse("its values are the first numbers of its keys, which are encoded")
         self._apart(names, used)
         check_sizes(step, sizes, self._refuse)
         amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}

@@ -9,7 +9,8 @@ from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
-from sscc.ir.opspec import Sizes
+from sscc.ir.operations import latent_misfit
+from sscc.ir.opspec import Op, Sizes, spec_of_step
 
 Refuse = Callable[[str], None]
 
@@ -27,16 +28,21 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse("it attends to no segment")
     if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
         _check_ring(step, sizes, refuse)
-    if isinstance(step, sch.DecodeAttention):
-        _check_sides(step, sizes, refuse)
+    _check_sides(step, sizes, refuse)
     if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
         _check_landmarks(step, sizes, refuse)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
         refuse(f"it selects with sink {step.sink} and recent {step.recent}")
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
         refuse(f"it scores with recent {step.recent}")
+    if isinstance(step, sch.LatentChunkAttention) and (misfit := latent_misfit(sizes, step.first)):
+        refuse(f"its {misfit}")
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
         refuse(f"it attends within a window of {step.window} positions")
+    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
+        _check_stride(step.window_stride, step.window, 0, refuse)
+    if isinstance(step, sch.DecodeAttention):
+        _check_stride(step.window_stride, step.recent, step.sink, refuse)
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
     softcap = getattr(step, "softcap", None)
@@ -48,14 +54,23 @@ def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
         refuse(f"it pools with mode {step.mode!r} and width {step.width}")
 
 
-def _check_sides(step: sch.DecodeAttention, sizes: Sizes, refuse: Refuse) -> None:
-    """K and V are apart, or V are the first numbers of the rows, which are alone."""
-    there = {bool(name) for name in (step.new_value, step.value, step.v_cache)}
-    if len(there) > 1:
-        refuse("it has some of new_value, value and v_cache, it must have all or none")
-    if there == {False} and (sizes["Dv"] > sizes["D"] or step.segments):
-        rows = f"rows of {sizes['D']} numbers" + (", and segments" if step.segments else "")
-        refuse(f"its values are the first {sizes['Dv']} numbers of its keys, and it has {rows}")
+def _check_stride(stride: int | None, window: int, sink: int, refuse: Refuse) -> None:
+    """A window slides, or moves by all of itself, and is a ring alone: so what a query sees are its first rows."""
+    if stride is not None and (stride != window or window < 1 or sink):
+        behind = f" behind {sink} sinks" if sink else ""
+        refuse(f"its window of {window} positions{behind} moves in steps of {stride}")
+
+
+def _check_sides(step: Op, sizes: Sizes, refuse: Refuse) -> None:
+    """The step has the values of all its keys, or of none, whose first numbers they are then."""
+    spec = spec_of_step(step)
+    try:
+        has_values = spec.has_values(spec.regions(step))
+    except ValueError as error:
+        refuse(f"it {error}")
+    else:
+        if not has_values and sizes.get("Dv", 0) > sizes["D"]:
+            refuse(f"its values are the first {sizes['Dv']} numbers of its keys, which have {sizes['D']}")
 
 
 def _check_landmarks(
@@ -85,7 +100,7 @@ def _check_ring(
     if isinstance(step, sch.FetchRows) and step.fetch < 1:
         refuse(f"it fetches {step.fetch} rows")
     if isinstance(step, sch.QueryAttention):
-        near = {bool(name) for name in (step.resident, step.places, step.k_resident, step.v_resident)}
+        near = {bool(name) for name in (step.resident, step.places, step.k_resident)}
         if near != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
             refuse(f"it chooses {step.topk} rows and fetches {step.fetch}, of {sizes.get('K', 'no')} resident rows")
     if ring > rows:

@@ -45,6 +45,7 @@ class Streams:
 
     Attributes:
         contended: by end that writes, the slot from which on its places are always free.
+        neighbours: by stage, the stages that touch a buffer which it touches, itself among them.
     """
 
     def __init__(self, view: PipelineView, iterations: float, whole: int | None = None) -> None:
@@ -60,6 +61,8 @@ class Streams:
         self.writers = {b: [e for e in everything if e.buffer == b and e.writes] for b in view.buffers}
         self.readers = {b: [e for e in everything if e.buffer == b and not e.writes] for b in view.buffers}
         self.contended = {end: self._contended(end) for end in everything if end.writes}
+        touching = {b: {e.stage for e in (*self.writers[b], *self.readers[b])} for b in view.buffers}
+        self.neighbours = [set[int]().union(*(touching[end.buffer] for end in ends)) for ends in self.ends]
 
     def depth(self, buffer: str) -> int:
         return self.view.buffers[buffer].depth
@@ -118,6 +121,7 @@ class Simulation:
     def __init__(self, streams: Streams) -> None:
         self.streams = streams
         self.fired: list[float] = [0] * len(streams.stages)
+        self._may_fire = set(range(len(streams.stages)))
 
     def finished(self) -> bool:
         return self.fired == self.streams.firings
@@ -126,11 +130,16 @@ class Simulation:
         """One turn of every stage, in order; gives (stage, firings) for those that fire.
 
         Without an end in sight, a stage that feeds itself would never end its turn: it stops where it first waits.
-        Which firings can happen does not depend on their order.
+        Which firings can happen does not depend on their order. What stopped a stage stops it until a neighbour fires.
         """
         for stage in range(len(self.fired)):
-            while (count := self._turn(stage)) > 0:
+            while stage in self._may_fire:
+                count = self._turn(stage)
+                if count <= 0:
+                    self._may_fire.remove(stage)
+                    break
                 self.fired[stage] += count
+                self._may_fire |= self.streams.neighbours[stage]
                 yield stage, count
                 if self.streams.iterations == inf:
                     break

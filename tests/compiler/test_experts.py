@@ -8,49 +8,54 @@ from pathlib import Path
 import pytest
 import torch
 
+from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.eager import make_golden
+from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.cpu.weights import packed_weights
+from sscc.runtime.golden_replay import replay
 from sscc.runtime.session import Session
-from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, CompiledModel, Compiler, feed, greedy, random_tokens
-from tests.test_families import EXACT, eager_generate
+from tests.agreement import check_generation, check_levels
+from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, Compiler, feed, random_tokens
 from tests.torch_session import TorchSession
 
 NEW_TOKENS = 12
 WEIGHTS = {"int8:16": WeightFormat(8, 16), "int4:16:zero-point": WeightFormat(4, 16, True)}
 
 
-def native(program: CompiledModel) -> TorchSession:
-    return TorchSession(Session.from_artifact(program.artifact, interpreter="native"))
-
-
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_are_transformers_own(family: str, compiled: Compiler) -> None:
     """A prompt of two chunks, the second one partly padding."""
     program = compiled(family)
-    prompt = random_tokens(10)
-    tokens, logits = eager_generate(program.model, prompt, NEW_TOKENS)
-    for session in (program.session(), native(program)):
-        ours, our_logits = greedy(session, prompt, NEW_TOKENS)
-        assert (our_logits - logits).abs().max() < EXACT
-        assert ours == tokens
-    assert len(set(tokens)) > 4, "a model that repeats itself shows little: take another seed"
+    check_generation(program.model, (program.session(), program.native()), random_tokens(10), NEW_TOKENS)
 
 
 def test_every_level_agrees(compiled: Compiler) -> None:
-    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
-    programs = (compiled("experts-in-groups", opt_level=level) for level in (0, 1, 2))
-    zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
-    assert torch.equal(one, two)
-    assert (zero - two).norm() / two.norm() < 1e-5
+    check_levels("experts-in-groups", compiled)
+
+
+def test_the_model_of_goldens_has_the_biases_of_routers(compiled: Compiler) -> None:
+    """They are buffers that a checkpoint holds. Without them other experts would be chosen."""
+    program = compiled("experts-in-groups")
+    model = load_model(open_checkpoint(compiled.checkpoint("experts-in-groups")), torch.float32)
+    state = program.model.state_dict()
+    assert any(name.endswith("e_score_correction_bias") for name in state)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    prompt, tokens, tensors = make_golden(model, program.geometry, random_tokens(100), 2)
+    report = replay(program.native().session, Golden(tuple(prompt), tuple(tokens), to_arrays(tensors)))
+    report.require()
+    assert {"k_cache.2", "selected.2"} <= {check.name for check in report.checks}
 
 
 def test_company_changes_no_bit(compiled: Compiler) -> None:
     """Slots whose tokens go to the same experts share a block of rows."""
     program = compiled("experts-softmax")
-    session, alone = native(program), native(program)
+    session, alone = program.native(), program.native()
     prompts = [random_tokens(9, seed=seed) for seed in range(3)]
     for slot, prompt in enumerate(prompts):
         session.prefill(slot, prompt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,35 +14,25 @@ from transformers import AutoModelForCausalLM
 from sscc.compiler.cli import main
 from sscc.compiler.commands.inspect import described
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
-from tests.families import GEOMETRY, LATENT, CompiledModel, Compiler, feed, greedy, random_tokens, selected
-from tests.test_families import EXACT, eager_generate
-from tests.torch_session import TorchSession
+from tests.agreement import NEAR, check_compressed, check_definition, check_generation, check_levels
+from tests.families import GEOMETRY, LATENT, Compiler, random_tokens
 
 NEW_TOKENS = 12
-
-
-def native(program: CompiledModel) -> TorchSession:
-    return TorchSession(Session.from_artifact(program.artifact, interpreter="native"))
 
 
 @pytest.mark.parametrize("family", LATENT)
 def test_while_all_rows_stay_it_is_transformers_own(family: str, compiled: Compiler) -> None:
     """A prompt of two chunks, the second one partly padding."""
     program = compiled(family)
-    prompt = random_tokens(10)
-    tokens, logits = eager_generate(program.model, prompt, NEW_TOKENS)
-    for session in (program.session(checked=True), native(program)):
-        ours, our_logits = greedy(session, prompt, NEW_TOKENS)
-        assert (our_logits - logits).abs().max() < EXACT
-        assert ours == tokens
-    assert len(set(tokens)) > 4, "a model that repeats itself shows little: take another seed"
+    sessions = program.session(checked=True), program.native()
+    check_generation(program.model, sessions, random_tokens(10), NEW_TOKENS)
 
 
 def test_what_is_cached_is_a_latent_row(compiled: Compiler) -> None:
@@ -54,11 +45,7 @@ def test_what_is_cached_is_a_latent_row(compiled: Compiler) -> None:
 
 
 def test_every_level_agrees(compiled: Compiler) -> None:
-    prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
-    programs = (compiled("latent-among-experts", opt_level=level) for level in (0, 1, 2))
-    zero, one, two = (feed(native(program), prompt, tokens) for program in programs)
-    assert torch.equal(one, two)
-    assert (zero - two).norm() / two.norm() < 1e-5
+    check_levels("latent-among-experts", compiled)
 
 
 def test_every_pass_computes_the_same(compiled: Compiler, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +65,7 @@ def test_the_golden_knows_that_heads_keep_the_same_positions(compiled: Compiler,
     golden = artifact.golden()
     assert golden is not None
     names = [name for name in golden.tensors if not name.startswith("logits")]
-    assert names == ["selected.0", "selected.1", "prefill_logits"]
+    assert names == ["latent_cache.0", "selected.0", "latent_cache.1", "selected.1", "prefill_logits"]
     assert golden.tensors["selected.0"].shape == (1, 26)
     replay(Session.from_artifact(artifact), golden).require()
     text = "\n".join(described(inspect_artifact(artifact)))
@@ -91,25 +78,52 @@ def test_layers_may_have_budgets_of_their_own(compiled: Compiler) -> None:
     program = compiled("latent-whole-query", geometry)
     checkpoint = compiled.checkpoint("latent-whole-query")
     model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation=IMPLEMENTATION)
-    session, definition = native(program), EagerSnapStream(model, geometry, latent=(0, 1))
+    definition = EagerSnapStream(model, geometry, latent=(0, 1))
+    check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
+
+
+QUERY = {"rows": "indexed", "policy": "query", "landmark_bits": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "int8"},
+        {"rows": "indexed"},
+        QUERY,
+        QUERY | {"dtype": "int8", "fetch": 3},
+        QUERY | {"dtype": "int4", "landmark_bits": 16},
+    ],
+    ids=["int8", "indexed", "query", "query int8 fetch", "query int4 16 bits"],
+)
+def test_rows_in_every_form_are_the_definitions(changes: dict[str, Any], compiled: Compiler) -> None:
+    """Encoded, indexed, chosen by each step, and brought from a store: prefill and steps, natively."""
+    family, geometry = "latent-whole-query", replace(GEOMETRY, **changes)
+    program = compiled(family, geometry)
+    model = AutoModelForCausalLM.from_pretrained(compiled.checkpoint(family), attn_implementation=IMPLEMENTATION)
+    definition = EagerSnapStream(model, geometry, (0, 1))
+    if geometry.by_query:
+        definition = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, (0, 1))
     prompt, tokens = random_tokens(130), random_tokens(4, seed=1)
-    assert (session.prefill(0, prompt) - definition.prefill(prompt)).abs().max() < EXACT
-    for token in tokens:
-        assert (session.decode({0: token})[0] - definition.decode(token)).abs().max() < EXACT
+    check_definition(definition, [program.native()], prompt, tokens)
+    last = definition.decode(tokens[0])
+    with torch.no_grad():
+        full = program.model(input_ids=torch.tensor([[*prompt, *tokens, tokens[0]]])).logits[0, -1]
+    assert (last - full).abs().max() > 100 * NEAR, "compression changed nothing, so this test shows nothing"
+
+
+def test_rows_may_be_sinks_and_ring_alone(compiled: Compiler) -> None:
+    """There is nothing to select, so the prompt's last queries score nothing."""
+    geometry = replace(GEOMETRY, recent=20, topk=0)
+    program = compiled("latent-whole-query", geometry)
+    checkpoint = compiled.checkpoint("latent-whole-query")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation=IMPLEMENTATION)
+    definition = EagerSnapStream(model, geometry, latent=(0, 1))
+    check_definition(definition, [program.native()], random_tokens(130), random_tokens(4, seed=1))
 
 
 @pytest.mark.parametrize("family", LATENT)
 def test_with_less_room_it_is_the_independent_snapstream(family: str, compiled: Compiler) -> None:
     """All heads keep the same positions: transformers' own cache has one row for all of them, too."""
     program = compiled(family)
-    session, oracle = program.session(), program.oracle()
-    prompt, tokens = random_tokens(130), random_tokens(6, seed=1)
-    assert (session.prefill(0, prompt) - oracle.prefill(prompt)).abs().max() < EXACT
-    assert oracle.count_near_ties(selected(session), 1e-4) <= 1
-    oracle.adopt(selected(session))
-    for token in tokens:
-        ours, theirs = session.decode({0: token})[0], oracle.decode(token)
-        assert (ours - theirs).abs().max() < EXACT
-    with torch.no_grad():
-        full = program.model(input_ids=torch.tensor([prompt + tokens])).logits[0, -1]
-    assert (ours - full).abs().max() > 100 * EXACT, "compression changed nothing, so this test shows nothing"
+    check_compressed(program, program.session(), 6, tie=1e-4)

@@ -103,13 +103,13 @@ def test_given_output_is_taken() -> None:
 
 class TestGeometry:
     def test_default_fits_a_long_context(self) -> None:
-        assert options().resolve(131072).geometry == Geometry(4, 512, 8192 - 516, 32, 7, "avg", 131072)
+        assert options().resolve(131072).geometry == Geometry(4, 512, 8192 - 516, 32, 15, "avg", 131072)
 
     def test_default_for_a_usual_context(self) -> None:
-        assert options().resolve(8192).geometry == Geometry(4, 256, 764, 32, 7, "avg", 8192)
+        assert options().resolve(8192).geometry == Geometry(4, 256, 764, 32, 15, "avg", 8192)
 
     def test_budget_alone_is_split_as_defined(self) -> None:
-        assert options(kv_budget=256).resolve(8192).geometry == Geometry(4, 64, 188, 32, 7, "avg", 8192)
+        assert options(kv_budget=256).resolve(8192).geometry == Geometry(4, 64, 188, 32, 15, "avg", 8192)
 
     def test_budget_and_topk_leave_the_ring(self) -> None:
         assert options(kv_budget=64, kv_topk=20).resolve(8192).geometry.recent == 40
@@ -118,7 +118,7 @@ class TestGeometry:
         assert options(kv_budget=64, kv_topk=20, kv_recent=36).resolve(8192).geometry.sink == 8
 
     def test_topk_alone_keeps_the_default_ring(self) -> None:
-        assert options(kv_topk=0).resolve(8192).geometry == Geometry(4, 512, 0, 32, 7, "avg", 8192)
+        assert options(kv_topk=0).resolve(8192).geometry == Geometry(4, 512, 0, 32, 15, "avg", 8192)
 
     def test_everything_given_is_taken(self) -> None:
         chosen = options(kv_sink=1, kv_recent=8, kv_topk=3, kv_obs=2, kv_pool=1, kv_pool_mode="max", max_context=99)
@@ -126,14 +126,14 @@ class TestGeometry:
 
     def test_layers_have_room_for_the_most(self) -> None:
         shape = options(kv_topk_per_layer="90,300,0").resolve(8192)
-        assert shape.geometry == Geometry(4, 512, 300, 32, 7, "avg", 8192)
+        assert shape.geometry == Geometry(4, 512, 300, 32, 15, "avg", 8192)
         assert shape.geometry_of(3) == replace(shape.geometry, layer_topk=(90, 300, 0))
         with pytest.raises(UsageError, match="has 3 numbers, and the budget governs 4 layers"):
             shape.geometry_of(4)
 
     def test_a_pyramid_is_of_as_many_layers_as_there_are(self) -> None:
         shape = options(kv_topk_per_layer="pyramid:30,10", kv_sink=1, kv_recent=8, max_context=99).resolve(8192)
-        assert shape.geometry == Geometry(1, 8, 30, 32, 7, "avg", 99)
+        assert shape.geometry == Geometry(1, 8, 30, 32, 15, "avg", 99)
         assert shape.geometry_of(3).layer_topk == (30, 20, 10)
         assert shape.geometry_of(1) == shape.geometry
 
@@ -182,7 +182,7 @@ class TestGeometry:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 35"),
+        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 39"),
         ({"kv_budget": 16, "kv_topk": 12}, r"leaves 0 for the ring after sink 4 \+ topk 12"),
         ({"kv_budget": 16, "kv_topk": 12, "kv_recent": 5}, r"leaves -1 for the sinks after recent 5 \+ topk 12"),
         ({"kv_budget": 200}, "topk = .* exceeds max-context"),

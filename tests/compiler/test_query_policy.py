@@ -18,7 +18,7 @@ from sscc.compiler.frontend.eager import EagerQuerySelection
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
@@ -67,7 +67,7 @@ def test_all_rows_are_kept_and_landmarks_have_two_bits_unless_asked_for() -> Non
     assert resolved(kv_topk=6, kv_policy="query", kv_landmark_bits=4).landmark_bits == 4
     assert Geometry.from_dict(g.to_dict()) == g
     assert "policy" not in plain.to_dict(), "what older programs wrote stays as it was"
-    ring = g.windowed(16)
+    ring = g.windowed(Span(16))
     assert (ring.policy, ring.landmark_bits, ring.rows) == ("snapstream", 0, "compact")
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from transformers import Gemma2Config, GptOssConfig, PreTrainedConfig, PreTrainedModel
@@ -16,9 +15,11 @@ from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.opspec import Op, spec_of_step
+from tests.agreement import check_definition, check_generation
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import CONTEXT, SHAPE, WINDOW, Artifacts, fed, loaded, opened
+from tests.compiler.small_stacks import CONTEXT, SHAPE, WINDOW, Artifacts, loaded, opened
 from tests.families import random_tokens
+from tests.torch_session import TorchSession
 
 CONFIGS: dict[str, PreTrainedConfig] = {
     # Scores of these weights are up to 40, so that a cap of 3 changes most of them.
@@ -45,8 +46,6 @@ CACHES = {
     "query": BY_QUERY,
     "fetch": replace(BY_QUERY, fetch=2),
 }
-EXACT = 1e-4
-"""Of logits, max abs, in f32."""
 PROMPT, NEW = 33, 20
 
 
@@ -61,26 +60,13 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
     return small_stacks.artifacts_in(folder, random_model, lambda _, kept: CACHES[kept], "everything")
 
 
-@cache
-def generated(family: str) -> tuple[list[int], np.ndarray]:
-    """What transformers generates from a random prompt, and the logits of it."""
-    prompt = torch.tensor([random_tokens(PROMPT)])
-    out = random_model(family).generate(
-        prompt, max_new_tokens=NEW, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
-    return out.sequences[0, PROMPT:].tolist(), torch.cat(out.logits).numpy()
-
-
 @pytest.mark.parametrize(("opt_level", "interpreter"), [(2, "native"), (1, "native"), (0, "native"), (2, "reference")])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_tokens_are_those_of_transformers_generate(
     family: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
-    tokens, logits = generated(family)
-    ours = fed(opened(artifacts(family, "everything", opt_level), interpreter), random_tokens(PROMPT), tokens[:-1])
-    assert np.abs(ours - logits).max() < EXACT
-    assert ours.argmax(-1).tolist() == tokens
-    assert len(set(tokens)) > 5, "a model that repeats itself shows little: take another seed"
+    session = TorchSession(opened(artifacts(family, "everything", opt_level), interpreter))
+    check_generation(random_model(family), [session], random_tokens(PROMPT), NEW)
 
 
 @pytest.mark.parametrize(("kept", "opt_level"), [("small", 2), ("small", 0), ("query", 0), ("fetch", 2)])
@@ -90,11 +76,8 @@ def test_compressed_it_is_the_definition(family: str, kept: str, opt_level: int,
     g = CACHES[kept]
     model = random_model(family, attention="sscc")
     run = EagerQuerySelection(model, g, g.landmark_bits, g.fetch) if g.by_query else EagerSnapStream(model, g)
-    prompt, tokens = random_tokens(PROMPT), random_tokens(6, seed=1)
-    expected = torch.stack([run.prefill(prompt), *map(run.decode, tokens)]).numpy()
-    for interpreter in ("native", "reference"):
-        ours = fed(opened(artifacts(family, kept, opt_level), interpreter), prompt, tokens)
-        assert np.abs(ours - expected).max() < EXACT, interpreter
+    sessions = (TorchSession(opened(artifacts(family, kept, opt_level), name)) for name in ("native", "reference"))
+    check_definition(run, sessions, random_tokens(PROMPT), random_tokens(6, seed=1))
 
 
 @pytest.mark.parametrize("family", CONFIGS)

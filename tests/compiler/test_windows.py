@@ -29,7 +29,7 @@ from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
@@ -349,8 +349,8 @@ def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(modeling_mistral.MistralAttention, "forward", forward)
     random_model("mistral").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    message = "layer 0 attends within a sliding window of 10 positions by its config, and tells its attention function "
-    with pytest.raises(UnsupportedError, match=message + "of all: sscc would compile something else"):
+    message = "layer 0 attends to a sliding window of 10 positions by its config, and tells its attention function "
+    with pytest.raises(UnsupportedError, match=message + "of all positions: sscc would compile something else"):
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
 
 
@@ -360,8 +360,8 @@ def test_the_probe_notices_a_window_that_is_off_by_one(
 ) -> None:
     exact = operator.causal_attention
 
-    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: int, *softmax: Any) -> Any:
-        return exact(q, k, v, scale, window + error if window else 0, *softmax)
+    def causal_attention(q: Any, k: Any, v: Any, scale: float, window: Span, *softmax: Any) -> Any:
+        return exact(q, k, v, scale, Span(window.size + error) if window else window, *softmax)
 
     random_model("qwen2").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}

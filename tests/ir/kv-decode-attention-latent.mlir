@@ -23,7 +23,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: values wider than rows
 // Values are a part of a row.
-// ERROR: InputError: 'kv.decode_attention' has no values: they are the first 9 of the 8 numbers of its rows, which are not encoded and alone
+// ERROR: InputError: 'kv.decode_attention' has no values: they are the first 9 of the 8 numbers of keys
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x9xf32> {
@@ -37,8 +37,8 @@ module attributes {kv.geometry = #geometry} {
 // -----
 
 // CASE: encoded
-// The first numbers of a row of codes are no row.
-// ERROR: InputError: 'kv.decode_attention' has no values: they are the first 6 of the 8 numbers of its rows, which are not encoded and alone
+// They are the first of the numbers that codes stand for.
+// CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x1x9x12xi8>)
 module attributes {kv.geometry = #encoded} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x12xi8>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
@@ -53,7 +53,7 @@ module attributes {kv.geometry = #encoded} {
 
 // CASE: a new value alone
 // All of V, or nothing.
-// ERROR: InputError: 'kv.decode_attention' has some of new_value, value and v_cache: it has all or none
+// ERROR: InputError: 'kv.decode_attention' has the values of some of its keys, but no value, v_cache: it has all or none
 module attributes {kv.geometry = #geometry} {
   func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %new_value: tensor<2x1x1x6xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
       -> tensor<2x4x1x6xf32> {
@@ -61,5 +61,20 @@ module attributes {kv.geometry = #geometry} {
       : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x1x6xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
+  }
+}
+
+// -----
+
+// CASE: segments with values
+// All of V, or nothing.
+// ERROR: InputError: 'kv.cached_attention' has the values of some of its keys, but no segments[0].value: it has all or none
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%query: tensor<2x4x1x8xf32>, %cache: tensor<2x1x6x8xf32>, %ring: tensor<2x6xi1>, %more: tensor<2x1x3x8xf32>, %values: tensor<2x1x3x6xf32>, %others: tensor<2x3xi1>)
+      -> tensor<2x4x1x6xf32> {
+    %0 = "kv.cached_attention"(%query, %cache, %ring, %more, %values, %others) {operandSegmentSizes = array<i32: 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x1x6x8xf32>, tensor<2x6xi1>, tensor<2x1x3x8xf32>, tensor<2x1x3x6xf32>, tensor<2x3xi1>)
+      -> tensor<2x4x1x6xf32>
+    return %0 : tensor<2x4x1x6xf32>
   }
 }

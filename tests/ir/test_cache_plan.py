@@ -9,11 +9,11 @@ import pytest
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, check_layers
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 STREAMS = (Stream("k", 8), Stream("v", 6))
-WINDOWS = LayerGroup("window5", (0, 1, 3, 4), G.windowed(5), 4, 2, STREAMS)
+WINDOWS = LayerGroup("window5", (0, 1, 3, 4), G.windowed(Span(5)), 4, 2, STREAMS)
 OTHERS = LayerGroup("", (2, 5), G, 4, 2, STREAMS)
 PLAN = CachePlan((WINDOWS, OTHERS))
 
@@ -68,7 +68,25 @@ def test_indexed_groups_share_nothing_with_their_like() -> None:
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2]], [[0, 2], [1]], [[1], [0, 2]]])
 def test_layers_in_one_group_each(groups: list[list[int]]) -> None:
-    check_layers(groups, 3)
+    check_layers([(group, []) for group in groups], 3)
+
+
+def test_layers_that_share_stand_behind_the_one_that_keeps_their_rows() -> None:
+    check_layers([([0], [2]), ([1], [])], 3)
+    for groups in ([([0], [1]), ([2], [1])], [([1], [0, 2])], [([0], []), ([], [1, 2])]):
+        with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
+            check_layers(groups, 3)
+    with pytest.raises(ValueError, match=r"layers share the rows of layers \[0, 1\], which must be one"):
+        check_layers([([0, 1], [2])], 3)
+
+
+def test_a_layer_that_shares_is_at_the_place_of_its_source() -> None:
+    source = replace(OTHERS, name="group_2", layers=(6,), sharers=(7, 8))
+    plan = CachePlan((WINDOWS, OTHERS, source))
+    assert plan.layers == 9
+    assert plan.of(8) == plan.of(6) == (source, 0)
+    assert plan.sources == {7: 6, 8: 6}
+    assert plan.scratch(source) is source, "its rows of a prompt are read in other layers' phases"
 
 
 @pytest.mark.parametrize(
@@ -77,16 +95,16 @@ def test_layers_in_one_group_each(groups: list[list[int]]) -> None:
 )  # fmt: skip
 def test_layers_in_no_group_or_in_two(groups: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
-        check_layers(groups, 3)
+        check_layers([(group, []) for group in groups], 3)
 
 
 def test_a_window_is_a_ring_and_nothing_else() -> None:
-    g = G.windowed(5)
+    g = G.windowed(Span(5))
     assert (g.sink, g.recent, g.topk, g.window, g.max_context) == (0, 5, 0, 5, 20)
     assert (g.budget, g.cache_rows, g.sink_recent, g.valid_topk(20)) == (5, 5, 5, 0)
     assert [g.row(position) for position in (0, 4, 5, 19)] == [0, 4, 0, 4]
-    assert replace(G, rows="indexed").windowed(5) == g
-    assert replace(G, dtype="int8").windowed(5).encoded
+    assert replace(G, rows="indexed").windowed(Span(5)) == g
+    assert replace(G, dtype="int8").windowed(Span(5)).encoded
     assert Geometry.from_dict(g.to_dict()) == g
     assert "window" not in G.to_dict()
     for changes in ({"sink": 1}, {"recent": 4}, {"topk": 1}, {"window": 4}, {"window": -1}):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 LAYERED = G.with_layers([3, 0, 5, 1])
@@ -42,7 +42,7 @@ def test_some_of_the_layers_keep_the_room_of_all() -> None:
 
 
 def test_a_sliding_window_is_the_same_for_all_layers() -> None:
-    assert LAYERED.windowed(5) == G.windowed(5)
+    assert LAYERED.windowed(Span(5)) == G.windowed(Span(5))
 
 
 def test_rows_lie_one_behind_the_other() -> None:
@@ -71,7 +71,17 @@ def test_a_program_sees_as_many_rows_from_where_a_layer_begins(layers: list[int]
     assert g.packed_rows - ends[-1] == 9 - layers[-1]
 
 
-@pytest.mark.parametrize("geometry", [G, LAYERED, LAYERED.of_layers([1, 2]), G.windowed(5), replace(G, dtype="int8")])
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        G,
+        LAYERED,
+        LAYERED.of_layers([1, 2]),
+        G.windowed(Span(5)),
+        G.windowed(Span(5, 5)),
+        replace(G, dtype="int8"),
+    ],
+)
 def test_a_geometry_survives_its_fields(geometry: Geometry) -> None:
     assert Geometry.from_dict(geometry.to_dict()) == geometry
 
@@ -96,3 +106,19 @@ def test_every_layer_of_an_indexed_cache_selects() -> None:
 def test_a_room_beyond_the_context_is_refused() -> None:
     with pytest.raises(UsageError, match="exceed"):
         G.with_layers([3, 15])
+
+
+def test_what_a_query_sees() -> None:
+    """All, the last positions, or its chunk."""
+    seen = {window: [window.first(position) for position in range(7)] for window in (Span(), Span(3), Span(3, 3))}
+    assert list(seen.values()) == [[0] * 7, [0, 0, 0, 1, 2, 3, 4], [0, 0, 0, 3, 3, 3, 6]]
+    assert [window.name for window in seen] == ["", "window3", "chunk3"]
+    assert (Span(3, 3).inside(3), Span(3, 3).inside(4)) == (Span(), Span(3, 3))
+    assert (G.windowed(Span(5, 5)).sees, G.sees) == (Span(5, 5), Span())
+
+
+def test_a_window_slides_or_moves_by_all_of_it() -> None:
+    with pytest.raises(UsageError, match="a window of 5 positions moves in steps of 2: it must slide, or move by all"):
+        replace(G.windowed(Span(5)), window_stride=2)
+    with pytest.raises(UsageError, match="a window of 0 positions moves in steps of 1"):
+        replace(G, window_stride=1)

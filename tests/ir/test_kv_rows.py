@@ -46,6 +46,17 @@ def test_a_row_of_4_bits_is_two_codes_a_byte_and_then_a_scale_for_every_32_numbe
         assert np.array_equal(alone[:, : (end - first) // 2], stored[:, first // 2 : end // 2]), "each by itself"
 
 
+def test_wide_rows_of_8_bits_have_a_scale_for_every_128_numbers() -> None:
+    x = rows(50, 300, size=3.0)
+    x[:, 256:] *= 100  # as the rotated part of a latent row may be larger than the others
+    stored = INT8.encode(x)
+    assert (stored.shape[1], INT8.numbers(312)) == (300 + 3 * 4, 300)
+    for first, end in ((0, 128), (128, 256), (256, 300)):
+        alone = INT8.encode(x[:, first:end])
+        assert np.array_equal(alone[:, : end - first], stored[:, first:end]), "each by itself"
+        assert np.array_equal(INT8.decode(alone), INT8.decode(stored)[:, first:end])
+
+
 def test_the_bytes_of_a_row_tell_its_format() -> None:
     for dim in range(2, 300, 2):
         assert [format_of(dim, row_format.width(dim)) for row_format in (INT8, INT4)] == [INT8, INT4]

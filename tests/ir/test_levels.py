@@ -12,7 +12,7 @@ from sscc.ir import levels
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, InternalError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import (
     GroupFacts,
     LayerKinds,
@@ -75,7 +75,7 @@ def test_facts_survive_printing() -> None:
     assert get_kinds(again) == LayerKinds("model.layers", (0, 1, 0))
 
 
-WINDOWED = (GroupFacts("window5", (0, 2), GEOMETRY.windowed(5)), GroupFacts("", (1,), GEOMETRY))
+WINDOWED = (GroupFacts("window5", (0, 2), GEOMETRY.windowed(Span(5))), GroupFacts("", (1,), GEOMETRY))
 
 
 def test_groups_survive_printing() -> None:
@@ -87,6 +87,29 @@ def test_groups_survive_printing() -> None:
     assert get_groups(module) == alone
     set_groups(module, WINDOWED)
     assert get_groups(parse_module(str(module), "printed")) == WINDOWED
+
+
+def test_layers_that_share_survive_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    for groups in (
+        (GroupFacts("", (0,), GEOMETRY, (1, 2)),),
+        (GroupFacts("window5", (0,), GEOMETRY.windowed(Span(5)), (2,)), GroupFacts("", (1,), GEOMETRY)),
+    ):
+        set_groups(module, groups)
+        assert get_groups(parse_module(str(module), "printed")) == groups
+
+
+@pytest.mark.parametrize("text", ["{layers = array<i64: 2>}", "{layers = array<i64: 1, 2>, of = array<i64: 0>}",
+                                  "{layers = array<i64: 0>, of = array<i64: 1>}",
+                                  "{layers = array<i64: 2>, of = array<i64: 0>}", "3"])  # fmt: skip
+def test_damaged_notes_of_layers_that_share(text: str) -> None:
+    """Without the other list, of another length, of a layer behind, of one of a group of two, and no dictionary."""
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    module.operation.attributes["sscc.shares"] = ir.Attribute.parse(text)
+    with pytest.raises(InputError, match=r"kv.groups, sscc.layers or sscc.shares is damaged"):
+        get_groups(module)
 
 
 LAYERED = GEOMETRY.with_layers([3, 1])
@@ -108,7 +131,7 @@ def test_layers_with_a_window_have_no_budget(windowed: int) -> None:
     others = tuple(layer for layer in range(3) if layer != windowed)
     module = ir.Module.create()
     set_facts(module, FACTS, LAYERED)
-    window = GroupFacts("window5", (windowed,), LAYERED.windowed(5))
+    window = GroupFacts("window5", (windowed,), LAYERED.windowed(Span(5)))
     set_groups(module, (window, GroupFacts("", others, LAYERED)))
     groups = {group.name: group for group in get_groups(parse_module(str(module), "printed"))}
     assert groups == {"window5": window, "": GroupFacts("", others, LAYERED)}
@@ -178,7 +201,8 @@ def test_damaged_groups(attribute: str, value: str | None, message: str) -> None
     del module.operation.attributes[attribute]
     if value is not None:
         module.operation.attributes[attribute] = ir.Attribute.parse(value)
-    with pytest.raises(InputError, match=f"the module's kv.groups or sscc.layers is damaged: .*({message})"):
+    damaged = "the module's kv.groups, sscc.layers or sscc.shares is damaged"
+    with pytest.raises(InputError, match=f"{damaged}: .*({message})"):
         get_groups(parse_module(str(module), "printed"))
 
 

@@ -59,7 +59,9 @@ class IndependentSnapStream:
         )
         self.position = len(prompt)
         kv_heads = [layer.keys.shape[1] for layer in self.cache.layers]
-        self.choices = [self._choose(w[0], count) for w, count in zip(out.attentions, kv_heads, strict=True)]
+        # The last layers may have none of their own, and see what the one sees whose keys they have.
+        self.choices = [self._choose(w[0], count) for w, count in zip(out.attentions, kv_heads, strict=False)]
+        self.choices += [self.choices[-1]] * (len(out.attentions) - len(kv_heads))
         logits: Tensor = out.logits[0, -1]
         return logits
 

@@ -287,6 +287,23 @@ module {
 
 // -----
 
+// CASE: a reshape of a slice that no strides express
+// PASSES: form-stages
+module {
+  // The rows of the slice lie apart in memory: it becomes a copy, which the one that reads it takes along.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK: call @body.exp(
+  func.func private @k(%h: tensor<2x8xf32> {sscc.input = "h"}) -> (tensor<8xf32> {sscc.output = "y"}) attributes {sscc.kernel} {
+    %s = tensor.extract_slice %h[0, 2] [2, 4] [1, 1] : tensor<2x8xf32> to tensor<2x4xf32>
+    %c = tensor.collapse_shape %s [[0, 1]] : tensor<2x4xf32> into tensor<8xf32> loc("layers.0")
+    %e = tensor.empty() : tensor<8xf32>
+    %y = linalg.exp ins(%c : tensor<8xf32>) outs(%e : tensor<8xf32>) -> tensor<8xf32>
+    return %y : tensor<8xf32>
+  }
+}
+
+// -----
+
 // CASE: a copy inside a stage
 // PASSES: form-stages
 module {

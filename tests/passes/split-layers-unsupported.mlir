@@ -1,22 +1,31 @@
-// A layer may read the hidden state of the stage before it, tables of positions, and its weights; nothing else.
+// A layer may read the hidden state of the stage before it, what the embedding makes for all layers or for it, and its
+// weights; nothing else.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 !ids = tensor<2x1x1x8xi64>
 !h = tensor<2x1x1x8xf32>
 
 // -----
 
-// CASE: skip connection from the embedding
-// Layer 1 reads what the embedding made: it could not run layer by layer over the chunks of a prompt.
+// CASE: another layer's slice
+// Of what the embedding makes for every layer each reads its own.
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("layers.1.mlp"("model.py":7:0)): layer 1 reads a value of the embedding; it may
-// ERROR: read only the hidden state of the stage before it
+// ERROR: UnsupportedError: loc("layers.1.mlp"("model.py":7:0)): layer 1 reads slice 2 of the inputs per layer that the
+// ERROR: embedding makes; it may read its own only
 module attributes {kv.geometry = #geometry} {
-  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+  func.func @decode(%ids: !ids {sscc.input = "ids"}, %all: tensor<2x1x3x8xf32> {sscc.weight = "w"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %e = tensor.empty() : tensor<2x1x3x8xf32>
+    %t = linalg.add ins(%all, %all : tensor<2x1x3x8xf32>, tensor<2x1x3x8xf32>) outs(%e : tensor<2x1x3x8xf32>) -> tensor<2x1x3x8xf32> loc("embed")
+    %f = tensor.insert_slice %h into %t[0, 0, 0, 0] [2, 1, 1, 8] [1, 1, 1, 1] : !h into tensor<2x1x3x8xf32> loc("embed")
+    %s0 = tensor.extract_slice %f[0, 0, 0, 0] [2, 1, 1, 8] [1, 1, 1, 1] : tensor<2x1x3x8xf32> to tensor<2x1x8xf32> loc("embed")
+    %s2 = tensor.extract_slice %f[0, 0, 2, 0] [2, 1, 1, 8] [1, 1, 1, 1] : tensor<2x1x3x8xf32> to tensor<2x1x8xf32> loc("embed")
+    %p0 = tensor.expand_shape %s0 [[0], [1, 2], [3]] output_shape [2, 1, 1, 8] : tensor<2x1x8xf32> into !h loc("layers.0.mlp")
+    %p2 = tensor.expand_shape %s2 [[0], [1, 2], [3]] output_shape [2, 1, 1, 8] : tensor<2x1x8xf32> into !h loc("layers.1.mlp"("model.py":7:0))
     %a0 = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.0.attention")
-    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
-    %h2 = arith.addf %a1, %h : !h loc("layers.1.mlp"("model.py":7:0))
-    return %h2 : !h
+    %b0 = arith.addf %a0, %p0 : !h loc("layers.0.mlp")
+    %a1 = "kv.self_attention"(%b0, %b0, %b0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %b1 = arith.addf %a1, %p2 : !h loc("layers.1.mlp")
+    return %b1 : !h
   }
 }
 

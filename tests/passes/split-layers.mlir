@@ -199,3 +199,35 @@ module attributes {kv.geometry = #geometry} {
     return %logits : !h
   }
 }
+
+// -----
+
+// CASE: what a later layer reads of the embedding, and K and V of an earlier one
+// The embedding's value goes to all layers, like a table. Layer 2 reads nothing of layer 0 but says whose K and V it shares.
+// PASSES: split-layers
+module attributes {kv.geometry = #geometry} {
+  // CHECK-LABEL: func.func private @decode.embed(
+  // CHECK-SAME: -> (tensor<2x1x1x8xf32> {sscc.output = "hidden"}, tensor<2x1x1x8xf32> {sscc.output = "table.0"})
+  //
+  // CHECK-LABEL: func.func private @decode.layer.0(
+  // CHECK-SAME: {sscc.input = "hidden"}, %{{.+}}: tensor<2x1x1x8xf32> {sscc.input = "table.0"})
+  // CHECK: "kv.self_attention"
+  //
+  // CHECK-LABEL: func.func private @decode.layer.1(
+  // CHECK-SAME: %[[H1:[a-z0-9]+]]: tensor<2x1x1x8xf32> {sscc.input = "hidden"}, %[[FIRST:[a-z0-9]+]]: tensor<2x1x1x8xf32> {sscc.input = "table.0"})
+  // CHECK: %[[A1:.+]] = "kv.self_attention"(%[[H1]], %[[H1]], %[[H1]])
+  // CHECK: arith.addf %[[A1]], %[[FIRST]]
+  //
+  // CHECK-LABEL: func.func private @decode.layer.2(
+  // CHECK-SAME: %[[H2:[a-z0-9]+]]: tensor<2x1x1x8xf32> {sscc.input = "hidden"}, %{{.+}}: tensor<2x1x1x8xf32> {sscc.input = "table.0"})
+  // CHECK-NEXT: "kv.shared_attention"(%[[H2]]) {layer = 2 : i64, scale = 2.500000e-01 : f64, shares = 0 : i64, window = 3 : i64}
+  func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
+    %h = arith.sitofp %ids : !ids to !h loc("embed")
+    %k = math.tanh %h : !h loc("layers.0.attention")
+    %a0 = "kv.self_attention"(%h, %k, %h) {layer = 0 : i64, scale = 0.25 : f64, window = 3 : i64} : (!h, !h, !h) -> !h loc("layers.0.attention")
+    %a1 = "kv.self_attention"(%a0, %a0, %a0) {layer = 1 : i64, scale = 0.25 : f64} : (!h, !h, !h) -> !h loc("layers.1.attention")
+    %h2 = arith.addf %a1, %h : !h loc("layers.1.mlp")
+    %a2 = "kv.self_attention"(%h2, %k, %h) {layer = 2 : i64, scale = 0.25 : f64, window = 3 : i64} : (!h, !h, !h) -> !h loc("layers.2.attention")
+    return %a2 : !h
+  }
+}

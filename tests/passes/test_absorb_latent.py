@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.ir.errors import UnsupportedError
 from tests.filecheck_items import run_ir
 
 MODULE = """
@@ -13,7 +12,7 @@ MODULE = """
 #all = affine_map<(d0, d1, d2, d3) -> (d0, d1, d2, d3)>
 module attributes {{
   kv.geometry = {{sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg",
-                 max_context = 8 : i64{geometry}}},
+                 max_context = 8 : i64}},
   sscc.program = {{batch = 3 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
                   config = "{{}}", digest = "", eos = "[]"}}, sscc.level = "graph" }} {{
 {functions}
@@ -92,8 +91,8 @@ def layer(entry: str, **changes: str) -> str:
     return text if parts["shared"] else text.replace("%number", "%in")
 
 
-def absorbed(*functions: str, geometry: str = "") -> str:
-    return run_ir(MODULE.format(functions="\n".join(functions), geometry=geometry), ("absorb-latent",))
+def absorbed(*functions: str) -> str:
+    return run_ir(MODULE.format(functions="\n".join(functions)), ("absorb-latent",))
 
 
 def both(**changes: str) -> str:
@@ -114,7 +113,7 @@ def test_both_entries_know_the_latent_row(changes: dict[str, str], up: str) -> N
     assert after.count("linalg.contract") == 2
     decode, prefill = after.split("@prefill.layer.0")
     assert "(tensor<3x2x1x3xf32>, tensor<3x1x1x3xf32>, tensor<3x1x1x2xf32>) -> tensor<3x2x1x2xf32>" in decode
-    assert f"tensor<1x1x4x3xf32>, {up}) -> tensor<1x2x4x3xf32>" in prefill
+    assert f"tensor<1x1x4x3xf32>, {up}, tensor<2x3x2xf32>) -> tensor<1x2x4x3xf32>" in prefill
     assert f"first = {1 if changes.get('order') == '%ks, %kn' else 0} : i64" in prefill
     assert "linalg.matmul" not in decode, "what made K and V is still there"
 
@@ -144,16 +143,3 @@ def test_one_entry_alone_stays_as_it_is() -> None:
 
 def test_a_window_as_long_as_the_context_is_none() -> None:
     assert "kv.latent_attention" in both(window=", window = 8 : i64")
-
-
-@pytest.mark.parametrize(
-    ("geometry", "option"),
-    [
-        (', dtype = "int8"', "--kv-dtype int8 does not support such rows yet: use --kv-dtype model"),
-        (', rows = "indexed"', "--kv-rows indexed does not support such rows yet: use --kv-rows compact"),
-        (', rows = "indexed", policy = "query", landmark_bits = 4 : i64', "--kv-policy query does not support such"),
-    ],
-)
-def test_rows_that_cannot_be_latent_yet_are_refused(geometry: str, option: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"one latent row .* and {option}"):
-        absorbed(layer("decode"), layer("prefill"), geometry=geometry)

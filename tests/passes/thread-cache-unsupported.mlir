@@ -61,3 +61,35 @@ module {
     return %h : !h
   }
 }
+
+// -----
+
+// CASE: a layer that shares K and V, but not the window
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.1"): layer 1 shares the K and V of layer 0, and attends to a sliding window of 3
+// ERROR: positions, that one to all positions: what is kept for one is not what the other needs
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
+    %a = "kv.self_attention"(%h, %k, %k) {layer = 0 : i64, scale = 0.25 : f64} : (!h, !k, !k) -> !h loc("layers.0")
+    return %a : !h
+  }
+  func.func private @decode.layer.1(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {
+    %a = "kv.shared_attention"(%h) {layer = 1 : i64, shares = 0 : i64, scale = 0.25 : f64, window = 3 : i64} : (!h) -> !h loc("layers.1")
+    return %a : !h
+  }
+}
+
+// -----
+
+// CASE: a layer that shares the K and V of one that has none
+// PASSES: thread-cache
+// ERROR: UnsupportedError: loc("layers.1"): layer 1 shares the K and V of layer 1, which keeps none that it could read
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  func.func private @decode.layer.1(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
+      attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {
+    %a = "kv.shared_attention"(%h) {layer = 1 : i64, shares = 1 : i64, scale = 0.25 : f64} : (!h) -> !h loc("layers.1")
+    return %a : !h
+  }
+}

@@ -12,6 +12,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import (
     Body,
+    CausalAttention,
     Entry,
     For,
     Kernel,
@@ -235,6 +236,10 @@ def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
         (Pool("s", "p", "n", 3, "max"), "pool: its mode is 'max', the geometry's is 'avg'"),
         (Select("s", "i", "n", "top", 1, 4), "select: its sink is 1, the geometry's is 2"),
         (Select("s", "i", "n", "top", 2, 5), "select: its recent is 5, the geometry's is 4"),
+        (
+            CausalAttention("q", "k", "k", "o", "n", "n", 1.0, "", 0, None, None, 3),
+            "causal_attention: its window_stride is 3, the geometry's is None",
+        ),
     ],
 )
 def test_steps_of_another_geometry_are_refused(step: Any, says: str) -> None:

@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
+from sscc.ir.geometry import Span
 from sscc.ir.kv_rows import INT8
 from sscc.ir.opspec import Op, spec_of
 from sscc.ir.schedule import Body, Param, Step
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
+NO_WINDOW = Span()
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3}
+SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -28,7 +30,7 @@ SCALARS = (
 positions selected as there is room for, fewer, and none."""
 SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
-    "topk": 3, "bits": 2, "fetch": 2, "softcap": None,
+    "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0,
 }  # fmt: skip
 INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}
@@ -56,14 +58,16 @@ def has_rows(kind: type[Op]) -> bool:
     return any(operand.element in ROWS for operand in spec_of(kind).operands.values())
 
 
-def windows_of(kind: type[Op]) -> tuple[int, ...]:
-    """None, of one position, one that begins within a chunk and one that begins before it."""
-    return (0, 1, 3, 6) if "window" in spec_of(kind).attributes else (0,)
+def windows_of(kind: type[Op]) -> tuple[Span, ...]:
+    """None, of one position, one that begins within a chunk and one that begins before it; and windows that move by all
+    of themselves, of the one and the other kind."""
+    sizes = (Span(), Span(1), Span(3), Span(6), Span(3, 3), Span(6, 6))
+    return sizes if "window" in spec_of(kind).attributes else sizes[:1]
 
 
-def _named(kind: type[Op], number: int, encoded: bool, window: int, members: tuple[tuple[str, ...], ...]) -> str:
+def _named(kind: type[Op], number: int, encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]) -> str:
     segments = "".join(f"-{'+'.join(names)}" for names in members)
-    return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-window{window}' if window else ''}{segments}"
+    return f"{kind.kind}-{number}{'-encoded' if encoded else ''}{f'-{window.name}' if window else ''}{segments}"
 
 
 CASES = [
@@ -84,17 +88,19 @@ class OperationTrial:
         kind: type[Op],
         scalars: dict[str, int],
         encoded: bool,
-        window: int = 0,
+        window: Span = NO_WINDOW,
         members: tuple[tuple[str, ...], ...] = (),
     ) -> None:
-        self.spec, settings = spec_of(kind, members), {**SETTINGS, "window": window}
+        stride = window.stride if window.chunked else None
+        self.spec, settings = spec_of(kind, members), {**SETTINGS, "window": window.size, "window_stride": stride}
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
         self.integers = INTEGERS | ({"prompt_len": BEYOND} if members else {})
         ring: dict[str, int] = {}
         if kind.kind in BY_QUERY:
             self.integers, ring = {**self.integers, "position": LATE}, {"R": SIZES["SR"]}
         live = self.integers["position"] + 1
-        self.sizes = {**SIZES, **self.scalars, **settings, **ring, "valid": self.integers["prompt_len"], "live": live}
+        self.sizes = {**SIZES, **self.scalars, **ring, "valid": self.integers["prompt_len"], "live": live}
+        self.sizes |= {name: value for name, value in settings.items() if value is not None}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}
         for name, operand in self.spec.operands.items():
@@ -155,7 +161,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
 def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
-    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int, members: tuple[tuple[str, ...], ...]
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]
 ) -> None:
     trial = OperationTrial(kind, scalars, encoded, window, members)
     after = trial.run(native=True)
@@ -177,7 +183,7 @@ def test_what_was_there_before_is_not_read_and_what_is_not_written_stays(
 
 @pytest.mark.parametrize(("kind", "scalars", "encoded", "window", "members"), CASES)
 def test_no_more_counts_than_is_read(
-    kind: type[Op], scalars: dict[str, int], encoded: bool, window: int, members: tuple[tuple[str, ...], ...]
+    kind: type[Op], scalars: dict[str, int], encoded: bool, window: Span, members: tuple[tuple[str, ...], ...]
 ) -> None:
     """Index by index of the dimension of which only a part moves."""
     trial = OperationTrial(kind, scalars, encoded, window, members)
@@ -209,27 +215,30 @@ def _agrees(before: torch.Tensor, after: torch.Tensor, poisoned_itself: bool, ax
     return bool(equality.all())
 
 
+PROMPT_ROWS = ("key", "value", "k_scratch", "v_scratch", "latent_scratch")
 WINDOWED = [kind for kind in STEPS if "window" in spec_of(kind).attributes]
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["reference", "native"])
-@pytest.mark.parametrize("window", [1, 3, 6, 100])
+@pytest.mark.parametrize("window", [*map(Span, (1, 3, 6, 100)), *(Span(n, n) for n in (3, 6, 8, 100))], ids=str)
 @pytest.mark.parametrize("kind", WINDOWED)
-def test_rows_below_the_window_do_not_matter(kind: type[Op], window: int, native: bool) -> None:
+def test_rows_below_the_window_do_not_matter(kind: type[Op], window: Span, native: bool) -> None:
     """The first query of a chunk is at `start`: what lies a window before it or more may be poison, and a row later
     counts; as many rows as the specification says are read."""
     start, chunk = 8, SIZES["C"]
     trial = OperationTrial(kind, {"start": start, "length": SIZES["T"]}, False, window)
-    keys, values = (name for name in trial.spec.operands if name in ("key", "value", "k_scratch", "v_scratch"))
-    below = max(start - window + 1, 0)
-    assert trial.moved(keys)[0] == SIZES["Hkv"] * SIZES["D"] * (start + chunk - below)
+    stored = [name for name in trial.spec.operands if name in PROMPT_ROWS]
+    keys = trial.contents[stored[0]]
+    below = window.first(start)
+    assert trial.moved(stored[0])[0] == keys.shape[1] * keys.shape[3] * (start + chunk - below)
     before = trial.run(native=native)
     for rows, poison, agrees in ((below, torch.nan, True), (below + 1, 9.0, False)):
-        changed = {name: trial.contents[name].clone() for name in (keys, values)}
+        changed = {name: trial.contents[name].clone() for name in stored}
         for value in changed.values():
             value[:, :, :rows] = poison
         after = trial.run(native=native, **changed)
-        written = kind.kind == "chunk_attention" and rows > start  # a row of the chunk's own, before it is read
+        appends = trial.spec.operands[stored[0]].mode == "update"
+        written = appends and rows > start  # a row of the chunk's own, before it is read
         assert torch.equal(before["out"], after["out"]) == (agrees or written)
 
 

@@ -65,6 +65,7 @@ STEPS = (
         *("q", "k", "v", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.125, 4, 8, 16, 2)  # type: ignore[arg-type]
     ),
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
+    schedule.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     schedule.TopK("s", "i", "v"),
 )
 BODY = Body(

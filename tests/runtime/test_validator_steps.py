@@ -196,6 +196,14 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "ks": (V * T * D, V * C * D), "vs": (V * T * W, V * C * W), "l": (0, H * C)},
         {"start": (0, T - C), "n": (1, T)},
     ),
+    "latent chunk": (
+        sch.LatentChunkAttention("q", "nr", "rs", "ku", "vu", "o", "start", "n", 0.5, 1, "l"),
+        (CHUNK[0], read("nr", 1, 1, C, 9), update("rs", 1, 1, T, 9), read("ku", H, D - 2, 7), read("vu", H, W, 7),
+         write("o", 1, H, C, W), write("l", 1, H, C)),
+        {"q": (H * C * D, 0), "nr": (C * 9, 0), "rs": (T * 9, C * 9), "ku": (H * (D - 2) * 7, 0), "vu": (H * W * 7, 0),
+         "o": (0, H * C * W), "l": (0, H * C)},
+        {"start": (0, T - C), "n": (1, T)},
+    ),
     "top k": (
         sch.TopK("s", "i", "v"),
         (read("s", C, T), write("i", C, K, dtype="i64"), write("v", C, K)),
@@ -324,6 +332,22 @@ def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) ->
         return
     with pytest.raises(InputError, match=says):
         changed(name, sink=sink, recent=recent)
+
+
+@pytest.mark.parametrize("name", ["causal", "decode", "chunk"])
+def test_a_window_slides_or_moves_by_all_of_itself(name: str) -> None:
+    def window(size: int, stride: int | None) -> dict[str, int | None]:
+        size_of = {"sink": 0, "recent": size} if name == "decode" else {"window": size}
+        return {**size_of, "window_stride": stride}
+
+    for stride in (None, 2):
+        changed(name, **window(2, stride))
+    for size, stride in ((2, 1), (2, 3), (2, 0), (2, -2)):
+        with pytest.raises(InputError, match=f"its window of {size} positions moves in steps of {stride}"):
+            changed(name, **window(size, stride))
+    if name == "decode":
+        with pytest.raises(InputError, match="its window of 2 positions behind 1 sinks moves in steps of 2"):
+            changed(name, sink=1, recent=2, window_stride=2)
 
 
 @pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])

@@ -17,12 +17,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sscc.ir.geometry import Span
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_not_positive
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
 from sscc.runtime.backends.cpu.scoring import Scoring
 
+EVERY_POSITION = Span()
 LOWEST_PEAK = -1e30
 """Where the running maximum starts: finite, so that rows without a visible key have weights of zero, not NaN."""
 MOST_LEFT = 64.0
@@ -132,14 +134,21 @@ def _outer(
     return sums
 
 
-def mask_kernel(module: Module, tiles: AttentionTiling, window: int = 0) -> Function:
-    """scores[key][row] = -inf where first + key > positions[row], or with a window (above 0) where it is at most
-    positions[row] - window. Parameters: scores, first, count, positions."""
-    name = f"attention_mask_{tiles.name}" + (f"_{window}" if window else "")
+def last_unseen(position: Value, window: Span) -> Value:
+    """The last position before those of a window that the query at `position` sees; negative where there is none."""
+    fixed = position - position % window.stride if window.chunked else position
+    return fixed + (window.stride - window.size - 1)
+
+
+def mask_kernel(module: Module, tiles: AttentionTiling, window: Span = EVERY_POSITION) -> Function:
+    """scores[key][row] = -inf where the query at positions[row] does not see position first + key: a later one, or with
+    a window one before it. Parameters: scores, first, count, positions."""
+    name = f"attention_mask_{tiles.name}" + (f"_{window.name}" if window else "")
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("scores", PTR), ("first", I64), ("count", I64), ("positions", PTR)])
     positions = [f.load(f["positions"] + v * 64, vector(I32, 16)) for v in range(tiles.vectors)]
+    unseen = [last_unseen(position, window) for position in positions] if window else []
     with f.loop(0, f["count"]) as key:
         place = f.broadcast(f.cast("arith.trunci", f["first"] + key.index, I32), 16)
         row = f["scores"] + key.index * tiles.row_bytes
@@ -147,7 +156,7 @@ def mask_kernel(module: Module, tiles: AttentionTiling, window: int = 0) -> Func
             scores = f.load(row + v * 64, vector(F32, 16))
             hidden = place > positions[v]
             if window:
-                hidden = hidden | (positions[v] - window >= place)
+                hidden = hidden | (unseen[v] >= place)
             f.store(f.select(hidden, float("-inf"), scores), row + v * 64)
     f.returns()
     return f

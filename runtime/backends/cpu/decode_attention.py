@@ -104,7 +104,8 @@ class Attention:
         scattered = any(part.index for part in parts)
         keys = Rows.of(depth, meta[parts[0].key][0], cache, dot)
         ahead = isinstance(step, DecodeAttention) and _is_dense(parts[-1], meta)
-        value_rows = Rows.of(width, meta[parts[0].value][0], values)
+        whole = depth if parts[0].value == parts[0].key else width  # values may be the first numbers of keys
+        value_rows = Rows.of(width, meta[parts[0].value][0], values, whole=whole)
         block = Block(keys, value_rows, heads // kv_heads, features, scattered, ahead)
         return cls(slots, kv_heads, sum(part.count for part in parts), block)
 
@@ -157,7 +158,7 @@ def with_merge(attention: Attention, out: str, emit: Callable[[Context], None]) 
     if attention.splits == 1:
         return Lowered([Phase(attention.units, emit, block.scratch_bytes + block.result_bytes + extra_bytes)])
     merge = Phase(attention.slots * attention.kv_heads, lambda context: _merge(context, attention, out),
-                  attention.splits * LINE + block.values.padded_bytes)  # fmt: skip
+                  (attention.splits + 1) * LINE + block.values.padded_bytes)  # fmt: skip
     first = Phase(attention.units, emit, block.scratch_bytes + extra_bytes)
     return Lowered([first, merge], attention.units * block.result_bytes)
 
@@ -240,6 +241,8 @@ def _visible(unit: Unit, step: DecodeAttention, topk: int) -> tuple[Value, Value
     report_index(f, unit.of_slot(step.active).ne(0) & (position < 0))
     seen = f.select(unit.of_slot(step.active).ne(0), f.max(position + 1, 0), 0)
     written = f.min(seen, size)
+    if step.window_stride is not None:  # of the ring a query sees its chunk
+        written = f.min(written, f.max(position, 0) % step.window_stride + 1)
     chosen = f.min(f.max(unit.of_slot(step.prompt_len) - size, 0), topk)
     total = written + f.select(seen.eq(0), 0, chosen)
     part = f.ceildiv(f.ceildiv(total, unit.attention.splits), LANES) * LANES
@@ -353,8 +356,8 @@ def begin_unit(unit: Unit, step: CachedAttention | DecodeAttention) -> None:
     """Fetches the group's queries and clears the result; that of the first split begins with learned sinks."""
     query = unit.context.operands[step.query]
     f, block = unit.context.f, unit.attention.block
-    heads = [unit.head * block.group + g for g in range(block.group)]
-    block_kernels.put_queries(f, block, [(unit.at(query, head), query.dtype) for head in heads], unit.scratch)
+    first, stride = unit.at(query, unit.head * block.group), query.strides[1] * DTYPE_BYTES[query.dtype]
+    block_kernels.put_queries(f, block, first, stride, query.dtype, unit.scratch)
     unit.result.clear(f)
     if step.sink_logits is not None:
         sinks = unit.context.operands[step.sink_logits]
@@ -425,13 +428,15 @@ def _write_new_row(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
 def write_result(unit: Unit, out: Operand) -> None:
     """Divides the weighted values by the sums and writes the group's rows; zeros where nothing was seen."""
     f, block, result = unit.context.f, unit.attention.block, unit.result
-    for tile, (first, count) in enumerate(block.tiles):
-        sums = f.load(result.state(tile) + LINE, vector(F32, LANES))
-        divisors = f.select(sums.eq(0.0), 1.0, sums)
-        for head in range(first, first + count):
-            divisor = f.broadcast(f.extract(divisors, head - first), LANES)
-            target = unit.at(out, unit.head * block.group + head)
-            _write_head(f, block.values, result.head(head), divisor, target, out)
+    with f.loop(0, block.group) as head:
+        target = unit.at(out, unit.head * block.group + head.index)
+        divisor = _divisor(f, f.load(result.of_head(head.index) + LINE, F32))
+        _write_head(f, block.values, result.head(head.index), divisor, target, out)
+
+
+def _divisor(f: Function, total: Value) -> Value:
+    """A head's sum of weights in all lanes, 1 where nothing was seen."""
+    return f.broadcast(f.select(total.eq(0.0), 1.0, total), LANES)
 
 
 def _write_head(f: Function, rows: Rows, source: Value, divisor: Value, target: Value, out: Operand) -> None:
@@ -452,7 +457,8 @@ def _merge(context: Context, attention: Attention, out: str) -> None:
     """For each slot and KV head: the splits' results, weighted by exp of their maxima, in order."""
     f, block, splits = context.f, attention.block, attention.splits
     operand, lanes = context.operands[out], vector(F32, LANES)
-    factors, total = context.private, context.private + splits * LINE
+    factors, totals = context.private, context.private + splits * LINE
+    total = totals + LINE
     with f.loop(context.begin, context.end) as loop:
         slot, kv_head = loop.index // attention.kv_heads, loop.index % attention.kv_heads
         parts = context.shared + loop.index * (splits * block.result_bytes)
@@ -468,12 +474,13 @@ def _merge(context: Context, attention: Attention, out: str) -> None:
                 factor = decay(f, f.load(at, lanes) - floor)
                 f.store(factor, factors + sums.index * LINE)
                 sums.carry(f.fma(f.load(at + LINE, lanes), factor, sums.state[0]))
-            divisors = f.select(sums.results[0].eq(0.0), 1.0, sums.results[0])
-            for head in range(first, first + count):
-                _merge_head(f, block, splits, Result(block, parts).head(head), factors + (head - first) * 4, total)
+            f.store(sums.results[0], totals)
+            with f.loop(first, first + count) as number:
+                head, lane = number.index, number.index - first
+                _merge_head(f, block, splits, Result(block, parts).head(head), factors + lane * 4, total)
                 index = slot * operand.strides[0] + (kv_head * block.group + head) * operand.strides[1]
                 target = operand.pointer + index * DTYPE_BYTES[operand.dtype]
-                divisor = f.broadcast(f.extract(divisors, head - first), LANES)
+                divisor = _divisor(f, f.load(totals + lane * 4, F32))
                 _write_head(f, block.values, total, divisor, target, operand)
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu.approximations import decay
@@ -69,15 +68,15 @@ class Block:
 
     @property
     def tiles(self) -> list[tuple[int, int]]:
-        """(first, count) of the tiles of query heads, of about the same size."""
-        count = -(-self.group // (4 if self.wide else 2))
-        bounds = [self.group * i // count for i in range(count + 1)]
-        return [(low, high - low) for low, high in pairwise(bounds)]
+        """(first, count) of the tiles of query heads, all of `tile_heads` but perhaps the last one."""
+        size = self.tile_heads
+        return [(first, min(size, self.group - first)) for first in range(0, self.group, size)]
 
     @property
     def tile_heads(self) -> int:
-        """Of the largest tile."""
-        return max(count for _, count in self.tiles)
+        """Of a tile, of about the same size as the others."""
+        count = -(-self.group // (4 if self.wide else 2))
+        return -(-self.group // count)
 
     @property
     def scratch_bytes(self) -> int:
@@ -126,9 +125,14 @@ class Result:
         """[2, 16] f32: maxima, then sums, of the heads of the tile."""
         return self._pointer + tile * 2 * LINE
 
-    def head(self, head: int) -> Value:
+    def of_head(self, head: Value) -> Value:
+        """The maximum of a head among those of its tile; its sum is a line behind it."""
+        size = self._block.tile_heads
+        return self._pointer + head // size * (2 * LINE) + head % size * 4
+
+    def head(self, head: int | Value) -> Value:
         """[values.padded_bytes / 4] f32: weighted values of a head."""
-        return self._pointer + (len(self._block.tiles) * 2 * LINE + head * self._block.values.padded_bytes)
+        return self._pointer + len(self._block.tiles) * 2 * LINE + head * self._block.values.padded_bytes
 
     def clear(self, f: Function) -> None:
         """No rows yet."""
@@ -149,12 +153,12 @@ def take_sinks(f: Function, block: Block, result: Result, sinks: Value, dtype: s
         f.store(f.select(exists, f.splat(1.0), f.splat(0.0)), result.state(tile) + LINE)
 
 
-def put_queries(f: Function, block: Block, rows: Sequence[tuple[Value, str]], scratch: Scratch) -> None:
-    """Brings a group's queries, (pointer, dtype) each, into the order of the keys' chunks."""
-    for head, (row, dtype) in enumerate(rows):
-        at = scratch.queries + head * block.keys.padded_bytes
+def put_queries(f: Function, block: Block, first: Value, stride: int, dtype: str, scratch: Scratch) -> None:
+    """Brings a group's queries, `stride` bytes apart from `first` on, into the order of the keys' chunks."""
+    with f.loop(0, block.group) as head:
+        at = scratch.queries + head.index * block.keys.padded_bytes
         for chunk in range(block.keys.chunks):
-            for i, part in enumerate(_query_chunk(f, block.keys, row, dtype, chunk)):
+            for i, part in enumerate(_query_chunk(f, block.keys, first + head.index * stride, dtype, chunk)):
                 f.store(part, at + (chunk * block.keys.vectors + i) * LINE)
 
 

@@ -14,22 +14,30 @@ from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I32, Function, Va
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows of `size` numbers are taken apart into chunks of one vector load. The dtype is f32, bf16, or of encoded
-    rows (`sscc.ir.kv_rows`) i8 or i4. Those of i8 stand here as their codes; who uses them multiplies by `scale`.
+    """How the first `size` numbers of rows are taken apart into chunks of one vector load. The dtype is f32, bf16, or
+    of encoded rows (`sscc.ir.kv_rows`) i8 or i4. Those of i8 that have one scale stand here as their codes; who uses
+    them multiplies by `scale`.
 
     Attributes:
         dot: chunks of bf16 stay as they are, for products of pairs; otherwise they are widened.
+        whole: numbers of the row, `size` where 0.
     """
 
     size: int
     dtype: str
     dot: bool = False
+    whole: int = 0
 
     @classmethod
-    def of(cls, size: int, shape: Sequence[int], dtype: str, dot: bool = False) -> Rows:
+    def of(cls, size: int, shape: Sequence[int], dtype: str, dot: bool = False, whole: int = 0) -> Rows:
         """The rows of an operand of this shape and dtype."""
-        packed = dtype == "i8" and format_of(size, shape[-1]) is INT4
-        return cls(size, "i4" if packed else dtype, dot)
+        packed = dtype == "i8" and format_of(whole or size, shape[-1]) is INT4
+        return cls(size, "i4" if packed else dtype, dot, 0 if whole == size else whole)
+
+    @property
+    def numbers(self) -> int:
+        """Of the row in memory."""
+        return self.whole or self.size
 
     @property
     def elements(self) -> int:
@@ -49,13 +57,13 @@ class Rows:
     def nbytes(self) -> int:
         """Of the row in memory."""
         if self.dtype in ("i8", "i4"):
-            return (INT4 if self.dtype == "i4" else INT8).width(self.size)
-        return self.size * DTYPE_BYTES[self.dtype]
+            return (INT4 if self.dtype == "i4" else INT8).width(self.numbers)
+        return self.numbers * DTYPE_BYTES[self.dtype]
 
     @property
     def encoded(self) -> bool:
         """Whether a row stands for its codes, and who uses it multiplies by its scale."""
-        return self.dtype == "i8"
+        return self.dtype == "i8" and self.numbers <= INT8.group
 
     @property
     def padded_bytes(self) -> int:
@@ -64,20 +72,21 @@ class Rows:
 
     @property
     def tag(self) -> str:
-        return f"{'pairs' if self.dot else self.dtype}_{self.size}"
+        return f"{'pairs' if self.dot else self.dtype}_{self.size}" + (f"of{self.whole}" if self.whole else "")
 
     def load(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
-        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. A chunk whose number is a
-        `Value` is not the last one."""
+        """The vectors of one chunk; elements beyond the row are zeros, and are not touched. Those beyond `size` in a
+        row that has more may be any of its numbers. A chunk whose number is a `Value` is not the last one."""
         if self.dtype == "i4":
             return self._load_packed(f, row, chunk)
         at = row + chunk * (self.elements * DTYPE_BYTES[self.dtype])
         left = self.size - chunk * self.elements if isinstance(chunk, int) else self.elements
         if self.dtype == "f32":
             return [_load(f, at, vector(F32, LANES), left)]
-        if self.encoded:
+        if self.dtype == "i8":
             codes = f.cast("arith.extsi", _load(f, at, vector(I8, LANES), left), I32)
-            return [f.cast("arith.sitofp", codes, F32)]
+            numbers = f.cast("arith.sitofp", codes, F32)
+            return [numbers if self.encoded else numbers * f.broadcast(self._scale_of(f, row, chunk), LANES)]
         if left >= 2 * LANES or left % 2 == 0:
             bits = _load(f, at, vector(I32, LANES), left // 2)
         else:
@@ -88,14 +97,19 @@ class Rows:
 
     def scale(self, f: Function, row: Value) -> Value:
         """What the codes of an encoded row count in, f32. It may lie at any byte."""
-        return f.bitcast(f.load(row + self.size, vector(I8, INT8.scale_bytes)), F32)
+        return self._scale_of(f, row, 0)
+
+    def _scale_of(self, f: Function, row: Value, chunk: int | Value) -> Value:
+        """What the codes of a chunk of 8 bits count in, f32."""
+        group = chunk // (INT8.group // LANES)
+        return f.bitcast(f.load(row + self.numbers + group * INT8.scale_bytes, vector(I8, INT8.scale_bytes)), F32)
 
     def _load_packed(self, f: Function, row: Value, chunk: int | Value) -> list[Value]:
         """A group of numbers that share a scale, in order."""
-        count = min(self.size - chunk * self.elements, self.elements) if isinstance(chunk, int) else self.elements
+        count = min(self.numbers - chunk * self.elements, self.elements) if isinstance(chunk, int) else self.elements
         half = count // 2
         codes = f.cast("arith.extsi", _load(f, row + chunk * LANES, vector(I8, LANES), half), I32)
-        bits = f.load(row + INT4.code_bytes(self.size) + chunk * INT4.scale_bytes, vector(I8, INT4.scale_bytes))
+        bits = f.load(row + INT4.code_bytes(self.numbers) + chunk * INT4.scale_bytes, vector(I8, INT4.scale_bytes))
         wide = f.cast("arith.extui", f.bitcast(bits, I16), I32)
         scale = f.broadcast(f.bitcast(wide << 16, F32), LANES)
         places = vector(I32, LANES)

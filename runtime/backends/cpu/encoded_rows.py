@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
+from sscc.ir.kv_rows import INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.ir.schedule import QuantizeRows
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -17,57 +17,67 @@ def encode_row(
 ) -> None:
     """Encodes a row of `size` numbers of f32 or bf16: the bits of `RowFormat.encode`, where the numbers are finite. An
     infinity or NaN gets a scale that is one."""
-    kernel = _pack_kernel if row_format is INT4 else _encode_kernel
-    f.call(kernel(f.module, dtype, size), source, target)
+    row_format = row_format or INT8
+    kernel = _pack_kernel if row_format.bits == 4 else _encode_kernel
+    f.call(kernel(f.module, dtype, size, row_format), source, target)
 
 
-def _encode_kernel(module: Module, dtype: str, size: int) -> Function:
-    name = f"encode_row_{dtype}_{size}"
+def _encode_kernel(module: Module, dtype: str, size: int, row_format: RowFormat) -> Function:
+    name = f"encode_row_{dtype}_{size}_{row_format.group}"
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("source", PTR), ("target", PTR)])
-    source, target, whole = f["source"], f["target"], size - size % LANES
-    last = load_f32(f, source, dtype, whole, size)
-    with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
-        part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
-        loop.carry(f.max(loop.state[0], _magnitude(f, part)))
-    scale = f.reduce("maximumf", loop.results[0]) * INT8.step
-    scale = f.select(scale < SMALLEST_SCALE, 0.0, scale)
-    inverse = f.select(scale.eq(0.0), 0.0, f.constant(1.0, F32) / scale)
-    with f.loop(0, whole, LANES) as loop:
-        part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
-        f.store(_codes(f, part * inverse, INT8), target + loop.index)
-    if whole < size:
-        f.store_masked(_codes(f, last * inverse, INT8), target + whole, f.first_lanes(size - whole))
-    f.store(f.bitcast(scale, vector(I8, INT8.scale_bytes)), target + size)
+    for number, (first, end) in enumerate(row_format.groups(size)):
+        at = f["target"] + row_format.code_bytes(size) + number * row_format.scale_bytes
+        _encode_group(f, f["source"] + first * SIZES[dtype], dtype, f["target"] + first, end - first, at, row_format)
     f.returns()
     return f
 
 
-def _pack_kernel(module: Module, dtype: str, size: int) -> Function:
+def _encode_group(
+    f: Function, source: Value, dtype: str, target: Value, size: int, scale_at: Value, row_format: RowFormat
+) -> None:
+    """Encodes `size` numbers that share a scale, a code a byte."""
+    whole = size - size % LANES
+    last = load_f32(f, source, dtype, whole, size)
+    with f.loop(0, whole, LANES, [_magnitude(f, last)]) as loop:
+        part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
+        loop.carry(f.max(loop.state[0], _magnitude(f, part)))
+    scale = f.reduce("maximumf", loop.results[0]) * row_format.step
+    scale = f.select(scale < SMALLEST_SCALE, 0.0, scale)
+    inverse = f.select(scale.eq(0.0), 0.0, f.constant(1.0, F32) / scale)
+    with f.loop(0, whole, LANES) as loop:
+        part = load_f32(f, source + loop.index * SIZES[dtype], dtype, 0, LANES)
+        f.store(_codes(f, part * inverse, row_format), target + loop.index)
+    if whole < size:
+        f.store_masked(_codes(f, last * inverse, row_format), target + whole, f.first_lanes(size - whole))
+    f.store(f.bitcast(scale, vector(I8, row_format.scale_bytes)), scale_at)
+
+
+def _pack_kernel(module: Module, dtype: str, size: int, row_format: RowFormat) -> Function:
     name = f"pack_row_{dtype}_{size}"
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("source", PTR), ("target", PTR)])
-    for number, (first, end) in enumerate(INT4.groups(size)):
+    for number, (first, end) in enumerate(row_format.groups(size)):
         half = (end - first) // 2
         starts = (f["source"] + start * SIZES[dtype] for start in (first, first + half))
         low, high = (load_f32(f, start, dtype, 0, half) for start in starts)
         largest = f.reduce("maximumf", f.max(_magnitude(f, low), _magnitude(f, high)))
-        rounded = f.narrow(largest * INT4.step, BF16)
+        rounded = f.narrow(largest * row_format.step, BF16)
         scale = f.widen(rounded)
         stored = f.select(scale < SMALLEST_SCALE, f.constant(0, I16), f.bitcast(rounded, I16))
         scale = f.select(scale < SMALLEST_SCALE, 0.0, scale)
         inverse = f.select(scale.eq(0.0), 0.0, f.constant(1.0, F32) / scale)
-        codes = [_codes(f, part * inverse, INT4) for part in (low, high)]
+        codes = [_codes(f, part * inverse, row_format) for part in (low, high)]
         packed = (codes[0] & 15) | (codes[1] << 4)
-        place = f["target"] + INT4.code_bytes(first)
+        place = f["target"] + row_format.code_bytes(first)
         if half == LANES:
             f.store(packed, place)
         else:
             f.store_masked(packed, place, f.first_lanes(half))
-        at = f["target"] + INT4.code_bytes(size) + number * INT4.scale_bytes
-        f.store(f.bitcast(stored, vector(I8, INT4.scale_bytes)), at)
+        at = f["target"] + row_format.code_bytes(size) + number * row_format.scale_bytes
+        f.store(f.bitcast(stored, vector(I8, row_format.scale_bytes)), at)
     f.returns()
     return f
 

@@ -62,6 +62,8 @@ LARGEST_QUERY_BLOCK = 96
 """Queries of a prefill block, at most."""
 LARGEST_BLOCK_ROWS = 256
 """Query rows of a prefill block, all heads of a group, at most."""
+LARGEST_LATENT_BLOCK = 512
+"""Queries of a prefill block over latent rows, at most: each makes keys and values of all rows again."""
 KEY_WALK_ROWS = 12
 """What walking the keys once more costs, in query rows."""
 SLICES = 16

@@ -10,24 +10,24 @@ Packed rows are those of products with weights of f32: blocks of R rows as f32 [
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, FLOAT8_TILE_ROWS, LINE
-from sscc.runtime.backends.cpu.mlir import F32, I8, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I8, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
     PackedProduct,
     Tile,
     check_operands,
-    rounded,
     row_count,
 )
 from sscc.runtime.backends.cpu.products import pack_block
 from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import load_scales
+from sscc.runtime.backends.cpu.quantised_products import group_kernel, load_scales
 
 _CHAINS = 2
 
@@ -41,8 +41,8 @@ def float8_product(
     tile = next(tile for tile in _tiles(features) if tile.rows <= (rows or m))
     in_place = not rows and m == 1 and a.dtype == "f32"
     blocks = Blocks(m, tile, tile.rows * panels.k * 4, in_place)
-    make = partial(_kernel, panels)
     name = f"product_e4m3g{panels.group}_{panels.scale_dtype}"
+    make = group_kernel(name, lambda rows: panels.group * rows * 4, panels, partial(_add_group, panels))
     pack = partial(pack_block, a.dtype, "single")
     return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, (panels.k,))
 
@@ -58,24 +58,13 @@ def _tiles(features: Features) -> list[Tile]:
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
 
-def _kernel(panels: QuantisedPanels, module: Module, tile: Tile, dtype: str) -> Function:
-    """out[rows, 16] of a tile of one panel, as a private function of the module."""
-    name = f"product_e4m3g{panels.group}_{panels.scale_dtype}_{tile.rows}x1_{dtype}"
-    if module.has(name):
-        return module.get(name)
-    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
-    f = module.function(name, params)
-    rows = tile.rows
-    with f.loop(0, f["units"], 1, [f.splat(0.0)] * rows) as group:
-        a = f["a"] + group.index * (panels.group * rows * 4)
-        weights = f["weights"] + group.index * panels.group_bytes
-        sums = _group_sums(f, panels, tile, a, weights + panels.head_bytes)
-        scales = load_scales(f, panels, weights) * FLOAT8_FACTOR
-        group.carry(*(f.fma(value, scales, state) for value, state in zip(sums, group.state, strict=True)))
-    for row, value in enumerate(group.results):
-        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
-    f.returns()
-    return f
+def _add_group(
+    panels: QuantisedPanels, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
+) -> list[Value]:
+    """The sums of the rows of a tile after a group."""
+    sums = _group_sums(f, panels, tile, a, weights + panels.head_bytes)
+    scales = load_scales(f, panels, weights) * FLOAT8_FACTOR
+    return [f.fma(value, scales, before) for value, before in zip(sums, state, strict=True)]
 
 
 def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:

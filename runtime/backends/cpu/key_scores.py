@@ -6,7 +6,6 @@ are: widened where keys are, not rotated and not rounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
@@ -42,9 +41,9 @@ class KeyRows:
         return self.block.scratch_bytes
 
 
-def put_queries(f: Function, rows: KeyRows, queries: Sequence[tuple[Value, str]], scratch: Value) -> None:
-    """Brings the group's queries, (pointer, dtype) each, to where `score_keys` takes them."""
-    block_kernels.put_queries(f, rows.block, queries, Scratch(rows.block, scratch))
+def put_queries(f: Function, rows: KeyRows, first: Value, stride: int, dtype: str, scratch: Value) -> None:
+    """Brings the group's queries, `stride` bytes apart from `first` on, to where `score_keys` takes them."""
+    block_kernels.put_queries(f, rows.block, first, stride, dtype, Scratch(rows.block, scratch))
 
 
 def score_keys(

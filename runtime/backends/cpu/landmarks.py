@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir import landmarks
-from sscc.ir.kv_rows import INT8
+from sscc.ir.kv_rows import with_one_scale
 from sscc.ir.schedule import Landmarks
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
@@ -81,7 +81,7 @@ class LandmarkRows:
     @property
     def query_scratch_bytes(self) -> int:
         """Private scratch of `encode_query`."""
-        return align(-(-self.dim // LANES) * LINE) + align(INT8.width(self.dim))
+        return align(-(-self.dim // LANES) * LINE) + align(with_one_scale(self.dim).width(self.dim))
 
 
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -204,7 +204,7 @@ def _query_kernel(module: Module, rows: LandmarkRows, dtype: str) -> Function:
     rotated, encoded = f["scratch"], f["scratch"] + align(-(-rows.dim // LANES) * LINE)
     for i, row in enumerate(_rotated(f, f["query"], dtype, rows.dim)):
         f.store(row, rotated + i * LINE)
-    encode_row(f, rotated, "f32", encoded, rows.dim)
+    encode_row(f, rotated, "f32", encoded, rows.dim, with_one_scale(rows.dim))
     total = f.splat(0, rows.column_numbers, I32)
     for column in range(rows.columns):
         codes = _query_column(f, rows, encoded, column)

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from sscc.ir.schedule import DTYPE_BYTES, ChunkAttention, Kernel, Pipeline, QueryAttention, ScalarOperand, Tensor, View
+from sscc.ir.schedule import (
+    DTYPE_BYTES,
+    ChunkAttention,
+    Kernel,
+    LatentChunkAttention,
+    Pipeline,
+    QueryAttention,
+    ScalarOperand,
+    Tensor,
+    View,
+)
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
@@ -398,7 +408,7 @@ def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: li
 def _chunk_of(stage: ResolvedStage) -> _Chunk | None:
     """What a stage says of the chunk that its pipeline works on."""
     for step in stage.body.steps:
-        if isinstance(step, ChunkAttention):
+        if isinstance(step, ChunkAttention | LatentChunkAttention):
             scalars = dict(zip(stage.body.scalars, stage.stage.scalars, strict=True))
             shapes = {p.name: p.shape for p in stage.body.params} | {w.name: w.view.shape for w in stage.body.windows}
             return _Chunk(scalars[step.start], scalars[step.length], shapes[step.query][2])

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sscc.ir.geometry import Span
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
@@ -27,6 +28,7 @@ from sscc.runtime.backends.cpu.attention_tiles import (
     AttentionTiling,
     QueryRows,
     bounds_kernel,
+    last_unseen,
     mask_kernel,
     scores_kernel,
     softmax_kernel,
@@ -62,8 +64,8 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
     Raises InputError for operands that do not fit.
     """
     check_strides(step.kind, operands, (step.new_key, step.new_value))
-    attention = _Attention.of(step, operands, features, step.k_scratch, step.v_scratch)
-    appends = (_Append(step.new_key, step.k_scratch), _Append(step.new_value, step.v_scratch))
+    attention = Causal.of(step, operands, features, step.k_scratch, step.v_scratch)
+    appends = (Append(step.new_key, step.k_scratch), Append(step.new_value, step.v_scratch))
     blocks = -(-attention.chunk // ROW_BLOCK)
 
     def append(context: Context) -> None:
@@ -82,7 +84,7 @@ def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], fea
 
     Does nothing where start < 0 or start + C exceeds T. Raises InputError for operands that do not fit.
     """
-    return Lowered((_Attention.of(step, operands, features, step.key, step.value).phase,))
+    return Lowered((Causal.of(step, operands, features, step.key, step.value).phase,))
 
 
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -108,7 +110,7 @@ def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) 
 
 
 @dataclass(frozen=True)
-class _Append:
+class Append:
     """Rows of a chunk that go into a scratch at `start`."""
 
     new: str
@@ -123,7 +125,7 @@ class _Append:
 
 
 @dataclass(frozen=True)
-class _Attention:
+class Causal:
     """Causal attention of a chunk, as a phase.
 
     Attributes:
@@ -134,7 +136,7 @@ class _Attention:
         length: the scalar that says where padding begins.
         log_sum_exp: where that of every query goes; "" where nobody wants it.
         sinks: the logits of learned sinks; None where there are none.
-        window: how many positions a query sees, its own included; 0 where it sees all before it.
+        window: which positions a query sees.
     """
 
     names: tuple[str, str, str, str]
@@ -153,7 +155,7 @@ class _Attention:
     queries: int
     rows: QueryRows
     operands: dict[str, Meta]
-    window: int
+    window: Span
 
     @classmethod
     def of(
@@ -163,7 +165,7 @@ class _Attention:
         features: Features,
         key: str,
         value: str,
-    ) -> _Attention:
+    ) -> Causal:
         sums = [name for name in (step.log_sum_exp, step.sink_logits) if name]
         check_strides(step.kind, operands, (step.query, step.out, key, value, *sums))
         (_, heads, chunk, depth), _, query_type = operands[step.query]
@@ -178,7 +180,8 @@ class _Attention:
         names = (step.query, key, value, step.out)
         places = (step.start, step.length, step.log_sum_exp, step.sink_logits)
         sizes = (kv_heads, group, chunk, limit, depth, columns)
-        return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, step.window)
+        window = Span(step.window, step.window_stride or 1)
+        return cls(names, *places, Scoring.of(step), tiles, *sizes, queries, rows, operands, window)
 
     @property
     def blocks(self) -> int:
@@ -195,22 +198,26 @@ class _Attention:
 
     @property
     def scratch(self) -> ScratchPieces:
-        """Private scratch: all panels of a block of queries, one block of keys. See `attention_tiles`."""
+        """Private scratch. See `attention_tiles`."""
+        return ScratchPieces(**self.pieces())
+
+    def pieces(self) -> dict[str, int]:
+        """Bytes of scratch by name: all panels of a block of queries, one block of keys."""
         tiles, panels = self.tiles, self.rows.panels
-        return ScratchPieces(
-            query=panels * self.rows.panel_bytes,
-            staging=max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
-            positions=panels * tiles.row_bytes,
-            peak=panels * tiles.row_bytes,
-            total=panels * tiles.row_bytes,
-            shrink=panels * tiles.row_bytes,
-            log_sum_exp=panels * tiles.row_bytes,
-            sums=panels * self.panel_sums,
-            scores=tiles.block * tiles.row_bytes,
-            key=0 if self.key_as_it_lies else tiles.block * self.depth * 4,
-            value=0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
-            decoded=tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
-        )
+        return {
+            "query": panels * self.rows.panel_bytes,
+            "staging": max(self.rows.staging_bytes, 16 * self.padded_columns * 4),
+            "positions": panels * tiles.row_bytes,
+            "peak": panels * tiles.row_bytes,
+            "total": panels * tiles.row_bytes,
+            "shrink": panels * tiles.row_bytes,
+            "log_sum_exp": panels * tiles.row_bytes,
+            "sums": panels * self.panel_sums,
+            "scores": tiles.block * tiles.row_bytes,
+            "key": 0 if self.key_as_it_lies else tiles.block * self.depth * 4,
+            "value": 0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
+            "decoded": tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
+        }
 
     @property
     def padded_columns(self) -> int:
@@ -248,6 +255,10 @@ class _Attention:
         """How many of the chunk's positions are not padding; may be negative."""
         return context.f.min(context.scalars[self.length] - context.scalars[self.start], self.chunk)
 
+    def block_at(self, context: Context, head: Value, first: Value, live: Value) -> QueryBlock:
+        """The block of queries from `first` on."""
+        return QueryBlock(self, context, head, first, live)
+
     @property
     def phase(self) -> Phase:
         return Phase(self.units, self.emit, private_bytes=self.scratch.nbytes)
@@ -263,12 +274,12 @@ class _Attention:
                 block = f.select(first, pair, self.blocks - 1 - pair)
                 begin = block * self.queries
                 with f.when((first | block.ne(pair)) & (begin < live)):
-                    _Block(self, context, head, begin, live).emit()
+                    self.block_at(context, head, begin, live).emit()
 
 
-def block_of_queries(group: int, chunk: int, panel: int) -> int:
-    """Queries of a block: few rows that only fill up panels, few blocks,
-    and pairs of blocks that are alike."""
+def block_of_queries(group: int, chunk: int, panel: int, most: int = LARGEST_QUERY_BLOCK) -> int:
+    """Queries of a block, at most `most`: few rows that only fill up panels, few blocks, and pairs of blocks that are
+    alike."""
 
     def rows(queries: int) -> int:
         return -(-queries * group // panel) * panel + KEY_WALK_ROWS if queries else 0
@@ -278,14 +289,14 @@ def block_of_queries(group: int, chunk: int, panel: int) -> int:
         whole = 2 * pairs * rows(queries) if chunk > queries else rows(queries)
         return whole + 3 * (chunk // queries * rows(queries) + rows(chunk % queries))
 
-    largest = min(chunk, LARGEST_QUERY_BLOCK, max(1, LARGEST_BLOCK_ROWS // group))
+    largest = min(chunk, most, max(1, max(most, LARGEST_BLOCK_ROWS) // group))
     return min(range(1, largest + 1), key=lambda queries: (cost(queries), -queries))
 
 
-class _Block:
+class QueryBlock:
     """Emits the attention of one block of queries."""
 
-    def __init__(self, attention: _Attention, context: Context, head: Value, first: Value, live: Value) -> None:
+    def __init__(self, attention: Causal, context: Context, head: Value, first: Value, live: Value) -> None:
         self.a, self.context, self.f = attention, context, context.f
         self.head, self.first = head, first
         self.start = context.scalars[attention.start]
@@ -299,7 +310,7 @@ class _Block:
         self._pack_queries()
         self._reset()
         limit = self.start + self.first + self.count
-        reached = f.max(self.start + self.first - (a.window - 1), 0) if a.window else f.constant(0)
+        reached = f.max(last_unseen(self.start + self.first, a.window) + 1, 0) if a.window else f.constant(0)
         with f.loop(reached, limit, a.tiles.block) as block:
             self._keys(block.index, limit)
         self._write()
@@ -345,9 +356,23 @@ class _Block:
         """Takes in the block of keys from `first` on; no row from `limit` on is read."""
         f, a = self.f, self.a
         last = limit - 1 - first
+        used = f.min(last + 1, a.tiles.block)
+        key, value = self._rows(first, last, used)
+        with f.loop(0, self.panels) as panel:
+            positions = self.at["positions"] + panel.index * a.tiles.row_bytes
+            seen = self._position(positions, a.tiles.panel - 1) + 1 - first
+            some = seen > 0
+            if a.window:
+                some = some & (first + used - 1 > last_unseen(self._position(positions, 0), a.window))
+            with f.when(some):
+                self._panel(panel.index, first, last, f.min(seen, used), key, value)
+
+    def _rows(self, first: Value, last: Value, used: Value) -> tuple[tuple[Value, int], tuple[Value, int]]:
+        """Keys and values of a block as products take them: where they are, and bytes from one to the next. Row `last`
+        stands in for those behind it."""
+        f, a = self.f, self.a
         key, key_stride = address(f, self.k, 0, self.head, first), row_stride(a.operands[a.names[1]])
         value, value_stride = address(f, self.v, 0, self.head, first), row_stride(a.operands[a.names[2]])
-        used = f.min(last + 1, a.tiles.block)
         numbers = "bf16" if a.tiles.pairs else "f32"
         if a.encoded:
             decode_rows(f, key, key_stride, last, used, self.at["key"], numbers, a.stored(1, a.depth))
@@ -360,21 +385,18 @@ class _Block:
             decode_rows(f, value, value_stride, last, used, decoded, numbers, a.stored(2, a.columns))
             value, value_stride = decoded, a.columns * SIZES[numbers]
         if a.tiles.pairs:
-            steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
-            pack_pairs(f, value, value_stride, last, steps, self.at["value"], a.columns)
-            value, value_stride = self.at["value"], a.padded_columns * 4
+            value, value_stride = self._pairs(value, value_stride, last, used)
         elif not a.encoded and not a.value_as_it_lies:
             pack_rows(f, value, self.v.dtype, value_stride, last, used, self.at["value"], a.columns)
             value, value_stride = self.at["value"], a.columns * 4
-        with f.loop(0, self.panels) as panel:
-            positions = self.at["positions"] + panel.index * a.tiles.row_bytes
-            seen = self._position(positions, a.tiles.panel - 1) + 1 - first
-            some = seen > 0
-            if a.window:
-                some = some & (first + used > self._position(positions, 0) - (a.window - 1))
-            with f.when(some):
-                count = f.min(seen, used)
-                self._panel(panel.index, first, last, count, (key, key_stride), (value, value_stride))
+        return (key, key_stride), (value, value_stride)
+
+    def _pairs(self, value: Value, stride: int, last: Value, used: Value) -> tuple[Value, int]:
+        """Values of bf16 in pairs of rows."""
+        f, a = self.f, self.a
+        steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
+        pack_pairs(f, value, stride, last, steps, self.at["value"], a.columns)
+        return self.at["value"], a.padded_columns * 4
 
     def _position(self, positions: Value, lane: int) -> Value:
         return self.f.cast("arith.extsi", self.f.load(positions + lane * 4, I32), "i64")
@@ -394,7 +416,8 @@ class _Block:
             f.call(bounds_kernel(module, tiles, a.scoring), scores, keys)
         hidden = first + keys - 1 > self._position(self.at["positions"] + place, 0)
         if a.window:
-            hidden = hidden | (first < self._position(self.at["positions"] + place, tiles.panel - 1) - (a.window - 1))
+            newest = self._position(self.at["positions"] + place, tiles.panel - 1)
+            hidden = hidden | (first <= last_unseen(newest, a.window))
         with f.when(hidden):
             f.call(mask_kernel(module, tiles, a.window), scores, first, keys, self.at["positions"] + place)
         peak, total, shrink = (self.at[name] + place for name in ("peak", "total", "shrink"))

@@ -17,7 +17,7 @@ ones first, with AVX512_VNNI as bytes [K / 4][2][R][4], without as f32 [K / 4][4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -37,6 +37,7 @@ from sscc.runtime.backends.cpu.quantised_rows import group_bytes, pack_block, su
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
 _LANES32 = vector(I32, LANES)
+AddGroup = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]]
 
 
 def quantised_product(
@@ -47,7 +48,10 @@ def quantised_product(
     dot = features.int8_dot
     base = "z" if panels.zero_point else "m" if panels.minimum else ""
     name = f"product_int{panels.bits}g{panels.group}{base}_{panels.scale_dtype}_{'dot' if dot else 'plain'}"
-    make, pack = partial(_kernel, name, panels, dot), partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
+    make = group_kernel(
+        name, lambda rows: group_bytes(rows, panels.quads, dot), panels, partial(_add_group, panels, dot)
+    )
+    pack = partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
     depths = (panels.groups, panels.group, panels.quads, 1 if base else panels.offset)
     blocks = _blocks(a, panels, features, rows)
     return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, depths)
@@ -71,33 +75,52 @@ def _tiles(features: Features) -> list[Tile]:
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
 
-def _kernel(name: str, panels: QuantisedPanels, dot: bool, module: Module, tile: Tile, dtype: str) -> Function:
-    """out[rows, 16] of a tile of one panel, as a private function of the module."""
-    name = f"{name}_{tile.rows}x1_{dtype}"
-    if module.has(name):
-        return module.get(name)
-    params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
-    f = module.function(name, params)
+def group_kernel(
+    name: str, block_group_bytes: Callable[[int], int], panels: QuantisedPanels, add: AddGroup
+) -> Callable[[Module, Tile, str], Function]:
+    """The kernel of a tile of one panel, out[rows, 16], which goes over the groups of the summed dimension
+    (`PackedProduct.make`).
+
+    Args:
+        name: without tile and dtype.
+        block_group_bytes: of a group in a packed block of so many rows.
+        add: the sums, f32 [16] for each row, after a group; its arguments are the function, the tile, pointers to the
+            group's packed rows and to its weights, and the sums before it.
+    """
+
+    def make(module: Module, tile: Tile, dtype: str) -> Function:
+        full_name = f"{name}_{tile.rows}x1_{dtype}"
+        if module.has(full_name):
+            return module.get(full_name)
+        params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
+        f = module.function(full_name, params)
+        with f.loop(0, f["units"], 1, [f.splat(0.0)] * tile.rows) as group:
+            a = f["a"] + group.index * block_group_bytes(tile.rows)
+            weights = f["weights"] + group.index * panels.group_bytes
+            group.carry(*add(f, tile, a, weights, group.state))
+        for row, value in enumerate(group.results):
+            f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
+        f.returns()
+        return f
+
+    return make
+
+
+def _add_group(
+    panels: QuantisedPanels, dot: bool, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
+) -> list[Value]:
+    """The sums of the rows of a tile after a group."""
     rows = tile.rows
-    with f.loop(0, f["units"], 1, [f.splat(0.0)] * rows) as group:
-        a = f["a"] + group.index * group_bytes(rows, panels.quads, dot)
-        weights = f["weights"] + group.index * panels.group_bytes
-        sums = _corrections(f, panels, rows, a, weights)
-        lines = weights + panels.head_bytes
-        sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
-        scales = load_scales(f, panels, weights)
-        added = []
-        for row, state in enumerate(group.state):
-            high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
-            step = f.broadcast(f.load(a + 4 * row, F32), LANES) * scales
-            added.append(f.fma(f.fma(high, 256.0, low), step, state))
-        if panels.minimum:
-            added = _with_minimums(f, panels, a, weights, added)
-        group.carry(*added)
-    for row, value in enumerate(group.results):
-        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row)
-    f.returns()
-    return f
+    sums = _corrections(f, panels, rows, a, weights)
+    lines = weights + panels.head_bytes
+    sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
+    scales = load_scales(f, panels, weights)
+    added = []
+    for row, before in enumerate(state):
+        high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
+        step = f.broadcast(f.load(a + 4 * row, F32), LANES) * scales
+        added.append(f.fma(f.fma(high, 256.0, low), step, before))
+    return _with_minimums(f, panels, a, weights, added) if panels.minimum else added
 
 
 # The sums of a tile are in the order of its rows, and each row has one for the high part and one for the low part.

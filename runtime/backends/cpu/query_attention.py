@@ -43,7 +43,7 @@ from sscc.runtime.backends.cpu.row_choice import (
     slot_of,
     take_chunk,
 )
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides, row_stride
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, ScratchPieces, address, check_strides, row_stride
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 _CHOSEN, _LENGTH = "%chosen", "%length"
@@ -139,12 +139,13 @@ def _encode_queries(
 ) -> None:
     """The group's queries in codes; logits are in units of `scale`, the attention's for natural ones."""
     f, query = context.f, context.operands[step.query]
-    heads = [address(f, query, slot, kv_head * group + head) for head in range(group)]
+    first, stride = address(f, query, slot, kv_head * group), query.strides[1] * SIZES[query.dtype]
     if isinstance(rows, KeyRows):
-        put_queries(f, rows, [(here, query.dtype) for here in heads], at["keys"])
+        put_queries(f, rows, first, stride, query.dtype, at["keys"])
         return
-    for head, here in enumerate(heads):
-        encode_query(f, rows, here, query.dtype, scale, at["query"], at["queries"] + head * rows.query_bytes)
+    with f.loop(0, group) as head:
+        here, target = first + head.index * stride, at["queries"] + head.index * rows.query_bytes
+        encode_query(f, rows, here, query.dtype, scale, at["query"], target)
 
 
 def _score(
@@ -374,7 +375,8 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
 def _sizes(
     step: QueryAttention, operands: dict[str, Meta], features: Features
 ) -> tuple[LandmarkRows | KeyRows, Choice]:
-    rows = (step.query, step.new_key, step.new_value, step.key, step.k_store, step.v_store)
+    values = (step.new_value, step.v_store) if step.v_store else ()
+    rows = (step.query, step.new_key, step.key, step.k_store, *values)
     check_strides(step.kind, operands, (*rows, step.position))
     choice = Choice.of(step, operands, operands[step.codes][0][2], step.topk, features)
     return _landmark_rows(step, operands, choice.group, features), choice
@@ -420,13 +422,13 @@ def _write_new(
     def there(name: str) -> Value:
         return address(f, operands[name], *place, position)
 
-    key, value = (operands[name] for name in (step.new_key, step.new_value))
-    new_key, new_value = (address(f, operand, *place) for operand in (key, value))
-    targets = [
-        (new_key, key, step.k_store, there(step.k_store)),
-        (new_value, value, step.v_store, there(step.v_store)),
-        (new_key, key, step.k_cache, ring_row[1]),
-    ]
+    key = operands[step.new_key]
+    new_key = address(f, key, *place)
+    targets = [(new_key, key, step.k_store, there(step.k_store))]
+    if step.v_store:
+        value = operands[step.new_value]
+        targets.append((address(f, value, *place), value, step.v_store, there(step.v_store)))
+    targets.append((new_key, key, step.k_cache, ring_row[1]))
     if isinstance(rows, KeyRows):
         targets.append((new_key, key, step.codes, there(step.codes)))
     for source, operand, name, target in targets:

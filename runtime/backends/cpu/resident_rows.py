@@ -37,7 +37,7 @@ class ResidentRows:
     @classmethod
     def of(cls, step: FetchRows | QueryAttention, operands: dict[str, Meta], choice: Choice) -> ResidentRows:
         """Raises InputError where a row is not contiguous."""
-        rows = (step.k_resident, step.v_resident, step.k_store, step.v_store)
+        rows = [name for pair in _sides(step) for name in pair]
         check_strides(step.kind, operands, (step.resident, step.places, *rows))
         return cls(choice, min(step.fetch, choice.topk))
 
@@ -57,6 +57,12 @@ class ResidentRows:
             free=lists,
             choosing=max(choice_bytes(self.choice.rows, room), choice_bytes(room, room)),
         )
+
+
+def _sides(step: FetchRows | QueryAttention) -> list[tuple[str, str]]:
+    """Store and resident rows, of K and of V where there are any."""
+    sides = [(step.k_store, step.k_resident), (step.v_store, step.v_resident)]
+    return sides if step.v_store else sides[:1]
 
 
 def keep_rows(unit: Unit, rows: ResidentRows, step: FetchRows | QueryAttention, slot: Slot, scratch: Value) -> None:
@@ -204,7 +210,7 @@ class _Keeper:
 
     def _copy(self, position: Value, place: Value) -> None:
         f, unit, operands, step = self.f, self.unit, self.unit.context.operands, self.step
-        for far, near in ((step.k_store, step.k_resident), (step.v_store, step.v_resident)):
+        for far, near in _sides(step):
             source, target = operands[far], operands[near]
             here = address(f, source, unit.slot, unit.kv_head, position)
             there = address(f, target, unit.slot, unit.kv_head, place)

@@ -25,7 +25,7 @@ from sscc.runtime.backends.cpu.indices import report_index
 from sscc.runtime.backends.cpu.landmark_scores import HEADS
 from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Context
-from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, row_stride
+from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, ScratchPieces, address, row_stride
 from sscc.runtime.backends.cpu.scoring import Scoring
 from sscc.runtime.backends.cpu.selection import LOWEST_KEY, choice_bytes, choose
 
@@ -284,8 +284,8 @@ def score_ring(unit: Unit, step: Choosing, new: tuple[Value, Value] | None = Non
     f, choice, context, block = unit.context.f, unit.choice, unit.context, unit.choice.ring
     key, query = context.operands[step.key], context.operands[step.query]
     scratch, result = block_kernels.Scratch(block, context.private), Result(block, unit.at["ring"])
-    heads = [(address(f, query, unit.slot, unit.query_head(head)), query.dtype) for head in range(choice.group)]
-    block_kernels.put_queries(f, block, heads, scratch)
+    first_query = address(f, query, unit.slot, unit.query_head(0))
+    block_kernels.put_queries(f, block, first_query, query.strides[1] * SIZES[query.dtype], query.dtype, scratch)
     for tile in range(len(block.tiles)):
         f.store(f.splat(NEGATIVE_INFINITY), result.state(tile))
         f.store(f.splat(0.0), result.state(tile) + LINE)

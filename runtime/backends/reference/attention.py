@@ -63,7 +63,8 @@ def cached_attention(
 ) -> None:
     """Attention over those rows of segments that masks name. Raises InputError where an index is beyond the rows."""
     rows = [segment.seen(mask) for segment, mask in zip(segments, masks, strict=True)]
-    keys, values = [segment.keys for segment in rows], [segment.values for segment in rows]
+    keys = [segment.keys for segment in rows]
+    values = None if rows[0].value is None else [segment.values for segment in rows]
     out.copy_(_attend(query, rows[0].key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
 
 
@@ -86,6 +87,7 @@ def decode_attention(
     recent: int,
     scale: float,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `DecodeAttention` (shapes there).
@@ -96,26 +98,29 @@ def decode_attention(
     check_rows(row[active], key.shape[2])
     new_key = as_stored(new_key, k_cache)
     counts = [key.shape[2], *(segment.count for segment in segments)]
-    masks = _valid(position, prompt_len, active, sum(counts), sink + recent).split(counts, 1)
+    ring = (sink + recent, window_stride)
+    masks = _valid(position, prompt_len, active, sum(counts), *ring).split(counts, 1)
     more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
     keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
-    if new_value is None or value is None or v_cache is None:
-        value, new_value = key[..., : out.shape[-1]], new_key[..., : out.shape[-1]]
-    else:
+    values = None
+    if new_value is not None and value is not None and v_cache is not None:
         new_value = as_stored(new_value, v_cache)
-    values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
+        values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
     scoring = Scoring(scale, softcap, sink_logits)
     out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
     update_rows(k_cache, new_key, row, active)
-    if v_cache is not None:
+    if new_value is not None and v_cache is not None:
         update_rows(v_cache, new_value, row, active)
 
 
-def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int) -> Tensor:
-    """Which rows each slot sees, [B, rows]: written sinks and ring rows, and as many selected ones as its prompt has
-    tokens beyond them; none if not active."""
+def _valid(
+    position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int, stride: int | None
+) -> Tensor:
+    """Which rows each slot sees, [B, rows]: written sinks and ring rows, where there is a stride those of its chunk,
+    and as many selected ones as its prompt has tokens beyond them; none if not active."""
     row = torch.arange(rows)
-    written = row < (position + 1).clamp(max=sink_recent)[:, None]
+    newest = position if stride is None else torch.remainder(position, stride)
+    written = row < (newest + 1).clamp(max=sink_recent)[:, None]
     selected = (row >= sink_recent) & (row < prompt_len[:, None])
     return (written | selected) & active[:, None]
 
@@ -125,16 +130,17 @@ def _valid(position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink
 
 @dataclass(frozen=True)
 class SegmentRows:
-    """K [B, Hkv, T, D] and V of a segment, and which rows of them it is, [B, Hkv, R]: all where None."""
+    """K [B, Hkv, T, D] and V of a segment, None where these are the first numbers of K, and which rows of them it is,
+    [B, Hkv, R]: all where None."""
 
     key: Tensor
-    value: Tensor
+    value: Tensor | None
     index: Tensor | None
 
     @classmethod
     def of(cls, segment: Mapping[str, Tensor]) -> SegmentRows:
         """Of the operands of a step's segment."""
-        return cls(segment["key"], segment["value"], segment.get("index"))
+        return cls(segment["key"], segment.get("value"), segment.get("index"))
 
     @property
     def count(self) -> int:
@@ -152,6 +158,7 @@ class SegmentRows:
 
     @property
     def values(self) -> Fetch:
+        assert self.value is not None
         return self._of(self.value)
 
     def _of(self, source: Tensor) -> Fetch:
@@ -179,14 +186,14 @@ def _attend(
     query: Tensor,
     kv_heads: int,
     keys: Sequence[Fetch],
-    values: Sequence[Fetch],
+    values: Sequence[Fetch] | None,
     masks: Sequence[Tensor],
     width: int,
     scoring: Scoring,
     wide: torch.dtype,
 ) -> Tensor:
     """Queries [B, H, 1, D] over the rows of segments that masks [B, R] name; gives [B, H, 1, width], in the
-    accumulation dtype."""
+    accumulation dtype. Without values these are the first numbers of keys."""
     counts, valid = [mask.shape[1] for mask in masks], torch.cat(list(masks), 1)
     queries = query.to(wide).reshape(query.shape[0], kv_heads, -1, query.shape[3])
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, queries.dtype, scoring.sinks_of(kv_heads))
@@ -194,9 +201,8 @@ def _attend(
         seen = pad(valid[:, begin:end], (0, KEY_TILE - (end - begin)))
         if not bool(seen.any()):
             continue
-        key, value = (
-            _tile(side, counts, begin, end, wide, dim) for side, dim in ((keys, query.shape[3]), (values, width))
-        )
+        key = _tile(keys, counts, begin, end, wide, query.shape[3])
+        value = key[..., :width] if values is None else _tile(values, counts, begin, end, wide, width)
         scores = scoring.scores(queries @ key.transpose(-1, -2))
         softmax.add(scores.masked_fill(~seen[:, None, None, :], -torch.inf), value)
     return softmax.output().reshape(*query.shape[:3], width)

@@ -6,10 +6,13 @@ Attention walks the keys in tiles with a running softmax, in f32 (f64 where aske
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from sscc.ir.errors import InputError
+from sscc.ir.geometry import Span
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -27,6 +30,7 @@ def causal_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `CausalAttention` (shapes there). Reads key rows 0 .. min(start + C, length) - 1, no other; rows of
@@ -38,7 +42,13 @@ def causal_attention(
     if live == 0:
         return
     query = query[:, :, :live]
-    softmax = _attend(query, key, value, out.shape[-1], start, Scoring(scale, softcap, sink_logits), window, wide)
+    sides = (key, query.shape[3]), (value, out.shape[3])
+
+    def rows(begin: int, end: int) -> tuple[Tensor, ...]:
+        return tuple(numbers(side[0, :, begin:end], dim).to(wide) for side, dim in sides)
+
+    scoring, sees = Scoring(scale, softcap, sink_logits), Span(window, window_stride or 1)
+    softmax = _attend(query, key.shape[1], rows, out.shape[-1], start, scoring, sees, wide)
     out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
     if log_sum_exp is not None:
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
@@ -69,6 +79,7 @@ def chunk_attention(
     scale: float,
     window: int,
     softcap: float | None = None,
+    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
     """The step `ChunkAttention` (shapes there); rows that are padding keep their bytes.
@@ -80,8 +91,46 @@ def chunk_attention(
     v_scratch[:, :, start : start + live] = as_stored(new_value[:, :, :live], v_scratch)
     causal_attention(
         query, k_scratch, v_scratch, out, sink_logits, log_sum_exp=log_sum_exp, start=start, length=length, scale=scale,
-        window=window, softcap=softcap, wide=wide,
+        window=window, softcap=softcap, window_stride=window_stride, wide=wide,
     )  # fmt: skip
+
+
+def latent_chunk_attention(
+    query: Tensor,
+    new_latent: Tensor,
+    latent_scratch: Tensor,
+    k_up: Tensor,
+    v_up: Tensor,
+    out: Tensor,
+    *,
+    log_sum_exp: Tensor | None,
+    start: int,
+    length: int,
+    scale: float,
+    first: int,
+    wide: torch.dtype,
+) -> None:
+    """The step `LatentChunkAttention` (shapes there); rows that are padding keep their bytes. Keys and values are
+    rounded to the dtype of `query`.
+
+    Raises InputError where start + C exceeds the rows of the scratch.
+    """
+    live, width = _live(query, latent_scratch, start, length), new_latent.shape[3]
+    if live == 0:
+        return
+    latent_scratch[:, :, start : start + live] = as_stored(new_latent[:, :, :live], latent_scratch)
+    query = query[:, :, :live]
+
+    def rows(begin: int, end: int) -> tuple[Tensor, Tensor]:
+        latent, shared = numbers(latent_scratch[0, 0, begin:end], width).to(wide).tensor_split([k_up.shape[2]], 1)
+        own, values = ((latent @ up.to(wide).transpose(-1, -2)).to(query.dtype).to(wide) for up in (k_up, v_up))
+        columns = shared.to(query.dtype).to(wide).expand(own.shape[0], *shared.shape).tensor_split([first], 2)
+        return torch.cat([columns[0], own, columns[1]], 2), values
+
+    softmax = _attend(query, query.shape[1], rows, out.shape[-1], start, Scoring(scale), Span(), wide)
+    out[:, :, :live] = softmax.output().reshape(*query.shape[:3], -1)
+    if log_sum_exp is not None:
+        log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
 
 
 def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
@@ -93,24 +142,33 @@ def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, width: int, start: int, scoring: Scoring, window: int, wide: torch.dtype
+    query: Tensor,
+    kv_heads: int,
+    rows: Callable[[int, int], tuple[Tensor, ...]],
+    width: int,
+    start: int,
+    scoring: Scoring,
+    sees: Span,
+    wide: torch.dtype,
 ) -> RunningSoftmax:
-    """The softmax of queries [Hkv, G * C, D] over key rows 0 .. start + C - 1, each up to its own position, and where
-    there is a window over the last `window` of these. `width` numbers are in a row of `value`."""
+    """The softmax of queries [1, Hkv * G, C, D] over key rows 0 .. start + C - 1, each up to its own position, and
+    where there is a window over those of it. `rows` gives rows begin .. end - 1 of K and V,
+    [Hkv, end - begin, ..] of `wide`; `width` numbers are in one of V."""
     _, heads, chunk, depth = query.shape
-    kv_heads = key.shape[1]
     queries = query[0].to(wide).reshape(kv_heads, -1, depth)
     softmax = RunningSoftmax(tuple(queries.shape[:-1]), width, wide, scoring.sinks_of(kv_heads, chunk))
     positions = torch.arange(start, start + chunk).repeat(heads // kv_heads)[:, None]
-    reached = max(start - window + 1, 0) if window else 0
+    reached = sees.first(start)
+    firsts = positions - positions % sees.stride + sees.stride - sees.size
     for begin, end in tiles(start + chunk):
         if end <= reached:
             continue
         begin = max(begin, reached)
-        scores = scoring.scores(queries @ numbers(key[0, :, begin:end], depth).to(wide).transpose(-1, -2))
+        key, value = rows(begin, end)
+        scores = scoring.scores(queries @ key.transpose(-1, -2))
         if end > start + 1:  # some query of the chunk must not see the end of this tile
             scores.masked_fill_(torch.arange(begin, end) > positions, -torch.inf)
-        if window:
-            scores.masked_fill_(torch.arange(begin, end) <= positions - window, -torch.inf)
-        softmax.add(scores, numbers(value[0, :, begin:end], width).to(wide))
+        if sees:
+            scores.masked_fill_(torch.arange(begin, end) < firsts, -torch.inf)
+        softmax.add(scores, value)
     return softmax

@@ -157,13 +157,13 @@ def fetch_rows(
     key: Tensor,
     scores: Tensor,
     k_store: Tensor,
-    v_store: Tensor,
+    v_store: Tensor | None,
     position: Tensor,
     active: Tensor,
     resident: Tensor,
     places: Tensor,
     k_resident: Tensor,
-    v_resident: Tensor,
+    v_resident: Tensor | None,
     sink_logits: Tensor | None = None,
     *,
     scale: float,
@@ -174,7 +174,7 @@ def fetch_rows(
     wide: torch.dtype,
 ) -> None:
     """The step `FetchRows` (shapes there)."""
-    states = (resident, places, k_resident, v_resident, k_store, v_store)
+    states = [state for state in (resident, places, k_resident, v_resident, k_store, v_store) if state is not None]
     scoring = Scoring(scale, softcap, sink_logits)
     for slot, begin, end in _candidates(position, active, sink, recent, scores.shape[2]):
         mass = masses(query[slot], numbers(key[slot], query.shape[3]), scores[slot, :, begin:end], scoring, wide)
@@ -186,16 +186,18 @@ def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tenso
 
     Args:
         mass: [Hkv, n] of the candidates, from position `sink` on.
-        states: positions and places [Hkv, K], K and V [Hkv, K, ..], then those of the store [Hkv, T, ..].
+        states: positions and places [Hkv, K], rows of each stream [Hkv, K, ..], then those of the store [Hkv, T, ..].
     """
-    resident, places, k_resident, v_resident, k_store, v_store = states
+    resident, places, *rows = states
+    near, far = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     for head, weights in enumerate(mass.to(torch.float64).numpy()):
         if places[head].sort().values.tolist() != list(range(places.shape[1])):
             raise InputError(f"the places of resident rows are {places[head].tolist()}")
         done = resident_rows.fetch(resident[head].numpy(), places[head].numpy(), weights, sink, limit)
         resident[head], places[head] = torch.from_numpy(done.resident), torch.from_numpy(done.places)
         for place, position in done.rows:
-            k_resident[head, place], v_resident[head, place] = k_store[head, position], v_store[head, position]
+            for target, store in zip(near, far, strict=True):
+                target[head, place] = store[head, position]
 
 
 # ---------------------------------------------------------------------------------------------------- all in one
@@ -204,13 +206,13 @@ def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tenso
 def query_attention(
     query: Tensor,
     new_key: Tensor,
-    new_value: Tensor,
+    new_value: Tensor | None,
     key: Tensor,
-    value: Tensor,
+    value: Tensor | None,
     k_cache: Tensor,
-    v_cache: Tensor,
+    v_cache: Tensor | None,
     k_store: Tensor,
-    v_store: Tensor,
+    v_store: Tensor | None,
     codes: Tensor,
     scales: Tensor | None,
     position: Tensor,
@@ -236,6 +238,7 @@ def query_attention(
     scoring = Scoring(scale, softcap, sink_logits)
     selected = torch.full((*key.shape[:2], topk), -1)
     residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
+    far = [store for store in (k_store, v_store) if store is not None]
     row = torch.where(position < sink, position, sink + (position - sink) % recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
@@ -243,19 +246,21 @@ def query_attention(
         keys = numbers(ring[slot], query.shape[3])
         if residents:
             mass = masses(query[slot], keys, candidate_scores, scoring, wide)
-            update_residents(mass, sink, fetch, [state[slot] for state in (*residents, k_store, v_store)])
+            update_residents(mass, sink, fetch, [state[slot] for state in (*residents, *far)])
         else:
             picks = choose(query[slot], keys, candidate_scores, topk, scoring, wide)
             selected[slot, :, : picks.shape[1]] = picks + begin
     chosen = SegmentRows(k_store, v_store, selected)
-    if residents:
-        chosen = SegmentRows(residents[2], residents[3], residents[1])
+    if k_resident is not None:
+        chosen = SegmentRows(k_resident, v_resident, places)
     landmark = [new_key] if bits == PLAIN_BITS else landmarks_of(new_key, bits)
-    new = (as_stored(new_key, k_store), as_stored(new_value, v_store), *landmark)
+    new = [as_stored(new_key, k_store), *landmark]
+    if new_value is not None and v_store is not None:
+        new.insert(1, as_stored(new_value, v_store))
     decode_attention(
         query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out, sink_logits,
         segments=[chosen], sink=sink, recent=recent, scale=scale, softcap=softcap, wide=wide,
     )  # fmt: skip
-    stores = [store for store in (k_store, v_store, codes, scales) if store is not None]
+    stores = [store for store in (*far, codes, scales) if store is not None]
     for store, rows in zip(stores, new, strict=True):
         update_rows(store, rows, position, active)

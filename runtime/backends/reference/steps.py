@@ -37,6 +37,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.CausalAttention: step_of(prompt.causal_attention),
     schedule.Observe: step_of(prompt.observe),
     schedule.ChunkAttention: step_of(prompt.chunk_attention),
+    schedule.LatentChunkAttention: step_of(prompt.latent_chunk_attention),
     schedule.ObservationScores: step_of(selection.score_positions),
     schedule.Pool: step_of(selection.pool),
     schedule.Select: step_of(selection.select),

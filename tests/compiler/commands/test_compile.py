@@ -21,7 +21,7 @@ def test_the_artifact_goes_into_the_current_folder(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.endswith("sscc: wrote tiny-0.1b.rdu\n")
-    assert "sink 4 + recent 35 + topk 9" in err
+    assert "sink 4 + recent 39 + topk 5" in err
     assert json.loads((tmp_path / "tiny-0.1b.rdu" / "manifest.json").read_text())["geometry"]["max_context"] == 64
 
 
@@ -57,7 +57,7 @@ def test_a_packed_file_is_named_after_the_folder(
     [
         (["compile", "/nowhere/model"], 5, "/nowhere/model does not exist"),
         (["compile", "{model}", "--max-context", "129"], 2, "--max-context 129 exceeds the 128 positions"),
-        (["compile", "{model}", "--kv-budget", "16"], 2, "a KV budget of 16 rows cannot hold sink 4 + recent 35"),
+        (["compile", "{model}", "--kv-budget", "16"], 2, "a KV budget of 16 rows cannot hold sink 4 + recent 39"),
         (["compile", "{model}", "-o", "/proc/nowhere/x.rdu", "--kv-budget", "48"], 6, "/proc/nowhere"),
         (["pack", "/nowhere/model"], 5, "/nowhere/model does not exist"),
         (["pack", "{model}", "-o", "/proc/nowhere/model.pt"], 6, "/proc/nowhere/model.pt cannot be written"),

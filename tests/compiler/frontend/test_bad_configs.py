@@ -52,7 +52,7 @@ def compile_config(path: Path) -> int:
         ({"eos_token_id": "x"}, 5, "llama config"),
         ({"max_position_embeddings": "many"}, 5, "max_position_embeddings"),
         ({"model_type": "mamba"}, 3, "state-space or recurrent layers"),
-        ({"model_type": "bloom"}, 3, "ALiBi position biases"),
+        ({"model_type": "cpmant"}, 3, "position_bias_num_buckets = 512"),
         ({"model_type": "gptj"}, 3, "does not go through transformers' attention interface"),
         ({"model_type": ["llama"]}, 5, "has no model_type"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -359,9 +360,27 @@ def test_quantized_weights_are_refused(folder: Path, model: transformers.LlamaFo
         open_checkpoint(folder)
 
 
+def test_a_type_of_another_name_is_read_by_its_class(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As Kimi-K2 is published: its type is its own, and `architectures` names a class of transformers."""
+    plain = open_checkpoint(folder)
+    _edit_config(folder, model_type="nosuch", architectures=["LlamaForCausalLM"], own_field=3)
+    renamed = open_checkpoint(folder)
+    assert type(renamed.config) is transformers.LlamaConfig
+    assert renamed.names() == plain.names()
+    words = r"'nosuch' is not known .* compiled as llama, .* LlamaForCausalLM; fields that .* not have: own_field$"
+    assert re.search(words, caplog.text.strip())
+    for names in (["LlamaForCausalLM", "LlamaForCausalLM"], ["LlamaModel"], "LlamaForCausalLM", [["LlamaForCausalLM"]]):
+        with pytest.raises(UnsupportedError, match=r"'nosuch' is not known"):
+            open_checkpoint(_edit_config(folder, architectures=names))
+
+
 def test_configs_that_are_refused(folder: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"'nosuch' is not known to transformers 5.*auto_map, is never run"):
-        open_checkpoint(_edit_config(folder, model_type="nosuch", auto_map={"AutoConfig": "evil.Config"}))
+        open_checkpoint(
+            _edit_config(
+                folder, model_type="nosuch", architectures=["NoSuchLM"], auto_map={"AutoConfig": "evil.Config"}
+            )
+        )
     with pytest.raises(InputError, match=r"not a valid llama config"):
         open_checkpoint(_edit_config(folder, model_type="llama", hidden_size="wide"))
     with pytest.raises(InputError, match=r"not a valid llama config.*33.*multiple"):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sscc.compiler.frontend.decompositions import decompose, decomposition_table, works_in_place
+from sscc.compiler.frontend.decompositions import WITHOUT_EFFECT, decompose, decomposition_table, works_in_place
 from sscc.compiler.frontend.quiet import quiet_libraries
 
 
@@ -45,7 +45,8 @@ def test_operators_are_those_of_run_decompositions() -> None:
     program = exported(Decoder(), torch.randn(2, 4, 8), torch.randn(8))
     with quiet_libraries(), torch.no_grad():
         ours, theirs = decompose(program.graph_module), program.run_decompositions(dict(decomposition_table()))
-    assert operators(ours.graph) == operators(theirs.graph)
+    without_effect = {str(target) for target in WITHOUT_EFFECT}
+    assert operators(ours.graph) == [name for name in operators(theirs.graph) if name not in without_effect]
     assert {"aten.rms_norm.default", "aten.isclose.default", "aten.linalg_norm.default"} <= set(operators(ours.graph))
     assert [node.name for node in ours.graph.nodes if node.op == "get_attr"] == []
 

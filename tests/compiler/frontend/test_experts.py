@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.aria.modeling_aria import AriaExperts
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
@@ -19,9 +19,12 @@ from sscc.compiler.frontend import experts
 from sscc.compiler.frontend.capture import Captured, check_experts
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.decompositions import scatter_value, topk
+from sscc.compiler.frontend.probe import load_model
 from sscc.compiler.options import CompileOptions
 from sscc.ir.errors import InputError, UnsupportedError
-from tests.families import EXPERTS, random_model
+from tests import tiny_configs
+from tests.families import EXPERTS, random_model, random_tokens
+from tests.tiny_configs import tiny_config
 
 T, K = 7, 2
 FORMS: dict[str, tuple[type[torch.nn.Module], str, dict[str, Any]]] = {
@@ -124,3 +127,22 @@ def test_experts_of_different_shapes_cannot_be_joined(tmp_path: Path) -> None:
     save_file(tensors, str(file))
     with pytest.raises(InputError, match=r"experts\.\w+ cannot be joined of \d+ tensors"):
         compile_model(CompileOptions(tmp_path, tmp_path / "x.rdu", max_context=64, kv_budget=48))
+
+
+def test_what_transformers_keeps_in_f32_stays_f32(tmp_path: Path) -> None:
+    """Biases by which a router chooses, as `from_pretrained` loads them; bf16 would make these ones equal."""
+    config = tiny_config("deepseek_v3")
+    config.first_k_dense_replace = 0
+    original = tiny_configs.random_model(config).to(torch.bfloat16)
+    biases = {name: buffer for name, buffer in original.named_buffers() if name.endswith("e_score_correction_bias")}
+    for buffer in biases.values():
+        buffer.data = 1e5 + 1.5 * torch.randperm(buffer.numel())
+    original.save_pretrained(tmp_path / "model")
+    checkpoint = open_checkpoint(tmp_path / "model")
+    ours = load_model(checkpoint, torch.bfloat16)
+    assert {dict(ours.named_buffers())[name].dtype for name in biases} == {torch.float32}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.bfloat16)
+    ids = torch.tensor([random_tokens(20)])
+    expected = theirs(ids).logits.float()
+    distance = (ours(ids, position_ids=torch.arange(20)[None], use_cache=False).logits - expected).norm()
+    assert distance < 0.05 * expected.norm()  # 0.2 with equal biases

@@ -19,6 +19,7 @@ from transformers import (
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.ir.errors import UnsupportedError
+from sscc.ir.geometry import Span
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -54,16 +55,16 @@ def test_operator_equals_torch() -> None:
 
 def test_observer_replaces_the_operator_inside_its_block() -> None:
     q = torch.randn(1, 2, 3, 4)
-    seen: list[tuple[int, float, int]] = []
+    seen: list[tuple[int, float, Span]] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax) -> Tensor:
         seen.append((layer, scale, window))
         return torch.zeros_like(q)
 
     with operator.observing(observer):
         assert not operator.attention(q, q, q, 5, 0.5).any()
         assert not operator.attention(q, q, q, 6, 0.5, 2).any()
-    assert seen == [(5, 0.5, 0), (6, 0.5, 2)]
+    assert seen == [(5, 0.5, Span()), (6, 0.5, Span(2))]
     assert torch.equal(operator.attention(q, q, q, 5, 0.5)[0], causal_attention(q[0], q[0], q[0], 0.5))
 
 
@@ -84,11 +85,20 @@ def test_the_operator_within_a_window_equals_torch() -> None:
     torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3, 3), expected)
 
 
+def test_the_operator_within_chunks_equals_torch() -> None:
+    q, k, v = torch.randn(2, 8, 7, 16), torch.randn(2, 2, 7, 16), torch.randn(2, 2, 7, 16)
+    query, key = torch.arange(7)[:, None], torch.arange(7)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=(key <= query) & (key // 3 == query // 3), scale=0.3, enable_gqa=True
+    )
+    torch.testing.assert_close(operator.attention(q, k, v, 0, 0.3, 3, stride=3), expected)
+
+
 def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
     config = MistralConfig(**SHAPE, sliding_window=4)
-    windows: list[int] = []
+    windows: list[Span] = []
 
-    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: int, softmax: Softmax) -> Tensor:
+    def observer(q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax) -> Tensor:
         windows.append(window)
         return torch.zeros_like(q)
 
@@ -97,7 +107,7 @@ def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
         for context in (3, 4, 5):
             with operator.context_limit(context):
                 run(config)
-    assert windows == [4, 4, 0, 0, 0, 0, 4, 4]
+    assert [window.size for window in windows] == [4, 4, 0, 0, 0, 0, 4, 4]
 
 
 def test_the_model_within_a_window_is_transformers_own() -> None:

@@ -51,7 +51,8 @@ def graph(family: str, dtype: str) -> str:
 def weights(family: str, dtype: str = "f32") -> dict[str, Tensor]:
     """Weights and constants by the names that the module has for them."""
     model = random_model(family, DTYPES[dtype])
-    return {**model.state_dict(), **config_constants(build_model(deepcopy(model.config), DTYPES[dtype]))}
+    built = build_model(deepcopy(model.config), DTYPES[dtype])
+    return {**model.state_dict(), **config_constants(built, GEOMETRY.max_context)}
 
 
 def eager(family: str, dtype: str = "f32") -> EagerSnapStream:

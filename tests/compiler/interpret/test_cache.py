@@ -11,7 +11,7 @@ from torch import Tensor
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.interpret.types import Types
 from sscc.ir.errors import CheckError
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from tests.compiler.interpret.functions import evaluate
 
 H, HKV, D, DV, C = 4, 2, 8, 4, 4
@@ -171,8 +171,8 @@ def test_causal_attention_within_a_window(start: int, window: int) -> None:
     q, k, v = prompt(G, 24)
     types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
     chunk = q[:, :, start : start + C]
-    out, sums = kv("causal_attention", [chunk, k, v, start, start + C], types, G.windowed(window), scale=True)
-    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, window)
+    out, sums = kv("causal_attention", [chunk, k, v, start, start + C], types, G.windowed(Span(window)), scale=True)
+    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, Span(window))
     for i, position in enumerate(range(start, start + C)):
         seen = slice(max(position - window + 1, 0), position + 1)
         for head in range(H):
@@ -191,7 +191,7 @@ def test_scores_may_be_capped_and_heads_have_sinks() -> None:
     operands = [q[:, :, 8 : 8 + C], k, v, 8, 8 + C, sinks]
     out, sums = kv("causal_attention", operands, types, G, scale=True, more=f", softcap = {cap} : f64")
     softmax = algorithm.Softmax(cap, sinks)
-    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, 0, softmax)
+    whole = algorithm.causal_attention(q[0], k[0], v[0], SCALE, Span(), softmax)
     position = 8 + C - 1
     valid = torch.ones(1, position + 1, dtype=torch.bool)
     segment = [x[:, :, : position + 1] for x in (k, v)]

@@ -12,7 +12,7 @@ import torch
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.eager import EagerQuerySelection
-from sscc.compiler.frontend.probe import load_model
+from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.quality import report
 from sscc.compiler.quality.cells import Selection
 from sscc.compiler.quality.equal_bytes import snapstream_that_holds

@@ -1,4 +1,4 @@
-"""The task of the tiny model: recall one value out of marker-key-value triples scattered in noise.
+"""The task of the tiny models: recall one value out of marker-key-value triples scattered in noise.
 
 A sequence is ``BOS, noise .. MARKER key value .. noise .., MARKER key`` and the answer is the value that followed
 that key. Keys are distinct inside one sequence. To answer, a model needs two attention heads (previous token, then
@@ -12,10 +12,14 @@ prefill, which come from full attention, every method would look perfect.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+_MODELS = Path(__file__).parents[1]
+FOLDERS = {"dense": _MODELS / "tiny", "moe": _MODELS / "tiny_moe", "mla": _MODELS / "tiny_mla"}
+"""Of the models that `train.py` made for the task, by kind."""
 BOS = 0
 MARKER = 1
 KEYS = range(8, 72)

@@ -1,4 +1,6 @@
 """The accuracy gate on the compiled program: the schedule, executed natively and once by the reference interpreter.
+Of a dense model, of one with experts and of one with latent rows. Measured over 128 queries: experts 1.0 with the full
+cache, 0.938 with 32 rows, 0.031 without top-K; latent rows 1.0, 0.961 and 0.023.
 
 Every query is prefilled in chunks and compressed by the program; then its last token is replayed as a decode
 step, so that the answer comes out of the compressed cache. (Scored on prefill's logits the gate could not fail:
@@ -17,36 +19,39 @@ import torch
 import sscc
 from sscc.ir.geometry import Geometry
 from tests.families import adapted
-from tests.models.tiny.task import LENGTH, fixed_queries
-from tests.models.tiny.test_tiny import FOLDER, ROWS_32, ROWS_64, STREAMING
+from tests.models.tiny.task import FOLDERS, LENGTH, fixed_queries
+from tests.models.tiny.test_tiny import ROWS_32, ROWS_64, STREAMING
 from tests.torch_session import TorchSession
 
 FULL = Geometry(sink=4, recent=LENGTH - 4, topk=0, obs=8, pool=7, pool_mode="avg", max_context=LENGTH)
 
-
-Compile = Callable[[Geometry], Path]
+Compile = Callable[[str, Geometry], Path]
 
 
 @pytest.fixture(scope="module")
 def compiled_for(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """`compiled_for(geometry)`: an artifact. The model is captured once, and compiled once per geometry."""
-    captured = tmp_path_factory.mktemp("captured") / "import.mlir"
-    sscc.compile(FOLDER, output=captured, compile_to="import", max_context=LENGTH, prefill_chunk=256)
+    """`compiled_for(kind, geometry)`: an artifact. A model is captured once, and compiled once per geometry."""
 
     @cache
-    def compiled(geometry: Geometry) -> Path:
+    def captured(kind: str) -> Path:
+        file = tmp_path_factory.mktemp("captured") / "import.mlir"
+        sscc.compile(FOLDERS[kind], output=file, compile_to="import", max_context=LENGTH, prefill_chunk=256)
+        return file
+
+    @cache
+    def compiled(kind: str, geometry: Geometry) -> Path:
         folder = tmp_path_factory.mktemp("compiled")
-        adapted(captured, folder / "import.mlir", geometry)
-        options = {"compile_from": "import", "checkpoint": FOLDER}
+        adapted(captured(kind), folder / "import.mlir", geometry)
+        options = {"compile_from": "import", "checkpoint": FOLDERS[kind]}
         return sscc.compile(folder / "import.mlir", output=folder / "out.rdu", **options).path
 
     return compiled
 
 
-def accuracy(artifact: Path, interpreter: str) -> float:
-    """The share of the first 64 fixed queries that a program answers; on the reference, which is slow, of 40."""
+def accuracy(artifact: Path, interpreter: str, count: int) -> float:
+    """The share of the first fixed queries, so many of them, that a program answers."""
     session = TorchSession(sscc.load(artifact, interpreter=interpreter))
-    queries = fixed_queries()[: 40 if interpreter == "reference" else 64]
+    queries = fixed_queries()[:count]
     right = 0
     for query in queries:
         session.prefill(0, query.prompt)
@@ -68,23 +73,32 @@ def _replayed(session: TorchSession, last: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("geometry", "interpreter", "low", "high"),
+    ("kind", "geometry", "interpreter", "count", "low", "high"),
     [
-        (FULL, "native", 0.97, 1.0),
-        (ROWS_64, "native", 0.96, 1.0),
-        (ROWS_32, "native", 0.93, 1.0),
-        (ROWS_32, "reference", 0.93, 1.0),
-        (STREAMING, "native", 0.0, 0.1),
+        ("dense", FULL, "native", 64, 0.97, 1.0),
+        ("dense", ROWS_64, "native", 64, 0.96, 1.0),
+        ("dense", ROWS_32, "native", 64, 0.93, 1.0),
+        ("dense", ROWS_32, "reference", 40, 0.93, 1.0),
+        ("dense", STREAMING, "native", 64, 0.0, 0.1),
+        ("moe", ROWS_32, "native", 128, 0.91, 1.0),
+        ("moe", STREAMING, "native", 128, 0.0, 0.1),
+        ("mla", ROWS_32, "native", 128, 0.93, 1.0),
+        ("mla", STREAMING, "native", 128, 0.0, 0.1),
     ],
-    ids=["full", "64 rows", "32 rows", "32 rows on the reference", "32 rows without top-K"],
+    ids=[
+        *("full", "64 rows", "32 rows", "32 rows on the reference", "32 rows without top-K"),
+        *("experts, 32 rows", "experts, 32 rows without top-K", "latent, 32 rows", "latent, 32 rows without top-K"),
+    ],
 )
 def test_accuracy_of_the_compiled_program(
     compiled_for: Compile,
+    kind: str,
     geometry: Geometry,
     interpreter: str,
+    count: int,
     low: float,
     high: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "2")
-    assert low <= accuracy(compiled_for(geometry), interpreter) <= high
+    assert low <= accuracy(compiled_for(kind, geometry), interpreter, count) <= high

@@ -1,8 +1,8 @@
-"""Trains the tiny model of the tests: a two-layer Llama of 445k parameters that recalls values at length 1024.
+"""Trains the tiny models of the tests, of some 450k parameters, which recall values at length 1024.
 
-Run from the root of the repository, on one CPU thread, in about five minutes::
+Run from the root of the repository, on one CPU thread, in five to ten minutes::
 
-    python -m tests.models.tiny.train [FOLDER]
+    python -m tests.models.tiny.train dense|moe|mla [FOLDER]
 
 The recipe is deterministic: one thread, one seed, data made by `task.scattered_triples`; the same machine and torch
 give the same bytes. Half of each batch is periodic copies of random tokens; without them the loss sticks before any
@@ -15,43 +15,84 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    LlamaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from tests.models.tiny.task import BOS, KEYS, VOCABULARY, fixed_queries, scattered_triples
+from tests.models.tiny.task import BOS, FOLDERS, KEYS, VOCABULARY, fixed_queries, scattered_triples
 
 SEED = 7
 TOKENS_PER_STEP = 4096
 PEAK_RATE = 3e-3
 WARMUP_STEPS = 50
-# (tokens per sequence, steps)
-CURRICULUM = ((32, 500), (64, 250), (128, 80), (256, 80), (512, 80), (1024, 160))
+Curriculum = tuple[tuple[int, int], ...]
+"""(Tokens per sequence, steps), one after the other."""
+CURRICULUM: Curriculum = ((32, 500), (64, 250), (128, 80), (256, 80), (512, 80), (1024, 160))
+# With experts, matching is learnt after some 200 steps, with latent rows after 400.
+CURRICULA = {"moe": ((32, 260), (64, 50), (128, 40), (256, 40), (512, 40), (1024, 100))}
+"""Of kinds that learn sooner than the others."""
 MOST_TRIPLES = 48
 MOST_QUESTIONS = 32
 LOG_EVERY = 50
 
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": BOS,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 
-def make_config() -> LlamaConfig:
-    """The shape of the tiny model: 2 layers, hidden 128, 4 query and 2 KV heads of 32, untied embeddings."""
-    return LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=2,
-        num_attention_heads=4,
+
+def dense() -> PreTrainedConfig:
+    """4 query and 2 KV heads of 32."""
+    return LlamaConfig(**COMMON, intermediate_size=384, num_key_value_heads=2, rope_theta=10000.0)
+
+
+def experts() -> PreTrainedConfig:
+    """The attention of `dense`; 2 of 8 experts of 48 for each token."""
+    return MixtralConfig(
+        **COMMON,
+        intermediate_size=48,
         num_key_value_heads=2,
-        max_position_embeddings=2048,
         rope_theta=10000.0,
-        tie_word_embeddings=False,
-        bos_token_id=BOS,
-        eos_token_id=None,
-        pad_token_id=None,
-        attn_implementation="sdpa",
+        num_local_experts=8,
+        num_experts_per_tok=2,
     )
+
+
+def latent() -> PreTrainedConfig:
+    """4 heads, whose keys of 32 + 16 and values of 32 are made of a row of 64 + 16, the last 16 rotated."""
+    return DeepseekV3Config(
+        **COMMON,
+        intermediate_size=352,
+        num_key_value_heads=4,
+        q_lora_rank=None,
+        kv_lora_rank=64,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=16,
+        v_head_dim=32,
+        first_k_dense_replace=2,
+        num_mtp_layers=0,
+    )
+
+
+KINDS: dict[str, Callable[[], PreTrainedConfig]] = {"dense": dense, "moe": experts, "mla": latent}
 
 
 def periodic_copies(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -62,9 +103,9 @@ def periodic_copies(batch: int, length: int, generator: torch.Generator) -> tupl
     return source.gather(1, index % period), index >= period
 
 
-def batches(generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yields (length, tokens [b, length], learn [b, length] bool) for every step of the curriculum."""
-    for length, steps in CURRICULUM:
+def batches(curriculum: Curriculum, generator: torch.Generator) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yields (length, tokens [b, length], learn [b, length] bool) for every step of a curriculum."""
+    for length, steps in curriculum:
         triples = min(MOST_TRIPLES, (length - 1) // 6)
         half = TOKENS_PER_STEP // length // 2  # sequences of each kind
         for _ in range(steps):
@@ -83,7 +124,7 @@ def learning_rate(step: int, total: int) -> float:
 
 
 @torch.no_grad()
-def full_accuracy(model: LlamaForCausalLM) -> float:
+def full_accuracy(model: PreTrainedModel) -> float:
     """Share of the fixed queries answered by full attention."""
     queries = fixed_queries()
     right = 0
@@ -94,23 +135,31 @@ def full_accuracy(model: LlamaForCausalLM) -> float:
     return right / len(queries)
 
 
-def train() -> LlamaForCausalLM:
-    """Runs the recipe and returns the model, f32."""
+def train(config: PreTrainedConfig, curriculum: Curriculum) -> PreTrainedModel:
+    """Runs the recipe and returns the model, f32.
+
+    Routers also learn to use all experts alike, by the loss that transformers has for it.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    model = LlamaForCausalLM(make_config())
-    total = sum(steps for _, steps in CURRICULUM)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    balance = getattr(config, "router_aux_loss_coef", 0.0)
+    routed = {"output_router_logits": True} if balance else {}
+    total = sum(steps for _, steps in curriculum)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.monotonic()
-    for step, (length, tokens, learn) in enumerate(batches(torch.Generator().manual_seed(SEED))):
+    for step, (length, tokens, learn) in enumerate(batches(curriculum, torch.Generator().manual_seed(SEED))):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, total)
-        logits = model(tokens, use_cache=False).logits[:, :-1]
+        output = model(tokens, use_cache=False, **routed)
         targets, mask = tokens[:, 1:], learn[:, 1:]
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
+        losses = torch.nn.functional.cross_entropy(output.logits[:, :-1].transpose(1, 2), targets, reduction="none")
         recall, copy = (part[where].mean() for part, where in zip(losses.chunk(2), mask.chunk(2), strict=True))
         optimizer.zero_grad()
-        (recall + copy).backward()
+        loss = recall + copy
+        if balance:
+            loss = loss + balance * output.aux_loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % LOG_EVERY == 0:
@@ -120,8 +169,9 @@ def train() -> LlamaForCausalLM:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
-    model = train()
+    kind = sys.argv[1]
+    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else FOLDERS[kind]
+    model = train(KINDS[kind](), CURRICULA.get(kind, CURRICULUM))
     sys.stderr.write(f"accuracy with the full cache: {full_accuracy(model):.3f}\n")
     model.save_pretrained(folder)
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
+from sscc.ir.geometry import Span
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -18,6 +19,7 @@ from sscc.ir.schedule import (
     GatherRows,
     Indirect,
     Instr,
+    LatentChunkAttention,
     Local,
     ObservationScores,
     Observe,
@@ -184,15 +186,18 @@ def test_causal_attention_reads_the_prompt_so_far() -> None:
     assert work.products == {"bf16": 2 * H * (9 + 10 + 11 + 12) * 2 * D}
 
 
-@pytest.mark.parametrize("window", [1, 2, C, C + 1, 7, 12, T])
+@pytest.mark.parametrize(
+    "window", [*map(Span, (1, 2, C, C + 1, 7, 12, T)), *(Span(n, n) for n in (2, C, C + 1, 7, 12))], ids=str
+)
 @pytest.mark.parametrize("start", [0, C, 2 * C, 5 * C])
-def test_a_windowed_chunk_counts_what_its_queries_see(start: int, window: int) -> None:
+def test_a_windowed_chunk_counts_what_its_queries_see(start: int, window: Span) -> None:
     """By brute force: pairs of a query and a key, and rows that some query sees."""
-    seen = [range(max(p - window + 1, 0), p + 1) for p in range(start, start + C)]
+    seen = [range(window.first(p), p + 1) for p in range(start, start + C)]
+    bounds: dict[str, Any] = {"window": window.size, "window_stride": window.stride if window.chunked else None}
     pairs, rows = sum(map(len, seen)), len({row for each in seen for row in each})
     shapes = {"q": (1, H, C, D), "k": (1, G, T, D), "v": (1, G, T, W), "y": (1, H, C, W)}
     scalars = {"start": start, "n": T}
-    work = counted(CausalAttention("q", "k", "v", "y", "start", "n", 1.0, "", window), shapes, scalars)
+    work = counted(CausalAttention("q", "k", "v", "y", "start", "n", 1.0, **bounds), shapes, scalars)
     assert (work.read["k"], work.read["v"]) == (G * rows * D * 2, G * rows * W * 2)
     assert work.products == {"bf16": 2 * H * pairs * (D + W)}
     assert work.vectors == ((H * pairs, SOFTMAX_OPS),)
@@ -200,10 +205,23 @@ def test_a_windowed_chunk_counts_what_its_queries_see(start: int, window: int) -
     shapes = {"q": (1, H, C, D), "nk": (1, G, C, D), "nv": (1, G, C, W), "k": (1, G, T, D), "v": (1, G, T, W)}
     shapes |= {"y": (1, H, C, W)}
     names = ("q", "nk", "nv", "k", "v", "y", "start", "n")
-    chunk = counted(ChunkAttention(*names, 1.0, "", window), shapes, scalars)
+    chunk = counted(ChunkAttention(*names, 1.0, **bounds), shapes, scalars)
     assert (chunk.products, chunk.vectors) == (work.products, work.vectors)
     assert (chunk.read["k"], chunk.read["v"]) == (work.read["k"], work.read["v"])
     assert (chunk.written["k"], chunk.written["v"]) == (G * C * D * 2, G * C * W * 2)
+
+
+@pytest.mark.parametrize("start", [0, C, 5 * C])
+def test_a_chunk_over_latent_rows_makes_keys_and_values_of_all_that_it_sees(start: int) -> None:
+    rank, made = 6, D - 2
+    shapes = {"q": (1, H, C, D), "nr": (1, 1, C, rank + 2), "r": (1, 1, T, rank + 2), "y": (1, H, C, W)}
+    shapes |= {"ku": (H, made, rank), "vu": (H, W, rank)}
+    step = LatentChunkAttention("q", "nr", "r", "ku", "vu", "y", "start", "n", 1.0, 0)
+    work = counted(step, shapes, {"start": start, "n": T})
+    seen, pairs = start + C, sum(range(start + 1, start + C + 1))
+    assert work.products == {"bf16": 2 * H * (pairs * (D + W) + seen * rank * (made + W))}
+    assert (work.read["r"], work.written["r"]) == (seen * (rank + 2) * 2, C * (rank + 2) * 2)
+    assert (work.read["ku"], work.read["vu"]) == (H * made * rank * 2, H * W * rank * 2)
 
 
 @pytest.mark.parametrize(("start", "kept"), [(0, 0), (4, 1), (8, 2)])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.errors import InputError
+from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
@@ -99,7 +100,8 @@ def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensor
     names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
     attention.decode_attention(
         *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
-        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap, wide=torch.float64,
+        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap,
+        window_stride=step.window_stride, wide=torch.float64,
     )  # fmt: skip
     return t
 
@@ -179,6 +181,48 @@ def test_values_may_be_the_first_numbers_of_keys(
     check(theirs, want)
 
 
+@pytest.mark.parametrize(("row_format", "query"), [(INT8, F32), (INT4, BF16)])
+@pytest.mark.parametrize("sizes", LATENT_SIZES)
+def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
+    sizes: tuple[int, int, int], row_format: RowFormat, query: torch.dtype
+) -> None:
+    """A part of a group of numbers among them. Rows behind an index are a segment."""
+    plain = latent_inputs(*sizes, F32, query)
+    plain["prompt_len"][0] = SR + 160
+    depth, far = sizes[1], torch.randn(5, 1, 50, sizes[1], generator=torch.Generator().manual_seed(1))
+    index = torch.arange(30).flip(0).expand(5, 1, 30).contiguous()
+
+    def stored(rows: Tensor) -> Tensor:
+        return torch.from_numpy(row_format.encode(rows.float().numpy()))
+
+    def numbers(rows: Tensor) -> Tensor:
+        return torch.from_numpy(row_format.decode(rows.numpy()))
+
+    codes = plain | {"k_cache": stored(plain["k_cache"]), "far": stored(far), "index": index}
+    meant = copied(plain | {"k_cache": numbers(codes["k_cache"]), "new_key": numbers(stored(plain["new_key"]))})
+    chosen = numbers(codes["far"])[:, :, index[0, 0]]
+    values = {"new_value": meant["new_key"], "v_cache": meant["k_cache"]}
+    meant |= {name: rows[..., : sizes[2]] for name, rows in values.items()}
+    t = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in meant.items()}
+    operands = (t[name] for name in vars(DECODE).values() if isinstance(name, str))
+    more = attention.SegmentRows(chosen.double(), chosen[..., : sizes[2]].double(), None)
+    attention.decode_attention(
+        *operands, segments=[more], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float64
+    )
+    step = replace(LATENT, segments=(MoreRows("far", "", "index"),))
+    theirs = copied(codes)
+    decode(codes, step=step)(codes)
+    named = {name: theirs.get(region) for name, region in vars(step).items() if isinstance(region, str)}
+    segment = attention.SegmentRows(theirs["far"], None, index)
+    attention.decode_attention(
+        **named, segments=[segment], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float32
+    )
+    for got in (codes, theirs):
+        assert torch.equal(numbers(got["k_cache"]).nan_to_num(), t["k_cache"].float().nan_to_num())
+        assert (got["out"].double() - t["out"]).norm() <= TOLERANCE[query] * t["out"].norm()
+    assert depth > sizes[2]
+
+
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize(("case", "shift"), [(0, 0), (1, 1), (4, 0), (5, 1)])
 def test_scores_may_be_capped_and_heads_have_sinks(case: int, shift: int, features: Features) -> None:
@@ -254,6 +298,21 @@ def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> Non
     same["key"], same["value"] = same["k_cache"], same["v_cache"]
     decode(same, step=step)(same)
     assert torch.equal(same["out"], tensors["out"])
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(features: Features) -> None:
+    """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
+    step = replace(DECODE, sink=0, recent=RECENT, window_stride=RECENT)
+    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT)
+    tensors["position"] = torch.tensor([2 * RECENT + 7, 5, RECENT - 1, RECENT, 3 * RECENT - 1])
+    tensors["prompt_len"] = torch.tensor([0, 3, RECENT - 2, RECENT, 9])
+    for slot, position in enumerate(tensors["position"].tolist()):
+        for name in ("k_cache", "v_cache"):
+            tensors[name][slot, :, position % RECENT :] = 99.0
+    want = decode_reference(tensors, step)
+    decode(tensors, features, step)(tensors)
+    check(tensors, want)
 
 
 def test_one_split_needs_no_second_phase() -> None:

@@ -20,7 +20,7 @@ from tests.runtime.programs import one_stage, run_kernel
 
 CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
 STEP = QuantizeRows("source", "out")
-SIZES = (1, 3, 15, 16, 17, 20, 64, 80, 128, 200)
+SIZES = (1, 3, 15, 16, 17, 20, 64, 80, 128, 200, 288)
 
 
 def native(source: torch.Tensor, features: Features = GENERIC, row_format: RowFormat = INT8) -> torch.Tensor:

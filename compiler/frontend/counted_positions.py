@@ -1,0 +1,72 @@
+"""Positions that a module counts itself: numbers 0, 1, .. of the tokens at hand, made in the model's forward.
+
+In a compiled program a chunk or a step begins at any position, and each slot has its own. A module that counts its
+tokens, and whose numbers then belong to all sequences of a batch (Llama 4 makes the temperature of its attention so),
+gets what it computes of the true positions instead. While the model runs, functions that compute each number from one
+number are followed from `arange` on; where the result is expanded to [b, s, ..], that of the true positions takes its
+place. Whatever else is done with such numbers stays as it is, and is refused if it reaches the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+POINTWISE = frozenset(
+    "float to type double add __add__ __radd__ sub __sub__ __rsub__ mul __mul__ __rmul__ div true_divide __truediv__ "
+    "__floordiv__ floor_divide floor ceil log log1p log2 exp sqrt rsqrt pow __pow__ clamp clamp_min clamp_max neg abs "
+    "__neg__".split()
+)
+VIEWS = frozenset({"view", "reshape", "unsqueeze", "__getitem__"})
+
+
+class CountedPositions(TorchFunctionMode):
+    """Puts true positions in the place of those that are counted while it is active.
+
+    Attributes:
+        positions: [b, s], the true ones.
+    """
+
+    def __init__(self, positions: Tensor) -> None:
+        super().__init__()
+        self.positions = positions
+        self._followed: dict[int, tuple[Tensor, Tensor]] = {}  # the tensor too, or another one could get its id
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        name = getattr(func, "__name__", "")
+        _, followed = self._followed.get(id(args[0]), (None, None)) if args else (None, None)
+        if name == "expand" and followed is not None:
+            sizes = args[1] if len(args) == 2 and not isinstance(args[1], int) else args[1:]
+            if tuple(sizes[:2]) == tuple(self.positions.shape) and args[0].dim() == len(sizes):
+                return followed.reshape(*followed.shape, *[1] * (len(sizes) - 2)).expand(*sizes)
+        result = func(*args, **keywords)
+        if isinstance(result, Tensor):
+            self._followed.pop(id(result), None)
+            positions = self._after(name, func, followed, result, args, keywords)
+            if positions is not None:
+                self._followed[id(result)] = result, positions
+        return result
+
+    def _after(
+        self, name: str, func: Callable[..., Any], followed: Tensor | None, result: Tensor, args: Any, keywords: Any
+    ) -> Tensor | None:
+        """What a function makes of true positions [b, s]; None where its result is not followed."""
+        count = self.positions.shape[1]
+        if name == "arange":
+            counts = len(args) == 1 and type(args[0]) is int and args[0] == count
+            return self.positions if counts and keywords.keys() <= {"device"} else None
+        others = [*args[1:], *keywords.values()]
+        if followed is None or any(isinstance(value, Tensor) for value in others):
+            return None
+        if name in VIEWS:
+            return followed if result.shape[:2] == (1, count) and result.numel() == count else None
+        if name not in POINTWISE:
+            return None
+        positions: Tensor = func(followed, *args[1:], **keywords)
+        return positions

@@ -1,0 +1,104 @@
+"""Text decoders inside composite models for which transformers has a model, and no causal language model.
+
+The decoder of Qwen2.5-VL, say, is a model without a head; the head belongs to the class of the whole. Here both make a
+causal language model: the model as it is, and a linear layer on its hidden states. Whether the whole does the same with
+a text alone is not taken for granted: the probe runs the whole's class, around the very same decoder and head.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+
+class Headed:
+    """Marks the classes of `headed_class`.
+
+    Class attributes:
+        whole: the class of the composite model.
+        decoder: that of its text decoder.
+    """
+
+    whole: type[PreTrainedModel]
+    decoder: type[PreTrainedModel]
+
+
+def headed_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """The text decoder with this config and the head of the composite model that transformers has for it, as a class of
+    causal language models; None where transformers has no such decoder, or no such whole."""
+    known = type(config)
+    if known not in _HEADED:
+        _HEADED[known] = _headed(known)
+    return _HEADED[known]
+
+
+_HEADED: dict[type[PreTrainedConfig], type[PreTrainedModel] | None] = {}
+
+
+def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+    decoder = MODEL_MAPPING.get(config_class, None)
+    whole = _whole_of(config_class)
+    if not isinstance(decoder, type) or whole is None:
+        return None
+    base: Any = decoder.__mro__[1]
+    if not issubclass(base, PreTrainedModel):
+        return None
+
+    class TextDecoder(base, Headed):
+        base_model_prefix = "model"
+        _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+        def __init__(self, config: PreTrainedConfig) -> None:
+            super().__init__(config)
+            self.model = decoder(config)
+            self.lm_head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.post_init()
+
+        def forward(
+            self, input_ids: Tensor, position_ids: Tensor | None = None, logits_to_keep: Any = 0, **keywords: Any
+        ) -> CausalLMOutputWithPast:
+            hidden = self.model(input_ids=input_ids, position_ids=position_ids, **keywords).last_hidden_state
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            return CausalLMOutputWithPast(logits=self.lm_head(hidden[:, kept]))
+
+    TextDecoder.config_class, TextDecoder.whole, TextDecoder.decoder = config_class, whole, decoder
+    TextDecoder.__module__ = decoder.__module__
+    return TextDecoder
+
+
+def _whole_of(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
+    """The class of composite models, of the same package of transformers, that takes such a config for its text."""
+    package = config_class.__module__.rpartition(".")[0].rpartition(".")[2]
+    for name in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        if model_type_to_module_name(name) != package:
+            continue
+        whole_config = CONFIG_MAPPING[name]
+        cls = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(whole_config, None)
+        if isinstance(cls, type) and whole_config.sub_configs.get("text_config") is config_class:
+            return cls
+    return None
+
+
+def around(model: Any) -> torch.nn.Module:
+    """The composite model, of default sizes, around a model of `headed_class`: its text decoder and its head are those
+    of `model`, and all else is on the meta device, as nothing else runs where there is text alone."""
+    config = type(model).whole.config_class(text_config=deepcopy(model.config).to_dict())
+    with torch.device("meta"):
+        whole: torch.nn.Module = type(model).whole._from_config(config)
+    inside = [name for name, part in whole.named_modules() if type(part) is type(model).decoder]
+    (name,) = inside
+    whole.set_submodule(name, model.model)
+    whole.set_output_embeddings(model.lm_head)  # type: ignore[operator]
+    return whole.eval()

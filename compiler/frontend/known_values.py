@@ -1,0 +1,124 @@
+"""Values that a model computes from numbers of its own alone: masks, slopes of a position bias, what it counts.
+
+While a model is exported its tensors have shapes and no numbers. What depends on no weight and no input can be computed
+all the same, and that is done here beside the model, on the CPU: torch functions that make tensors of numbers, the
+buffers that are given, and whatever follows from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+FACTORIES = frozenset(
+    {"arange", "eye", "full", "linspace", "ones", "scalar_tensor", "tensor", "zeros"}
+)
+LIKE = frozenset({"full_like", "ones_like", "zeros_like"})
+SHAPED_AS = frozenset({"expand_as", "reshape_as", "type_as", "view_as"})
+"""Functions whose second operand gives its shape or type and none of its numbers, as the first one of `LIKE` does."""
+MAX_ELEMENTS = 1 << 25
+
+
+class KnownValues:
+    """The numbers behind the tensors of a running model, as far as they are known.
+
+    Args:
+        rounded: the dtype of the program, where that is less than f32: what the model rounds to it stays as it is here,
+            because the numbers are wanted and not what a run in this dtype keeps of them.
+    """
+
+    def __init__(self, rounded: torch.dtype = torch.float32) -> None:
+        self._rounded = rounded
+        self._values: dict[int, tuple[Tensor, Tensor]] = {}  # the tensor too, or another one could get its id
+
+    def give(self, tensor: Tensor, value: Tensor) -> None:
+        """States the numbers of a tensor."""
+        self._values[id(tensor)] = tensor, value
+
+    def of(self, tensor: Any) -> Tensor | None:
+        """The numbers of a tensor, on the CPU; None where they are not known."""
+        return self._values.get(id(tensor), (None, None))[1]
+
+    def follow(self, func: Callable[..., Any], args: Any, keywords: Mapping[str, Any], result: Any) -> None:
+        """Notes what a torch function has done that is over.
+
+        Args:
+            result: what it gave. Where that is a tensor and all operands are known, it is known too.
+        """
+        name = getattr(func, "__name__", "")
+        value = self._evaluate(func, name, args, keywords) if isinstance(result, Tensor) else None
+        if works_in_place(name) and args and isinstance(args[0], Tensor):
+            if name == "__setitem__":
+                value = self._evaluate(func, name, args, keywords)
+            self._forget_storage(args[0])
+            result = args[0]
+        if isinstance(result, Tensor):
+            self._values.pop(id(result), None)
+            if value is not None:
+                self.give(result, value)
+
+    def _forget_storage(self, written: Tensor) -> None:
+        """What is known of a tensor that is written over, and of its other views, holds no longer."""
+        if not self._values:
+            return
+        storage = written.untyped_storage()._cdata
+        for key, (tensor, _) in list(self._values.items()):
+            if tensor.untyped_storage()._cdata == storage:
+                del self._values[key]
+
+    def _evaluate(self, func: Callable[..., Any], name: str, args: Any, keywords: Mapping[str, Any]) -> Tensor | None:
+        """What a function of known numbers gives; None where it has other operands, or makes too much."""
+        leaves, tree = _pytree.tree_flatten((args, dict(keywords)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        if not (tensors or name in FACTORIES):
+            return None
+        patterns = tensors[1:] if name in SHAPED_AS else tensors if name in LIKE else []
+        with for_real():
+            values: dict[int, Tensor | None] = {id(tensor): self._pattern(tensor) for tensor in patterns}
+            values |= {id(tensor): self.of(tensor) for tensor in tensors if id(tensor) not in values}
+            if any(value is None or value.numel() > MAX_ELEMENTS for value in values.values()):
+                return None
+            replaced = [values[id(leaf)] if isinstance(leaf, Tensor) else self._setting(leaf) for leaf in leaves]
+            positional, named = _pytree.tree_unflatten(replaced, tree)
+            if "device" in named:
+                named["device"] = torch.device("cpu")
+            if works_in_place(name):
+                positional = (positional[0].clone(), *positional[1:])
+            try:
+                value = func(*positional, **named)
+            except Exception:  # of a function that does not run on the CPU, or not on these, nothing is known
+                return None
+        value = positional[0] if name == "__setitem__" else value
+        return value if isinstance(value, Tensor) and value.numel() <= MAX_ELEMENTS else None
+
+    def _pattern(self, tensor: Tensor) -> Tensor:
+        """A tensor of the same shape and dtype, of one number in memory."""
+        return torch.zeros((), dtype=self._kept(tensor.dtype)).expand(tensor.shape)
+
+    def _setting(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        return self._kept(leaf) if isinstance(leaf, torch.dtype) else leaf
+
+    def _kept(self, dtype: torch.dtype) -> torch.dtype:
+        return torch.float32 if dtype == self._rounded else dtype
+
+
+def works_in_place(name: str) -> bool:
+    """Whether a torch function of this name changes its first operand."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
+    return name.endswith("_")
+
+
+@contextmanager
+def for_real() -> Iterator[None]:
+    """Inside, torch computes, whatever it traces outside."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield

@@ -1,0 +1,160 @@
+"""The untouched model with a checkpoint's weights, for what runs it eagerly: the probe and goldens.
+
+What a checkpoint stands for may take many times the memory of what it stores, and more than there is: codes of 4 bits
+become numbers of 16 or 32. Where these take more than `RESIDENT_BYTES`, a decoder layer has its weights only while it
+runs. Each call of the model then reads the checkpoint once; what is computed is the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import torch
+
+from sscc.compiler.frontend.capture import layer_count
+from sscc.compiler.frontend.checkpoint import Checkpoint
+from sscc.compiler.frontend.construction import build_model, canonical_names
+from sscc.compiler.frontend.distinct import layer_stack
+from sscc.compiler.frontend.frequencies import stretched, with_first_length
+from sscc.ir.errors import InputError
+from sscc.ir.sizes import format_bytes
+from sscc.ir.weight_format import Encoding
+from sscc.runtime.artifact.tensor_files import Layout
+from sscc.runtime.quantization import round_trip
+
+logger = logging.getLogger("sscc")
+
+REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
+"""Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
+
+RESIDENT_BYTES = 4 << 30
+"""Of the numbers of a model whose layers all have their weights at once."""
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    reach: int | None = None,
+    context: int = 0,
+    layout: Layout = MappingProxyType({}),
+) -> torch.nn.Module:
+    """The untouched transformers model with the checkpoint's weights, calling our attention operator.
+
+    Parameters become `dtype`, but those that transformers keeps in f32; buffers that the checkpoint holds, as the
+    biases of routers, keep the model's own. What has its dtype already stays memory-mapped. Layers that are not one
+    list have their weights all the time.
+
+    Args:
+        reach: in positions, what the fields of `REACHES` are cut down to, and how long a text has other frequencies
+            than those of long ones, where one of `context` positions has these; None leaves them.
+        layout: a program's weights. Parameters that it has quantised are what their codes stand for; those that the
+            checkpoint stores in the same format are that already. An embedding whose rows are looked up keeps its own
+            numbers, also where the head, which is tied to it, is quantised.
+
+    Raises:
+        InputError: the checkpoint lacks a parameter, has it in another shape, or cannot be read.
+    """
+    assert checkpoint.config is not None
+    config = checkpoint.config
+    if reach is not None:
+        config = with_first_length(config, reach) if stretched(config, context) else copy.deepcopy(config)
+        for name in REACHES:
+            if getattr(config, name, None) is not None:
+                setattr(config, name, min(getattr(config, name), reach))
+    model = build_model(config, dtype).requires_grad_(False)
+    held, canonical = checkpoint.names(), canonical_names(model)
+    for name, parameter in model.named_parameters():
+        shape = held[canonical[name]][0] if canonical[name] in held else None
+        if shape != tuple(parameter.shape):
+            has = "lacks" if shape is None else f"has {list(shape)} for"
+            raise InputError(f"{checkpoint.path} {has} the parameter {name!r} of shape {list(parameter.shape)}")
+    numbers = _Numbers(checkpoint, _encodings(checkpoint, layout))
+    streamed = _stream_layers(model, layer_count(config), canonical, numbers)
+    plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
+    saved = model.state_dict().keys()
+    for path, module in model.named_modules():
+        for slot, buffer in module.named_buffers(path, recurse=False):
+            if slot in saved and slot in held:
+                module._buffers[slot.rpartition(".")[2]] = checkpoint.tensor(slot).to(buffer.dtype)
+        for name, parameter in module.named_parameters(path, recurse=False):
+            source = canonical[name]
+            if name not in streamed:
+                looked_up = source in plain and isinstance(module, torch.nn.Embedding)
+                module._parameters[name.rpartition(".")[2]] = numbers.shared(
+                    source, parameter.dtype, quantised=not looked_up
+                )
+    return model
+
+
+def _encodings(checkpoint: Checkpoint, layout: Layout) -> dict[str, Encoding]:
+    """Of the tensors that a program has quantised and the checkpoint not in the same way, by name."""
+    return {
+        source: Encoding.parse(stack.encoding)
+        for stack in layout.values()
+        if stack.encoding
+        for source in stack.sources
+        if not checkpoint.stores(source, Encoding.parse(stack.encoding))
+    }
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The parameters of a model, by the names under which the checkpoint holds them."""
+
+    checkpoint: Checkpoint
+    encodings: Mapping[str, Encoding]
+    _shared: dict[tuple[str, bool], torch.nn.Parameter] = field(default_factory=dict)
+
+    def read(self, name: str, dtype: torch.dtype, *, quantised: bool = True) -> torch.nn.Parameter:
+        """One, read now. With `quantised` it is what its codes stand for, where the program has codes of it."""
+        values = self.checkpoint.tensor(name).to(dtype)
+        if quantised and name in self.encodings:
+            rounded = round_trip(values.float().numpy(), self.encodings[name])
+            values = torch.from_numpy(rounded).to(dtype)
+        return torch.nn.Parameter(values, requires_grad=False)
+
+    def shared(self, name: str, dtype: torch.dtype, *, quantised: bool) -> torch.nn.Parameter:
+        """As `read`, once for all modules that are tied."""
+        key = name, quantised and name in self.encodings
+        if key not in self._shared:
+            self._shared[key] = self.read(name, dtype, quantised=quantised)
+        return self._shared[key]
+
+
+def _stream_layers(
+    model: torch.nn.Module, layers: int, canonical: Mapping[str, str], numbers: _Numbers
+) -> frozenset[str]:
+    """Has each decoder layer read its weights when it is called and drop them when it returns, where all of them
+    together are too much. Returns the names of these parameters in the model."""
+    nbytes = sum(parameter.nbytes for parameter in model.parameters())
+    stack = layer_stack(model, layers)
+    if nbytes <= RESIDENT_BYTES or stack is None:
+        return frozenset()
+    logger.info("the model's numbers take %s: its layers are read one at a time", format_bytes(nbytes))
+    path, modules = stack
+    for index, layer in enumerate(modules):
+        _stream(layer, f"{path}.{index}.", canonical, numbers)
+    return frozenset(name for name in canonical if name.startswith(f"{path}."))
+
+
+def _stream(layer: torch.nn.Module, prefix: str, canonical: Mapping[str, str], numbers: _Numbers) -> None:
+    slots = [
+        (module, slot, parameter, canonical[f"{prefix}{path}.{slot}" if path else f"{prefix}{slot}"])
+        for path, module in layer.named_modules()
+        for slot, parameter in module.named_parameters(recurse=False)
+    ]
+
+    def fill(*_: object) -> None:
+        for module, slot, empty, name in slots:
+            module._parameters[slot] = numbers.read(name, empty.dtype)
+
+    def drop(*_: object) -> None:
+        for module, slot, empty, _name in slots:
+            module._parameters[slot] = empty
+
+    layer.register_forward_pre_hook(fill)
+    layer.register_forward_hook(drop, always_call=True)
