@@ -274,8 +274,8 @@ def _points(op: ir.Operation) -> int:
     of values."""
     if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
         _, heads, queries, width = kv.operand_of(op, "query").type.shape
-        rows, made = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
-        return 4 * int(rows.shape[2] * heads * (queries * width + made.shape[1] * made.shape[2]))
+        rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
+        return 4 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
     if op.name in (*kv.DECODING, "kv.chunk_attention"):
         slots, heads, queries, width = kv.operand_of(op, "query").type.shape
         near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]

@@ -217,14 +217,14 @@ class _Splitter:
 
     def _layer_inputs(self, crossing: list[dict[ir.Value, ir.Operation]]) -> dict[ir.Value, _Stack]:
         """What layers read of tensors in which every layer has a slice."""
-        made = {v for reads in crossing for v in reads if self._stage_of(v) == EMBED and v in self.of_token}
-        found = {value: part for value, part in ((value, _slice_of(value)) for value in made) if part is not None}
+        embedded = {v for reads in crossing for v in reads if self._stage_of(v) == EMBED and v in self.of_token}
+        parts = {value: part for value, part in ((value, _slice_of(value)) for value in embedded) if part is not None}
         # The hidden state may be a slice of something too: what several layers have slices of is what is meant.
-        counts = Counter(stack for stack, _ in found.values())
+        counts = Counter(stack for stack, _ in parts.values())
         slices: dict[ir.Value, _Stack] = {}
         for layer, reads in enumerate(crossing):
             for value, reader in reads.items():
-                stack, index = found.get(value, (None, 0))
+                stack, index = parts.get(value, (None, 0))
                 if stack is None or counts[stack] < 2:
                     continue
                 if index != self.numbers[layer] and self.is_partial:
@@ -254,15 +254,15 @@ class _Splitter:
         return first_readers
 
     def _hidden_into(
-        self, stage: int, crossing: dict[ir.Value, ir.Operation], given: Container[ir.Value]
+        self, stage: int, crossing: dict[ir.Value, ir.Operation], inputs: Container[ir.Value]
     ) -> ir.Value:
-        """The hidden state that a stage reads; `given` is what layers get besides. The first layer's is a table, too,
+        """The hidden state that a stage reads; `inputs` is what layers get besides. The first layer's is a table, too,
         where later ones read it whole."""
         hidden: dict[ir.Value, ir.Operation] = {}
-        made = [value for value in crossing if self._stage_of(value) == EMBED and value in self.of_token]
-        besides = {value for value in made if value in given} if stage < self.layers else set()
-        if stage == 0 and besides == set(made):
-            besides -= {value for value in made if _slice_of(value) is None}
+        embedded = [value for value in crossing if self._stage_of(value) == EMBED and value in self.of_token]
+        besides = {value for value in embedded if value in inputs} if stage < self.layers else set()
+        if stage == 0 and besides == set(embedded):
+            besides -= {value for value in embedded if _slice_of(value) is None}
         for value, reader in crossing.items():
             origin = self._stage_of(value)
             if (origin == EMBED and value not in self.of_token) or value in besides:
@@ -294,7 +294,8 @@ class _Splitter:
             value
             for layer, reads in enumerate(crossing)
             for value in reads
-            if self._stage_of(value) == EMBED and value not in slices and (layer or value not in self.of_token)
+            if self._stage_of(value) == EMBED and value not in slices
+            and (value not in self.of_token or (layer and value not in self.arguments))
         }
         order = {value: index for index, value in enumerate(self.arguments)}
         for op in (op for op in self.ops if self.stage[op] == EMBED):
@@ -335,11 +336,11 @@ class _Splitter:
             location,
             attributes,
         )
-        given = list(function.arguments)
-        values: ValueMap = dict(zip(reads, given, strict=False))
-        values |= dict(zip(captured, given[len(arguments) :], strict=True))
+        taken = list(function.arguments)
+        values: ValueMap = dict(zip(reads, taken, strict=False))
+        values |= dict(zip(captured, taken[len(arguments) :], strict=True))
         if isinstance(stacks, Mapping):
-            own = zip(stacks.values(), given[len(reads) :], strict=False)
+            own = zip(stacks.values(), taken[len(reads) :], strict=False)
             values |= {value: argument for parts, argument in own for value in parts}
         with ir.InsertionPoint(function.entry_block), location:
             clone_all(ops, values)

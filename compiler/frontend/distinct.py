@@ -34,10 +34,10 @@ def layer_stack(model: torch.nn.Module, layers: int) -> tuple[str, torch.nn.Modu
 def find_kinds(model: torch.nn.Module, layers: int, types: Sequence[str] = ()) -> LayerKinds | None:
     """The kinds of the `layers` decoder layers of `model`; None where they are no `layer_stack`, or where nothing would
     be saved. `types` is what the config calls each layer, if it does: a layer may have no other sign of it."""
-    found = layer_stack(model, layers)
-    if found is None:
+    of_layers = layer_stack(model, layers)
+    if of_layers is None:
         return None
-    path, stack = found
+    path, stack = of_layers
     first: dict[Any, int] = {}
     signs = [(_signature(layer), *types[index : index + 1]) for index, layer in enumerate(stack)]
     kinds = LayerKinds(path, tuple(first.setdefault(sign, index) for index, sign in enumerate(signs)))

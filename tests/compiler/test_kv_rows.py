@@ -54,7 +54,7 @@ def test_rows_are_compact_unless_asked_for(values: dict[str, Any]) -> None:
     [
         ({"kv_rows": "paged"}, "--kv-rows is 'paged', it must be compact or indexed"),
         ({"kv_rows": "indexed", "kv_topk": 0}, "with topk = 0 none are selected: raise --kv-topk"),
-        ({"kv_rows": "indexed", "kv_budget": 39}, "with topk = 0 none are selected"),
+        ({"kv_rows": "indexed", "kv_budget": 43}, "with topk = 0 none are selected"),
         ({"kv_rows": "indexed", "max_context": 8}, "with topk = 0 none are selected"),  # everything fits into the ring
         ({"kv_rows": "indexed", "compile_from": "graph"}, "--kv-rows is recorded in the dump"),
     ],

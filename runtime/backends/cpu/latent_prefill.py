@@ -102,7 +102,7 @@ class _Latent(Causal):
     def pieces(self) -> dict[str, int]:
         tiles, row = self.tiles, self.tiles.block * SIZES[self.numbers]
         k_up, v_up = self.up_rows
-        made = {
+        pieces = {
             "key": row * self.depth,
             "value": tiles.block * self.padded_columns * 4,
             "decoded": row * self.columns if tiles.pairs else 0,
@@ -111,7 +111,7 @@ class _Latent(Causal):
             "v_up": v_up.panels * v_up.panel_bytes,
             "up_staging": k_up.staging_bytes,
         }
-        return super().pieces() | made
+        return super().pieces() | pieces
 
     def block_at(self, context: Context, head: Value, first: Value, live: Value) -> QueryBlock:
         return _LatentBlock(self, context, head, first, live)

@@ -48,7 +48,7 @@ def answers(query: Query) -> list[int]:
     def record(
         q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: algorithm.Softmax
     ) -> Tensor:
-        assert window == 0
+        assert not window
         assert softmax == algorithm.PLAIN
         layers.append((q[0], k[0], v[0], scale))
         return algorithm.causal_attention(q[0], k[0], v[0], scale)[None]

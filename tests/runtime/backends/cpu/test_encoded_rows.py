@@ -56,15 +56,16 @@ def test_rows_are_encoded_to_the_bit(
 @pytest.mark.parametrize("features", CPUS)
 def test_rounding_is_half_to_even_and_codes_reach_both_ends(features: Features) -> None:
     """127 and its inverse times a power of two leave products that are exact: every half is a tie."""
-    halves = [[float(sign * 127), *(n + 0.5 for n in range(-127, 127))] for sign in (1, -1)]
+    spans = (range(-127, 0), range(0, 127))  # with the peak a group of numbers that share a scale
+    halves = [[float(sign * 127), *(n + 0.5 for n in span)] for span in spans for sign in (1, -1)]
     source = of_values(halves)
     got = native(source, features)
     assert torch.equal(got, encoded(source))
-    codes = got[0, 0, 0, 1:255].double()
     inverse = np.float32(1) / (np.float32(127) * np.float32(INT8.step))
     assert inverse == 1
-    assert torch.equal(codes, torch.tensor(halves[0][1:], dtype=torch.float64).round().clamp(-127, 127))
-    assert got[0, 0, :, 0].tolist() == [127, -127]
+    exact = torch.tensor(halves, dtype=torch.float64).round().clamp(-127, 127)
+    assert torch.equal(got[0, 0, :, :128].double(), exact)
+    assert got[0, 0, :, 0].tolist() == [127, -127, 127, -127]
 
 
 @pytest.mark.parametrize("features", CPUS)
