@@ -1,18 +1,21 @@
 """Tensors that are cut over ranks: which blocks of an axis a rank holds.
 
 A `Cut` says it of one axis: the axis is a row of segments (one, or several where a model has joined matrices, such as
-queries, keys and values in one), and each segment is cut in as many equal blocks as it has `parts`. With R ranks, rank r
-holds block ``r * parts // R`` of every segment, one after another. A segment of one part is whole on every rank; one of
-fewer parts than ranks is on R / parts ranks each, as KV heads are that are fewer than ranks.
+queries, keys and values in one), and each segment is cut in as many equal blocks as it has `parts`. With R ranks, rank
+r holds block ``r * parts // R`` of every segment, one after another. A segment of one part is whole on every rank; one
+of fewer parts than ranks is on R / parts ranks each, as KV heads are that are fewer than ranks. While it is found out
+how an axis is cut, a segment of which nothing is known yet has `OPEN` parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from sscc.ir.errors import InputError
+
+OPEN = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Cut:
     def spans(self, rank: int, ranks: int) -> list[tuple[int, int]]:
         """The spans [begin, end) of the axis that a rank holds, in order; neighbours are joined."""
         spans: list[tuple[int, int]] = []
-        for segment, begin in zip(self.segments, starts(segment.size for segment in self.segments), strict=True):
+        for segment, begin in zip(self.segments, boundaries(self.segments)[:-1], strict=True):
             first = begin + segment.local * (rank * segment.parts // ranks)
             if spans and spans[-1][1] == first:
                 spans[-1] = spans[-1][0], first + segment.local
@@ -85,14 +88,49 @@ class Cut:
         raise InputError(f"the cut {text!r} is not known")
 
 
-def starts(sizes: Sequence[int] | object) -> list[int]:
-    """Where each of several pieces begins that lie one after another."""
-    return [0, *accumulate(sizes)][:-1]  # type: ignore[call-overload,no-any-return]
-
-
-def boundaries(segments: Sequence[Segment]) -> list[int]:
-    """Where segments begin and end."""
+def boundaries(segments: Iterable[Segment]) -> list[int]:
+    """Where segments begin, and where the last one ends."""
     return [0, *accumulate(segment.size for segment in segments)]
 
 
-__all__ = ["Cut", "Segment", "boundaries", "pairwise", "starts"]
+def merged(one: Sequence[Segment], other: Sequence[Segment]) -> tuple[Segment, ...]:
+    """What two cuts of one axis say together. Raises ValueError where they disagree."""
+    segments = []
+    for begin, end in pairwise(sorted({*boundaries(one), *boundaries(other)})):
+        parts = {_parts_at(one, begin), _parts_at(other, begin)} - {OPEN}
+        if len(parts) > 1:
+            raise ValueError(f"elements {begin} to {end} in {' and in '.join(map(str, sorted(parts)))} parts")
+        segments.append(Segment(end - begin, parts.pop() if parts else OPEN))
+    return tuple(segments)
+
+
+def _parts_at(segments: Sequence[Segment], position: int) -> int:
+    return next(s.parts for s, end in zip(segments, boundaries(segments)[1:], strict=True) if position < end)
+
+
+def placed(segments: Sequence[Segment], offset: int, size: int) -> list[Segment]:
+    """Segments of a part of an axis of `size` elements, which begins at `offset`, as those of the axis."""
+    behind = size - offset - sum(segment.size for segment in segments)
+    return [Segment(offset, OPEN)] * bool(offset) + [*segments] + [Segment(behind, OPEN)] * bool(behind)
+
+
+def within(segments: Sequence[Segment], offset: int, size: int) -> list[Segment]:
+    """The segments of a part of an axis."""
+    spans = zip(segments, pairwise(boundaries(segments)), strict=True)
+    parts = [(max(begin, offset), min(end, offset + size), segment.parts) for segment, (begin, end) in spans]
+    return [Segment(end - begin, number) for begin, end, number in parts if begin < end]
+
+
+def one_of_equal(segments: Sequence[Segment], number: int) -> tuple[Segment, ...] | None:
+    """The segments of one of `number` equal runs that an axis consists of; None where they are not equal."""
+    edges = boundaries(segments)
+    size = edges[-1] // number
+    if any(size * run not in edges for run in range(number)):
+        return None
+    run: tuple[Segment, ...] = (Segment(size, OPEN),)
+    try:
+        for index in range(number):
+            run = merged(run, within(segments, size * index, size))
+    except ValueError:
+        return None
+    return run

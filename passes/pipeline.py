@@ -20,6 +20,7 @@ from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.place_stages import PlaceStages
 from sscc.passes.quantize_weights import QuantizeWeights
 from sscc.passes.repeat_layers import RepeatLayers
+from sscc.passes.shard import Shard
 from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
@@ -41,6 +42,7 @@ PIPELINE = PIPELINES[2]
 
 _ALL = [item for opt in (2, 1, 0) for item in PIPELINES[opt]]
 _ALL.insert(_ALL.index(BuildEntries()), QuantizeWeights())
+_ALL.insert(_ALL.index(RepeatLayers()), Shard())
 REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in _ALL}
 """Every pass by the name that the command line, dumps and tests use."""
 

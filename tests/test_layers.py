@@ -31,6 +31,7 @@ LAYERS: Layers = (
     (
         "sscc.runtime._native",
         "sscc.runtime.chat_template",
+        "sscc.runtime.collectives",
         "sscc.runtime.quantization",
         "sscc.runtime.scalars",
         "sscc.runtime.serving_defaults",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.interpret import cache, control, elementwise, experts, structured, tensors
+from sscc.compiler.interpret import cache, collectives, control, elementwise, experts, structured, tensors
 from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
@@ -17,9 +17,11 @@ from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
 from sscc.ir.rewriting import functions
+from sscc.ir.sharding import Cut
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
 from sscc.runtime.backends.reference.arrays import ArrayInterpreter
+from sscc.runtime.collectives.group import ALONE, Group
 from sscc.runtime.session import Session
 
 ENTRIES = ("prefill", "decode")
@@ -39,9 +41,11 @@ class Functions:
 
     Args:
         module: at a level from `graph` on; it may be changed or dropped once the functions are built.
+        group: the ranks among which this is one, where the module is cut over ranks.
     """
 
-    def __init__(self, module: ir.Module, types: Types) -> None:
+    def __init__(self, module: ir.Module, types: Types, group: Group = ALONE) -> None:
+        self._operations = {**OPERATIONS, **collectives.handlers(group)}
         self._sources = {function.name.value: function for function in functions(module)}
         self._built: dict[str, RunnableFunction] = {}
         self._types = types
@@ -49,7 +53,7 @@ class Functions:
     def __call__(self, name: str) -> RunnableFunction:
         """Raises UnsupportedError for an operation in it, or in what it calls, that cannot be evaluated."""
         if name not in self._built:
-            builder = Builder(self._types, OPERATIONS, self)
+            builder = Builder(self._types, self._operations, self)
             self._built[name] = builder.build(self._sources[name])
         return self._built[name]
 
@@ -70,16 +74,21 @@ class ModuleInterpreter:
         module: from level graph on, with public functions; not needed any more after this.
         weights: a tensor for every weight and constant that an entry takes; floating dtypes are converted.
         precision: "f32" computes in the module's own types, "f64" holds and computes all floats as float64.
+        group: the ranks among which this is one, where the module is cut over ranks; of a weight that is cut a rank
+            takes its part.
 
     Raises:
         InputError: a weight is missing or of another shape, or the module is not a dump of sscc.
         UnsupportedError: an operation that cannot be evaluated, with its location.
     """
 
-    def __init__(self, module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> None:
+    def __init__(
+        self, module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32", group: Group = ALONE
+    ) -> None:
         self.types = Types(precision)
+        self._group = group
         get_facts(module)  # refuses what is no dump
-        build = Functions(module, self.types)
+        build = Functions(module, self.types, group)
         self._entries = {
             function.name.value: _RunnableEntry(
                 tuple(arguments_of(function)), tuple(results_of(function)), build(function.name.value)
@@ -152,6 +161,8 @@ class ModuleInterpreter:
         value = weights.get(argument.name)
         if value is None:
             raise InputError(f"the {argument.role} {argument.name!r} is missing, the module wants {argument.type}")
+        if argument.cut:
+            value = part_of(value, Cut.parse(argument.cut), self._group)
         if tuple(value.shape) != shape_of(argument.type):
             raise InputError(
                 f"the {argument.role} {argument.name!r} has shape {list(value.shape)}, the module wants {argument.type}"
@@ -160,6 +171,14 @@ class ModuleInterpreter:
 
     def _zeros(self, argument: Argument) -> torch.Tensor:
         return torch.zeros(shape_of(argument.type), dtype=self.types.dtype(argument.type))
+
+
+def part_of(value: torch.Tensor, cut: Cut, group: Group) -> torch.Tensor:
+    """What a rank holds of a tensor. Raises InputError where it is of another size than the cut is."""
+    if value.dim() <= cut.axis or value.shape[cut.axis] != cut.size:
+        raise InputError(f"a tensor of shape {list(value.shape)} cannot be cut as {cut}")
+    spans = cut.spans(group.rank, group.ranks)
+    return torch.cat([value.narrow(cut.axis, begin, end - begin) for begin, end in spans], cut.axis)
 
 
 def is_runnable(module: ir.Module) -> bool:
@@ -199,7 +218,9 @@ def signature_of(module: ir.Module) -> Signature:
     return program_signature(facts, geometry, get_groups(module), query_heads(module), states)
 
 
-def module_session(module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32") -> Session:
+def module_session(
+    module: ir.Module, weights: Mapping[str, torch.Tensor], *, precision: str = "f32", group: Group = ALONE
+) -> Session:
     """A session on a module instead of a schedule. Raises as `ModuleInterpreter` does."""
-    interpreter = ModuleInterpreter(module, weights, precision=precision)
+    interpreter = ModuleInterpreter(module, weights, precision=precision, group=group)
     return Session(signature_of(module), ArrayInterpreter(interpreter))

@@ -40,6 +40,9 @@ class Alone:
         return [value]
 
 
+ALONE = Alone()
+
+
 class _Meeting:
     """Where the threads of a group put their values down."""
 

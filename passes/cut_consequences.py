@@ -1,0 +1,323 @@
+"""What follows from a cut of one axis of one value over ranks, and which cuts can be (of the pass shard)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import linalg
+
+from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
+from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
+from sscc.passes.base import count
+from sscc.passes.meeting_axes import NotCuttable, Space, dims_of, looks_up, space_of
+from sscc.passes.split_layers import ATTENTIONS
+from sscc.passes.tiling import is_contraction
+
+VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.concat"})
+
+
+def decide_cuts(module: ir.Module, ranks: int) -> dict[ir.Value, Cut]:
+    """How values are cut; those that every rank has whole are not there."""
+    program = _Program(module)
+    cuts: dict[ir.Value, Cut] = {}
+    for value, axis in program.candidates():
+        if value in cuts or value.type.shape[axis] % ranks:
+            continue
+        try:
+            cuts = _Consequences(program, ranks, cuts).of(value, axis)
+        except NotCuttable:
+            count("cuts that are not possible")
+        else:
+            count("cuts")
+    return cuts
+
+
+class _Program:
+    """The functions of a module, and which of their values are cut alike: a tensor that several functions take, and
+    the results of attentions to the same K and V."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.functions = list(functions(module))
+        self.roles: dict[ir.Value, str] = {}
+        self.twins: dict[ir.Value, list[ir.Value]] = {}
+        groups: dict[tuple[str, str], list[ir.Value]] = {}
+        for function in self.functions:
+            part = function.name.value.partition(".")[2]  # of its entry: embed, layer.0, head
+            for value, argument in zip(function.arguments, arguments_of(function), strict=True):
+                self.roles[value] = argument.role
+                if argument.role in STORED:
+                    same = groups.setdefault((part, argument.name), [])
+                    same.append(value)
+                    self.twins[value] = same
+            for op in function.entry_block.operations:
+                if op.operation.name in ATTENTIONS:
+                    attributes = op.operation.attributes
+                    source = attributes["shares" if "shares" in attributes else "layer"].value
+                    entry = function.name.value.partition(".")[0]
+                    same = groups.setdefault((entry, f"rows of {source}"), [])
+                    same.append(op.operation.results[0])
+                    self.twins[op.operation.results[0]] = same
+
+    def candidates(self) -> Iterator[tuple[ir.Value, int]]:
+        """Values and axes that may be cut: heads of attention, then what products with weights make."""
+        ops = [op.operation for function in self.functions for op in function.entry_block.operations]
+        for op in ops:
+            if op.name in ATTENTIONS:
+                yield op.results[0], 1
+        for op in ops:
+            if op.name == "kv.expert_product":
+                yield op.results[0], 2
+            elif is_contraction(op):
+                dims = linalg.infer_contraction_dimensions(op)
+                written = dims_of(list(linalg.get_indexing_maps(op))[-1])
+                yield from ((op.results[0], written.index(dim)) for dim in dims.n)
+            elif op.name == "linalg.generic" and looks_up(op):
+                yield op.results[0], op.results[0].type.rank - 1
+
+
+class _Consequences:
+    """What follows from a cut, on top of `cuts`."""
+
+    def __init__(self, program: _Program, ranks: int, cuts: Mapping[ir.Value, Cut]) -> None:
+        self.program, self.ranks = program, ranks
+        self.cuts = dict(cuts)
+        self.pending: deque[ir.Operation] = deque()
+        self.touched: dict[ir.Operation, None] = {}
+
+    def of(self, value: ir.Value, axis: int) -> dict[ir.Value, Cut]:
+        """All cuts there are with this one. Raises NotCuttable where one of them cannot be."""
+        self.require(value, axis, [Segment(value.type.shape[axis], self.ranks)])
+        self._settle()
+        # What nothing was learnt of is whole. That has consequences too.
+        for known, cut in list(self.cuts.items()):
+            if any(segment.parts == OPEN for segment in cut.segments):
+                closed = [Segment(s.size, s.parts or 1) for s in cut.segments]
+                self.require(known, cut.axis, closed)
+        self._settle()
+        for op in self.touched:
+            self._check_sum(op)
+        return {value: cut for value, cut in self.cuts.items() if not cut.whole}
+
+    def _settle(self) -> None:
+        while self.pending:
+            op = self.pending.popleft()
+            self.touched[op] = None
+            self._propagate(op)
+
+    def require(self, value: ir.Value, axis: int, segments: Sequence[Segment]) -> None:
+        """Cuts `value`, if it is not cut so already. Raises NotCuttable where it cannot be cut so."""
+        source = producer(value)
+        if source is not None and is_rematerialised(source):
+            if any(segment.parts not in (OPEN, 1) for segment in segments) and not _in_any_size(source):
+                raise NotCuttable
+            return
+        before = self.cuts.get(value)
+        if before is None and all(segment.parts in (OPEN, 1) for segment in segments):
+            return
+        if before is not None and before.axis != axis:
+            if all(segment.parts in (OPEN, 1) for segment in segments):
+                return
+            raise NotCuttable
+        merged = self._merged(before.segments, segments) if before is not None else tuple(segments)
+        if before is not None and merged == before.segments:
+            return
+        if any(segment.parts and segment.size % segment.parts for segment in merged):
+            raise NotCuttable
+        if source is None and self.program.roles[value] not in STORED:
+            raise NotCuttable  # ranks have it in common
+        self.cuts[value] = Cut(axis, merged)
+        if source is not None:
+            self.pending.append(source)
+        self.pending += [_outermost(use.owner.operation) for use in value.uses]
+        for twin in self.program.twins.get(value, ()):
+            if twin != value:
+                self.require(twin, axis, merged)
+
+    def _merged(self, one: Sequence[Segment], other: Sequence[Segment]) -> tuple[Segment, ...]:
+        try:
+            return merged(one, other)
+        except ValueError:
+            raise NotCuttable from None
+
+    def _propagate(self, op: ir.Operation) -> None:
+        if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+            self._through_reshape(op)
+        elif op.name == "tensor.extract_slice":
+            self._through_slice(op)
+        elif op.name == "tensor.concat":
+            self._through_concat(op)
+        elif op.name == "func.return":
+            if "sscc.layer" in op.parent.operation.attributes and any(value in self.cuts for value in op.operands):
+                raise NotCuttable
+        else:
+            self._through_space(op)
+
+    # Operations along whose axes values meet.
+
+    def _through_space(self, op: ir.Operation) -> None:
+        space = space_of(op)
+        known: dict[str, tuple[Segment, ...]] = {}
+        for value, letters in space.values:
+            cut = self.cuts.get(value)
+            if cut is not None:
+                letter = letters[cut.axis]
+                known[letter] = self._merged(known[letter], cut.segments) if letter in known else cut.segments
+        if {"H", "Hkv"} <= space.letters and op.name.startswith("kv."):
+            self._share_heads(space, known)
+        for letter, segments in known.items():
+            if letter in space.fixed and any(segment.parts not in (OPEN, 1) for segment in segments):
+                raise NotCuttable
+            for value, letters in space.values:
+                for axis, other in enumerate(letters):
+                    if other == letter:
+                        self.require(value, axis, segments)
+
+    def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]]) -> None:
+        """Query heads and the KV heads that they read are on the same ranks."""
+        heads, kv_heads = space.size("H"), space.size("Hkv")
+        if not known.keys() & {"H", "Hkv"}:
+            return
+        if heads % self.ranks or (kv_heads % self.ranks and self.ranks % kv_heads):
+            raise NotCuttable
+        for letter, size, parts in (("H", heads, self.ranks), ("Hkv", kv_heads, min(self.ranks, kv_heads))):
+            known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, parts),))
+            if len(known[letter]) > 1:
+                raise NotCuttable  # joined of several: heads would not lie beside those that they belong to
+
+    def _check_sum(self, op: ir.Operation) -> None:
+        """Raises NotCuttable where a cut axis is reduced in another way than by a sum, or a part of it twice."""
+        if op.name in VIEWS or op.name == "func.return":
+            return
+        space = space_of(op)
+        for value, letters in space.values:
+            cut = self.cuts.get(value)
+            if cut is None or cut.whole or letters[cut.axis] not in space.reduced:
+                continue
+            if not space.sums or any(segment.parts != self.ranks for segment in cut.segments):
+                raise NotCuttable
+
+    # Views.
+
+    def _through_reshape(self, op: ir.Operation) -> None:
+        short, long = op.operands[0], op.results[0]
+        if op.name == "tensor.collapse_shape":
+            short, long = long, short
+        groups = [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
+        shape = long.type.shape
+        if long in self.cuts:
+            cut = self.cuts[long]
+            axis = next(number for number, group in enumerate(groups) if cut.axis in group)
+            before = _product(shape[a] for a in groups[axis] if a < cut.axis)
+            behind = _product(shape[a] for a in groups[axis] if a > cut.axis)
+            self.require(short, axis, [Segment(s.size * behind, s.parts) for s in cut.segments] * before)
+        if short in self.cuts:
+            cut = self.cuts[short]
+            if not self._split(cut, long, groups[cut.axis]):
+                self._refine(short, cut, [shape[a] for a in groups[cut.axis] if shape[a] > 1])
+
+    def _split(self, cut: Cut, long: ir.Value, group: Sequence[int]) -> bool:
+        """Cuts the longer shape where one of the axes that `cut`'s axis becomes can be; says whether it can."""
+        shape = long.type.shape
+        for axis in group:
+            before = _product(shape[a] for a in group if a < axis)
+            behind = _product(shape[a] for a in group if a > axis)
+            if shape[axis] == 1:
+                continue
+            copy = one_of_equal(cut.segments, before)
+            if copy is not None and all(s.size % (behind * (s.parts or 1)) == 0 for s in copy):
+                self.require(long, axis, [Segment(s.size // behind, s.parts) for s in copy])
+                return True
+        return False
+
+    def _refine(self, value: ir.Value, cut: Cut, sizes: Sequence[int]) -> None:
+        """Cuts `value` in as many segments as the first of the axes that it becomes has elements, if that is new."""
+        step = cut.size // sizes[0]
+        self.require(value, cut.axis, [Segment(step, OPEN)] * sizes[0])
+        if self.cuts[value] == cut:
+            raise NotCuttable
+
+    def _through_slice(self, op: ir.Operation) -> None:
+        source, result = op.operands[0], op.results[0]
+        if source not in self.cuts and result not in self.cuts:
+            return
+        box = box_of(op)
+        if box is None:
+            raise NotCuttable
+        if source in self.cuts:
+            cut = self.cuts[source]
+            if cut.axis not in box:
+                if any(segment.parts not in (OPEN, 1) for segment in cut.segments):
+                    raise NotCuttable
+                return
+            axis, offset, size, step = box[cut.axis]
+            if step > 1 and (offset >= step or size * step != cut.size):
+                raise NotCuttable
+            begin = 0 if step > 1 else offset
+            inside = within(cut.segments, begin, size * step)
+            if any(segment.size % (step * (segment.parts or 1)) for segment in inside):
+                raise NotCuttable
+            self.require(source, cut.axis, placed(inside, begin, cut.size))
+            self.require(result, axis, [Segment(s.size // step, s.parts) for s in inside])
+        if result in self.cuts:
+            cut = self.cuts[result]
+            for source_axis, (axis, offset, _, step) in box.items():
+                if axis == cut.axis:
+                    scaled = [Segment(s.size * step, s.parts) for s in cut.segments]
+                    begin, size = 0 if step > 1 else offset, source.type.shape[source_axis]
+                    self.require(source, source_axis, placed(scaled, begin, size))
+
+    def _through_concat(self, op: ir.Operation) -> None:
+        joined, result = op.attributes["dim"].value, op.results[0]
+        offset = 0
+        for value in op.operands:
+            size = value.type.shape[joined]
+            for one, other in ((value, result), (result, value)):
+                cut = self.cuts.get(one)
+                if cut is None:
+                    continue
+                if cut.axis != joined:
+                    self.require(other, cut.axis, cut.segments)
+                elif one == value:
+                    self.require(result, joined, placed(cut.segments, offset, result.type.shape[joined]))
+                else:
+                    self.require(value, joined, within(cut.segments, offset, size))
+            offset += size
+
+
+def _outermost(op: ir.Operation) -> ir.Operation:
+    """The operation of a function's own block that `op` is, or is a part of."""
+    while op.parent.operation.name != "func.func":
+        op = op.parent.operation
+    return op
+
+
+def _in_any_size(op: ir.Operation) -> bool:
+    """Whether an operation makes a tensor anew that `_resized` can make in another size."""
+    return op.name == "tensor.empty" or fill_value(op) is not None
+
+
+def _product(sizes: Iterable[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def box_of(op: ir.Operation) -> dict[int, tuple[int, int, int, int]] | None:
+    """Of a slice, by the source's axis: the result's axis, offset, size and step; None for a dynamic one."""
+    if len(op.operands) > 1:
+        return None
+    offsets, sizes, steps = (list(op.attributes[f"static_{name}"]) for name in ("offsets", "sizes", "strides"))
+    result = list(op.results[0].type.shape)
+    box: dict[int, tuple[int, int, int, int]] = {}
+    axis = 0
+    for source, size in enumerate(sizes):
+        if axis < len(result) and result[axis] == size:
+            box[source] = axis, offsets[source], size, steps[source]
+            axis += 1
+        elif size != 1:
+            return None
+    return box if axis == len(result) else None

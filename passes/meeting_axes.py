@@ -1,0 +1,135 @@
+"""Along which axes the values of an operation meet: where one is cut, so are the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import linalg
+
+from sscc.ir.dialects import kv
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import fill_value, producer
+from sscc.passes.tiling import is_contraction
+
+
+class NotCuttable(Exception):
+    """A cut has a consequence that cannot be."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Along which axes the values of an operation meet.
+
+    Attributes:
+        values: operands and results, with a letter for each axis; axes of equal letters meet. A letter that no other
+            axis has is not cut.
+        reduced: letters that the result does not have.
+        fixed: letters along which nothing can be cut.
+        sums: whether what is reduced is summed, from zero.
+    """
+
+    values: tuple[tuple[ir.Value, tuple[str, ...]], ...]
+    reduced: frozenset[str]
+    fixed: frozenset[str]
+    sums: bool
+
+    @property
+    def letters(self) -> set[str]:
+        return {letter for _, letters in self.values for letter in letters}
+
+    def size(self, letter: str) -> int:
+        """Elements along a letter."""
+        return next(int(v.type.shape[ls.index(letter)]) for v, ls in self.values if letter in ls)
+
+
+_PARALLEL = frozenset({"H", "Hkv", "O"})
+_SUMMED = frozenset({"I"})
+
+
+def space_of(op: ir.Operation) -> Space:
+    """Raises NotCuttable for an operation of which nothing is known."""
+    if op.name.startswith("kv."):
+        return _of_kv(op)
+    if op.name.startswith("linalg."):
+        return _of_linalg(op)
+    tensors = [v for v in (*op.operands, *op.results) if isinstance(v.type, ir.RankedTensorType)]
+    if op.name.partition(".")[0] in ("arith", "math") and len({tuple(v.type.shape) for v in tensors}) == 1:
+        letters = tuple(f"d{axis}" for axis in range(tensors[0].type.rank))
+        return Space(tuple((value, letters) for value in tensors), frozenset(), frozenset(), True)
+    raise NotCuttable
+
+
+def _of_kv(op: ir.Operation) -> Space:
+    spec = kv.spec_of_op(op)
+    named = zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True)
+    values = tuple((value, spec.operands[name].dims) for name, value in named if name in spec.operands)
+    letters = {letter for _, dims in values for letter in dims}
+    reduced = letters & _SUMMED if spec.record.op == "expert_product" else set()
+    return Space(values, frozenset(reduced), frozenset(letters - _PARALLEL - reduced), True)
+
+
+def _of_linalg(op: ir.Operation) -> Space:
+    maps = [ir.AffineMapAttr(attribute).value for attribute in linalg.get_indexing_maps(op)]
+    values = list(zip(op.operands, map(_letters, maps), strict=True))
+    written = values[-1][1]
+    values += [(result, written) for result in op.results]
+    fixed = {f"d{dim}" for affine in maps for e in affine.results for dim in _composite(e)}
+    indices = [inner for inner in walk(op) if inner.name == "linalg.index"]
+    indexed = {inner.results[0]: f"d{inner.attributes['dim'].value}" for inner in indices}
+    for inner in walk(op):
+        places = list(inner.operands)[1:] if inner.name == "tensor.extract" else []
+        if places:
+            letters = tuple(indexed.get(place, f"?{number}") for number, place in enumerate(places))
+            values.append((inner.operands[0], letters))
+            fixed |= {letter for letter in letters if letter.startswith("?")}
+        else:
+            fixed |= {indexed[value] for value in inner.operands if value in indexed}
+    tensors = tuple((v, letters) for v, letters in values if isinstance(v.type, ir.RankedTensorType))
+    reduced = {letter for _, letters in tensors for letter in letters} - set(written) - fixed
+    return Space(tensors, frozenset(reduced), frozenset(fixed), is_contraction(op) or is_sum(op))
+
+
+def _letters(affine: ir.AffineMap) -> tuple[str, ...]:
+    """A letter for each axis that a map reads: that of the dimension, or one of its own."""
+    return tuple(
+        f"d{ir.AffineDimExpr(e).position}" if isinstance(e, ir.AffineDimExpr) else f"c{number}"
+        for number, e in enumerate(affine.results)
+    )
+
+
+def dims_of(attribute: ir.Attribute) -> list[int]:
+    return [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(attribute).value.results]
+
+
+def _composite(expression: Any) -> Iterator[int]:
+    """The dimensions in an expression that is neither a dimension nor a constant."""
+    if isinstance(expression, ir.AffineBinaryExpr):
+        for side in (expression.lhs, expression.rhs):
+            yield from [ir.AffineDimExpr(side).position] if isinstance(side, ir.AffineDimExpr) else _composite(side)
+
+
+def looks_up(op: ir.Operation) -> bool:
+    """Whether an operation looks rows up in a table."""
+    return any(inner.name == "tensor.extract" for inner in walk(op))
+
+
+def is_sum(op: ir.Operation) -> bool:
+    """Whether a linalg.generic adds something to its result, which was zero."""
+    if op.name != "linalg.generic" or len(op.results) != 1:
+        return False
+    block = op.regions[0].blocks[0]
+    *_, last = block.operations
+    total = producer(last.operands[0])
+    adds = total is not None and total.name == "arith.addf" and block.arguments[-1] in list(total.operands)
+    return adds and _is_zero(op.operands[-1])
+
+
+def _is_zero(value: ir.Value) -> bool:
+    op = producer(value)
+    filler = fill_value(op) if op is not None else None
+    source = producer(filler) if filler is not None else None
+    is_constant = source is not None and source.name == "arith.constant"
+    return is_constant and ir.FloatAttr(source.attributes["value"]).value == 0

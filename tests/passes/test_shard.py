@@ -1,0 +1,155 @@
+"""shard: what all ranks of a cut program compute together is what the whole program computes, for every kind of layer,
+through a prompt that outgrows the cache and the steps after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from torch import Tensor
+from torch_mlir import ir
+
+from sscc.compiler.driver import compile_model
+from sscc.compiler.interpret.module import module_session, stored_layout
+from sscc.compiler.options import CompileOptions
+from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.errors import CheckError, InputError, UnsupportedError
+from sscc.ir.rewriting import functions
+from sscc.ir.sharding import Cut, Segment
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import PIPELINES
+from sscc.passes.shard import Shard
+from sscc.passes.split_layers import SplitLayers
+from sscc.runtime.collectives.group import ALONE, Group, ThreadGroup, run_ranks, thread_groups
+from sscc.runtime.session import Session
+from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, shape_options, weights
+from tests.families import random_model
+
+TO_GRAPH = PIPELINES[2][: [item.name for item in PIPELINES[2]].index("build-entries") + 1]
+SPLIT = [item.name for item in TO_GRAPH].index(SplitLayers.name) + 1
+
+
+@pytest.fixture(autouse=True)
+def _context() -> Iterator[None]:
+    with mlir():
+        yield
+
+
+@cache
+def imported(family: str) -> str:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        random_model(family).config.save_pretrained(folder)
+        options = shape_options()
+        compile_model(
+            CompileOptions(folder / "config.json", folder / "a.mlir", compile_to="import", weights="none", **options)  # type: ignore[arg-type]
+        )
+        return (folder / "a.mlir").read_text()
+
+
+def graph(family: str, ranks: int) -> ir.Module:
+    """The module of level graph, cut over so many ranks."""
+    module = parse_module(imported(family), family)
+    run_passes(module, [*TO_GRAPH[:SPLIT], *([Shard(ranks)] if ranks > 1 else []), *TO_GRAPH[SPLIT:]])
+    return module
+
+
+def session(module: ir.Module, family: str, group: Group = ALONE) -> Session:
+    whole = weights(family)
+    stored = {name: stack for role in STORED for name, stack in stored_layout(module, role).items()}
+    named = {name: whole[(stack.sources or (name,))[0]] for name, stack in stored.items()}
+    return module_session(module, named, precision="f64", group=group)
+
+
+def logits(run: Session) -> np.ndarray:
+    rows = [np.array(run.prefill(SLOT, PROMPT))]
+    rows += [np.array(run.decode({SLOT: token})[SLOT]) for token in TOKENS]
+    return np.stack(rows)
+
+
+def cuts(module: ir.Module) -> dict[str, str]:
+    """How the stored arguments of a decode step are cut, by name."""
+    return {
+        argument.name: argument.cut
+        for function in functions(module)
+        if function.name.value == "decode"
+        for argument in arguments_of(function)
+        if argument.cut
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks"),
+    [
+        ("llama", 2),  # one KV head, which both ranks have
+        ("llama-tied-biased", 4),
+        ("gpt-neox", 2),  # queries, keys and values of a head beside each other
+        ("gpt2", 2),  # all queries, all keys, all values one after another; products with weights as they lie
+        ("phi3", 2),  # joined likewise, and gate and up
+        ("olmo2", 2),  # norms over all heads
+        ("windows-among-others", 2),
+        ("experts-softmax", 2),
+        ("latent-among-experts", 4),
+    ],
+)
+def test_ranks_compute_together_what_one_computes(family: str, ranks: int) -> None:
+    expected = logits(session(graph(family, 1), family))
+    module = graph(family, ranks)
+    groups = thread_groups(ranks)
+    sessions = [session(module, family, group) for group in groups]
+    by_rank = run_ranks(groups, lambda group: logits(sessions[group.rank]))
+    for rows in by_rank:
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+        assert np.array_equal(rows, by_rank[0]), "sums are taken in the order of ranks, whoever takes them"
+
+
+def test_what_is_cut_how() -> None:
+    assert cuts(graph("phi3", 2)) == {}
+
+
+def test_a_sum_is_one_collective_per_block() -> None:
+    """Two in a layer: behind the heads and behind the feed-forward; and where the embedding and the head are cut the
+    pieces are put together."""
+    module = graph("llama", 2)
+    (layer,) = (function for function in functions(module) if function.name.value == "decode.layer.0")
+    names = [op.operation.name for op in layer.entry_block.operations]
+    assert [name for name in names if name.startswith("shard.")] == ["shard.all_reduce"] * 2
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="nothing of this model can be cut over 7 ranks"):
+        graph("llama", 7)
+
+
+def test_which_blocks_a_rank_holds() -> None:
+    joined = Cut(1, (Segment(8, 4), Segment(2, 2), Segment(3, 1)))
+    assert [joined.spans(rank, 4) for rank in range(4)] == [
+        [(0, 2), (8, 9), (10, 13)],
+        [(2, 4), (8, 9), (10, 13)],
+        [(4, 6), (9, 13)],
+        [(6, 8), (9, 13)],
+    ]
+    assert (joined.size, joined.local, joined.local_shape([5, 13])) == (13, 6, [5, 6])
+    assert Cut.parse(str(joined)) == joined
+    for text in ("", "0", "0:", "x:4/2", "0:4/3", "0:4", "0:4/2,", "0:04/2", "-1:4/2", "0:4/0"):
+        with pytest.raises(InputError, match=r"the cut .* is not known"):
+            Cut.parse(text)
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    def work(group: ThreadGroup) -> Tensor:
+        if group.rank == 1:
+            raise ValueError("this rank's own")
+        group.exchange(group.rank)
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="this rank's own"):
+        run_ranks(thread_groups(3), work)
+    lost = thread_groups(2, timeout=0.05)
+    with pytest.raises(CheckError, match="rank 0 waits for another rank that has ended or does not answer"):
+        lost[0].exchange(1)
