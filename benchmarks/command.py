@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +69,12 @@ def run(
     *,
     peers: Sequence[Peer] = PEERS,
     bandwidth: Callable[[], float] | None = None,
+    block: str = "",
 ) -> Measurements:
     """Measures all workloads on all models with every peer that is installed; the others are named in `skipped`.
 
-    Repeats interleave among the peers that are loaded together.
+    Repeats interleave among the peers that are loaded together. With a `block`, a page to be written is written after
+    every workload, so that a run which is ended keeps what it measured.
     """
     read = bandwidth or native_bandwidth(words.threads)
     pairs, skipped = [], []
@@ -83,12 +85,16 @@ def run(
         else:
             pairs.append((peer, precision))
     results: list[PeerResult] = []
+    done = Measurements(results, list(dict.fromkeys(skipped)))
     for name in words.models:
         able = [(peer, precision) for peer, precision in pairs if name in (peer.models or words.models)]
         size = words.together or max(len(able), 1)
         for start in range(0, len(able), size):
-            results += _measure_model(name, able[start : start + size], workloads, words, read)
-    return Measurements(results, list(dict.fromkeys(skipped)))
+            for row in _measure_model(name, able[start : start + size], workloads, words, read):
+                results += row
+                if block and words.write:
+                    write_page(done, words, block)
+    return done
 
 
 def _measure_model(
@@ -97,17 +103,17 @@ def _measure_model(
     workloads: Sequence[Workload],
     words: argparse.Namespace,
     read: Callable[[], float],
-) -> list[PeerResult]:
+) -> Iterator[list[PeerResult]]:
+    """The results of each workload as it is measured."""
     folder = models.checkpoint(name)
     if any(peer.environment == "llama" for peer, _ in pairs):
         models.gguf_file(name)
-    results: list[PeerResult] = []
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
         runners = {pair: _start(stack, pair, folder, words, log) for pair in pairs}
         for workload in workloads:
             say(f"{name}: {workload.label}")
-            row = []
+            results, row = list[PeerResult](), []
             for (peer, precision), runner in runners.items():
                 size = workload.bytes_per_step(models.MODELS[name], precision, BUDGETS.get(peer.name, 0))
                 result = PeerResult(peer.name, precision.dtype, "", name, workload, size)
@@ -120,7 +126,7 @@ def _measure_model(
             interleave(row, workload, words.repeats, read, LIMIT)
             for result, _ in row:
                 say(f"  {result.peer} {result.dtype}: {result.error or f'{result.rate:.4g} tokens/s'}")
-    return results
+            yield results
 
 
 def _start(
@@ -139,12 +145,7 @@ def _start(
 
 def report(done: Measurements, words: argparse.Namespace, block: str) -> None:
     """Prints the table or the JSON, and writes the page's block. Raises ValueError for a page without the block."""
-    waiting = "; thread pools set not to spin" if words.passive else ""
-    heading = (
-        f"{table.machine()}; {words.threads} threads{waiting}; medians of {words.repeats} interleaved repeats, "
-        "in brackets the best, and for decode the share of the read bandwidth beside it that the bytes come to."
-    )
-    text = table.render(done.results, done.skipped, heading)
+    text = _rendered(done, words)
     if words.json:
         document = {
             "machine": table.machine(),
@@ -159,5 +160,19 @@ def report(done: Measurements, words: argparse.Namespace, block: str) -> None:
     for line in done.skipped:
         print(line, file=sys.stderr)
     if words.write:
-        named = words.block or " ".join([block, *words.models])
-        words.write.write_text(table.replace_block(words.write.read_text(), named, text))
+        write_page(done, words, block)
+
+
+def write_page(done: Measurements, words: argparse.Namespace, block: str) -> None:
+    """Writes the page's block. Raises ValueError for a page without it."""
+    named = words.block or " ".join([block, *words.models])
+    words.write.write_text(table.replace_block(words.write.read_text(), named, _rendered(done, words)))
+
+
+def _rendered(done: Measurements, words: argparse.Namespace) -> str:
+    waiting = "; thread pools set not to spin" if words.passive else ""
+    heading = (
+        f"{table.machine()}; {words.threads} threads{waiting}; medians of {words.repeats} interleaved repeats, "
+        "in brackets the best, and for decode the share of the read bandwidth beside it that the bytes come to."
+    )
+    return table.render(done.results, done.skipped, heading)

@@ -32,7 +32,7 @@ def main() -> None:
     options.add_argument("--cases", nargs="+", default=CASES, metavar="BATCHxCONTEXT", help=", ".join(CASES))
     options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
     words = options.parse_args()
-    report(run(words, [workload(case, words.steps) for case in words.cases]), words, BLOCK)
+    report(run(words, [workload(case, words.steps) for case in words.cases], block=BLOCK), words, BLOCK)
 
 
 if __name__ == "__main__":
