@@ -73,6 +73,10 @@ class Cut:
         """The shape that each rank holds of a tensor of `shape`."""
         return [*shape[: self.axis], self.local, *shape[self.axis + 1 :]]
 
+    def of_stack(self) -> Cut:
+        """How a stack of tensors is cut that are cut so."""
+        return Cut(self.axis + 1, self.segments)
+
     def __str__(self) -> str:
         return f"{self.axis}:" + ",".join(f"{segment.size}/{segment.parts}" for segment in self.segments)
 

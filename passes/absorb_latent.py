@@ -92,6 +92,7 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
+from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
@@ -118,10 +119,16 @@ class AbsorbLatent(Pass):
             if attention.name == "kv.self_attention" and layer not in sources:
                 latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
+        cut = any(op.operation.name == "shard.grid" for op in module.body.operations)
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
                 continue
             for entry, attention, latent in entries:
+                if latent is not None and cut:
+                    raise UnsupportedError(
+                        f"{attention.location}: its heads make K and V of one latent row, and vote for the rows that "
+                        "are kept: such heads cannot be cut over ranks yet"
+                    )
                 if latent is not None:
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")

@@ -176,14 +176,15 @@ class _Consequences:
                         self.require(value, axis, segments)
 
     def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]]) -> None:
-        """Query heads and the KV heads that they read are on the same ranks."""
+        """Query heads and the KV heads that they read are on the same ranks. A KV head is on one rank alone: which rows
+        it keeps is a vote of all query heads that read it."""
         heads, kv_heads = space.size("H"), space.size("Hkv")
         if not known.keys() & {"H", "Hkv"}:
             return
-        if heads % self.ranks or (kv_heads % self.ranks and self.ranks % kv_heads):
+        if kv_heads % self.ranks:
             raise NotCuttable
-        for letter, size, parts in (("H", heads, self.ranks), ("Hkv", kv_heads, min(self.ranks, kv_heads))):
-            known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, parts),))
+        for letter, size in (("H", heads), ("Hkv", kv_heads)):
+            known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, self.ranks),))
             if len(known[letter]) > 1:
                 raise NotCuttable  # joined of several: heads would not lie beside those that they belong to
 

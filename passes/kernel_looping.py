@@ -86,6 +86,7 @@ from sscc.ir.dialects import df
 from sscc.ir.levels import add_looping, get_target, walk
 from sscc.ir.looping import Looping
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised
+from sscc.ir.sharding import Cut
 from sscc.passes.base import Pass, count
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
@@ -209,7 +210,8 @@ class _Maker:
             first = arguments[0]
             type_ = tensor_type([len(names), *first.type.shape], first.type.element_type)
             sources = tuple(source for argument in arguments for source in argument.made_of)
-            self.stacks[names] = Argument(first.role, stack_name(names), type_, sources, first.encoding)
+            cut = str(Cut.parse(first.cut).of_stack()) if first.cut else ""
+            self.stacks[names] = Argument(first.role, stack_name(names), type_, sources, first.encoding, cut)
         stack = self.stacks[names]
         self.parameters.setdefault(("read", names), (stack, READ, self.signature.stack(stack)))
 

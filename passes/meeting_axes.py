@@ -131,5 +131,6 @@ def _is_zero(value: ir.Value) -> bool:
     op = producer(value)
     filler = fill_value(op) if op is not None else None
     source = producer(filler) if filler is not None else None
-    is_constant = source is not None and source.name == "arith.constant"
-    return is_constant and ir.FloatAttr(source.attributes["value"]).value == 0
+    if source is None or source.name != "arith.constant":
+        return False
+    return float(ir.FloatAttr(source.attributes["value"]).value) == 0

@@ -136,6 +136,8 @@ class QuantizeWeights(Pass):
 
     def run(self, module: ir.Module) -> None:
         weights = self.weights
+        if any(argument.cut for function in functions(module) for argument in arguments_of(function)):
+            raise UsageError(f"{self.name} cannot encode weights that are cut over ranks yet")
         if any(op.name == "func.call" for op in walk(module)):
             raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
         stored = get_stored_formats(module)

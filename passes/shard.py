@@ -11,8 +11,7 @@ How it is decided: by what is captured, not by names. A cut of one axis of one v
 meet along this axis are cut alike, backwards to the weights and forwards to where a product sums over it. All
 consequences of a cut are possible, and then it is made, or it is not: none may reach a value that ranks have in common
 (the hidden state, tables, positions), or an operation that mixes what lies along the axis in another way than by a sum.
-Heads of attention are tried first, then the result of every product, in order. KV heads fewer than ranks are on several
-ranks each.
+Heads of attention are tried first, then the result of every product, in order.
 
 Before, on two ranks::
 
@@ -38,19 +37,18 @@ Before, on two ranks::
 After, with `ranks=2`::
 
     shard.grid @ranks(shape = 2)
-    func.func private @decode.layer.0(%hidden: .., %up: tensor<4x4xf32> {sscc.cut = "0:8/2", sscc.weight = "up"},
-        %down: tensor<4x4xf32> {sscc.cut = "1:8/2", sscc.weight = "down"}) ..
+    func.func private @decode.layer.0(%hidden: .. %up: tensor<4x4xf32> {sscc.cut = "0:8/2", .. %down: .. "1:8/2", ..
       ..
-      %a = linalg.matmul .. ins(%hidden, %up : tensor<1x4xf32>, tensor<4x4xf32>) outs(%z0 : tensor<1x4xf32>) ..
+      %a = linalg.matmul .. ins(%hidden, %up : tensor<1x4xf32>, tensor<4x4xf32>) outs(%zeros : tensor<1x4xf32>) ..
       %b = math.tanh %a : tensor<1x4xf32>
-      ..
-      %c = linalg.matmul .. ins(%b, %down : tensor<1x4xf32>, tensor<4x4xf32>) outs(%z1 : tensor<1x4xf32>) ..
+      %c = linalg.matmul .. ins(%b, %down : tensor<1x4xf32>, tensor<4x4xf32>) outs(%zeros : tensor<1x4xf32>) ..
       %sum = shard.all_reduce %c on @ranks grid_axes = [0] ..
       %d = arith.addf %hidden, %sum : tensor<1x4xf32>
       return %d : tensor<1x4xf32>
 
-When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights. A model of
-which nothing can be cut is refused.
+When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do the
+heads of attention where KV heads are fewer than ranks. A model of which nothing can be cut is refused, and so are heads
+that are cut and cache one latent row (absorb-latent).
 
 Preserves: every operation, its order and location; what a rank computes of a cut value is that part of it.
 """
@@ -133,15 +131,12 @@ class _Rewriter:
             if op.name == "tensor.expand_shape" and op.results[0] in self.cuts:
                 shape = self.cuts[op.results[0]].local_shape(op.results[0].type.shape)
                 op.attributes["static_output_shape"] = ir.DenseI64ArrayAttr.get(shape)
-            parts = [value for value in op.operands if value in partial]
-            if parts and _keeps_parts(op, partial):
-                partial.update(op.results)
-                continue
-            for value in parts:
-                summed.append(value)
-                partial.discard(value)
-            space = spaces.get(index)
-            if space is not None and self._sums_parts(space):
+            for value in op.operands:
+                if value in partial and not all(_keeps_parts(use.owner.operation, partial) for use in value.uses):
+                    summed.append(value)
+                    partial.discard(value)
+            own = spaces.get(index)
+            if any(value in partial for value in op.operands) or (own is not None and self._sums_parts(own)):
                 partial.update(op.results)
         for value, cut in self.cuts.items():
             value.set_type(ir.RankedTensorType.get(cut.local_shape(value.type.shape), value.type.element_type))
@@ -192,7 +187,9 @@ class _Rewriter:
             assert sizes[cut.axis] == result.type.shape[axis]
 
     def _reduce(self, value: ir.Value) -> None:
-        with ir.InsertionPoint.after(producer(value)), producer(value).location:
+        source = producer(value)
+        assert source is not None  # what a function takes is no part of a sum
+        with ir.InsertionPoint.after(source), source.location:
             total = shard.all_reduce(value.type, GRID, value, grid_axes=_axes())
         value.replace_all_uses_except(total, total.owner.operation)
         count("sums over ranks")
