@@ -31,7 +31,7 @@ OPTIONS = {
 }
 """Options of `sscc compile` by the type of the weights; "kv8" stands for int8 rows of the cache."""
 FASTEST = "native" if "native" in BACKENDS else DEFAULT_BACKEND
-SEED = 20_261_101  # of the tokens that steps feed: random ones, as llama.cpp's, because each chooses its own experts
+SEED = 20_261_101  # of the tokens of prompts and steps: random ones, because each chooses its own experts
 VOCABULARY = 32_000
 
 
@@ -58,7 +58,7 @@ class Ours(Stepper):
     def start(self, batch: int, context: int, room: int) -> None:
         session = self.session(batch, context + room)
         for slot in range(batch):
-            session.prefill(slot, token_ids(context))
+            session.prefill(slot, [self._random.randrange(VOCABULARY) for _ in range(context)])
         self._batch = batch
 
     def step(self) -> None:
