@@ -9,8 +9,8 @@ A golden holds prompt and new tokens, and tensors in the order in which executio
     prefill_logits             [V]
     logits.{s}                 [V]           after feeding new_tokens[s] at position len(prompt) + s
 
-All are numpy arrays in the dtypes that eager PyTorch had. Of a program of several ranks there are the logits alone: each
-rank keeps rows of its own.
+All are numpy arrays in the dtypes that eager PyTorch had. Of a program of several ranks there are the logits alone:
+each rank keeps rows of its own.
 """
 
 from __future__ import annotations
