@@ -95,7 +95,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
-from sscc.ir.rewriting import fill_value, functions, producer
+from sscc.ir.rewriting import functions, is_zeros, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count
@@ -199,7 +199,7 @@ class _Projected:
             return None
         rows, matrix, out = product.operands
         weight = _layout(matrix)
-        if weight is None or not isinstance(weight.root.owner, ir.Block) or not _is_zero(out):
+        if weight is None or not isinstance(weight.root.owner, ir.Block) or not is_zeros(out):
             return None
         depth, columns = matrix.type.shape
         whole = weight.offset == 0 and list(weight.root.type.shape) == [columns, depth] and weight.strides == (1, depth)
@@ -229,13 +229,6 @@ class _Projected:
         if self.width == self.step:
             return parts
         return extract_slice(parts, [0, self.first - self.base, 0], [self.heads, self.width, depth])
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = producer(value)
-    filled = None if op is None else fill_value(op)
-    constant = None if filled is None else producer(filled)
-    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0.0
 
 
 def _shared(value: ir.Value) -> ir.Value | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
@@ -12,9 +13,9 @@ from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
-from sscc.passes.meeting_axes import NotCuttable, Space, dims_of, looks_up, space_of
+from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
 from sscc.passes.split_layers import ATTENTIONS
-from sscc.passes.tiling import is_contraction
+from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
 VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.concat"})
 
@@ -206,13 +207,13 @@ class _Consequences:
         short, long = op.operands[0], op.results[0]
         if op.name == "tensor.collapse_shape":
             short, long = long, short
-        groups = [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
+        groups = axis_groups(op)
         shape = long.type.shape
         if long in self.cuts:
             cut = self.cuts[long]
             axis = next(number for number, group in enumerate(groups) if cut.axis in group)
-            before = _product(shape[a] for a in groups[axis] if a < cut.axis)
-            behind = _product(shape[a] for a in groups[axis] if a > cut.axis)
+            before = math.prod(shape[a] for a in groups[axis] if a < cut.axis)
+            behind = math.prod(shape[a] for a in groups[axis] if a > cut.axis)
             self.require(short, axis, [Segment(s.size * behind, s.parts) for s in cut.segments] * before)
         if short in self.cuts:
             cut = self.cuts[short]
@@ -223,8 +224,8 @@ class _Consequences:
         """Cuts the longer shape where one of the axes that `cut`'s axis becomes can be; says whether it can."""
         shape = long.type.shape
         for axis in group:
-            before = _product(shape[a] for a in group if a < axis)
-            behind = _product(shape[a] for a in group if a > axis)
+            before = math.prod(shape[a] for a in group if a < axis)
+            behind = math.prod(shape[a] for a in group if a > axis)
             if shape[axis] == 1:
                 continue
             copy = one_of_equal(cut.segments, before)
@@ -298,13 +299,6 @@ def _outermost(op: ir.Operation) -> ir.Operation:
 def _in_any_size(op: ir.Operation) -> bool:
     """Whether an operation makes a tensor anew that `_resized` can make in another size."""
     return op.name == "tensor.empty" or fill_value(op) is not None
-
-
-def _product(sizes: Iterable[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def box_of(op: ir.Operation) -> dict[int, tuple[int, int, int, int]] | None:
