@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import prod
 
 from sscc.ir.errors import InputError
 
@@ -90,6 +91,19 @@ class Cut:
             if str(cut) == text and all(s.size and s.parts and s.size % s.parts == 0 for s in cut.segments):
                 return cut
         raise InputError(f"the cut {text!r} is not known")
+
+
+def peers(shape: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
+    """The ranks with which one exchanges along `axes` of a grid of `shape`, itself among them, in order: those whose
+    other coordinates are its own. Ranks are numbered along the last axis first."""
+
+    def coordinates(number: int) -> list[int]:
+        return [number // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
+
+    def others(number: int) -> list[int]:
+        return [coordinate for axis, coordinate in enumerate(coordinates(number)) if axis not in axes]
+
+    return [other for other in range(prod(shape)) if others(other) == others(rank)]
 
 
 def boundaries(segments: Iterable[Segment]) -> list[int]:

@@ -92,7 +92,6 @@ from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
@@ -119,16 +118,10 @@ class AbsorbLatent(Pass):
             if attention.name == "kv.self_attention" and layer not in sources:
                 latent = _latent_of(attention) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
-        cut = any(op.operation.name == "shard.grid" for op in module.body.operations)
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
                 continue
             for entry, attention, latent in entries:
-                if latent is not None and cut:
-                    raise UnsupportedError(
-                        f"{attention.location}: its heads make K and V of one latent row, and vote for the rows that "
-                        "are kept: such heads cannot be cut over ranks yet"
-                    )
                 if latent is not None:
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")
@@ -343,6 +336,7 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
         values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
         type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
         new = kv.SelfAttention(new_query, row, values, None, *_settings(attention), type_)
+        _note_parts(attention, new)
         out = product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
     attention.results[0].replace_all_uses_with(out)
     _erase(attention)
@@ -354,8 +348,15 @@ def _note(attention: ir.Operation, latent: _Latent) -> None:
         operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
         new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
+        _note_parts(attention, new)
     attention.results[0].replace_all_uses_with(new.out)
     _erase(attention)
+
+
+def _note_parts(attention: ir.Operation, new: Any) -> None:
+    """Where heads are cut over ranks, all ranks have the row that all heads have in common."""
+    if kv.head_parts_of(attention) is not None:
+        kv.note_head_parts(new.operation, 1)
 
 
 def _erase(op: ir.Operation) -> None:
