@@ -93,6 +93,7 @@ from torch_mlir.dialects import tensor
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
+from sscc.ir.grids import ranks_of
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
 from sscc.ir.sizes import dense_strides
@@ -110,13 +111,14 @@ class AbsorbLatent(Pass):
 
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
+        ranks = ranks_of(module)
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
         attending = {f: attention_of(f) for f in functions(module) if LAYER in f.attributes}
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
             if attention.name == "kv.self_attention" and layer not in sources:
-                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
+                latent = _latent_of(attention, ranks) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
@@ -303,9 +305,14 @@ def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
     return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
 
 
-def _latent_of(attention: ir.Operation) -> _Latent | None:
+def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
+    """What K and V are made of, if the heads of all ranks have K and V of their own, and a row of it is smaller."""
     query, key, value = attention.operands
-    if key.type.shape[1] != query.type.shape[1]:
+    parts = kv.head_parts_of(attention)
+    heads, kv_heads = query.type.shape[1], key.type.shape[1]
+    if parts is not None:
+        heads, kv_heads = heads * ranks, kv_heads * parts
+    if heads != kv_heads:
         return None
     whole = producer(key)
     pieces = [key]
@@ -319,8 +326,7 @@ def _latent_of(attention: ir.Operation) -> _Latent | None:
     parts = [(int(p.type.shape[3]), item is not None) for p, item in zip(pieces, projected, strict=True)]
     common = tuple(item for item in shared if item is not None)
     latent = _Latent(products[0], common, tuple(parts), values)
-    heads, depth = key.type.shape[1], key.type.shape[3] + value.type.shape[3]
-    return latent if latent.width < heads * depth else None
+    return latent if latent.width < heads * (key.type.shape[3] + value.type.shape[3]) else None
 
 
 # ----------------------------------------------------------------------------------------------------- what is made
