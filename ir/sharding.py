@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.sizes import dense_strides
 
 OPEN = 0
+
+MOST_RANKS = 1024
+"""That one program may have."""
 
 
 @dataclass(frozen=True)
@@ -93,19 +97,6 @@ class Cut:
         raise InputError(f"the cut {text!r} is not known")
 
 
-def peers(shape: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
-    """The ranks with which one exchanges along `axes` of a grid of `shape`, itself among them, in order: those whose
-    other coordinates are its own. Ranks are numbered along the last axis first."""
-
-    def coordinates(number: int) -> list[int]:
-        return [number // prod(shape[axis + 1 :]) % size for axis, size in enumerate(shape)]
-
-    def others(number: int) -> list[int]:
-        return [coordinate for axis, coordinate in enumerate(coordinates(number)) if axis not in axes]
-
-    return [other for other in range(prod(shape)) if others(other) == others(rank)]
-
-
 def boundaries(segments: Iterable[Segment]) -> list[int]:
     """Where segments begin, and where the last one ends."""
     return [0, *accumulate(segment.size for segment in segments)]
@@ -152,3 +143,19 @@ def one_of_equal(segments: Sequence[Segment], number: int) -> tuple[Segment, ...
     except ValueError:
         return None
     return run
+
+
+def ranks_along(grid: Sequence[int], axes: Sequence[int]) -> int | None:
+    """How many ranks of a grid differ along `axes` alone; None where these are no axes of it, in order."""
+    known = [axis for axis in range(len(grid)) if axis in axes]
+    return prod(grid[axis] for axis in axes) if axes and list(axes) == known else None
+
+
+def peers(grid: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
+    """The ranks of a grid, in order, that differ from `rank` in their places along `axes` alone; ranks are numbered in
+    row-major order."""
+    strides = dense_strides(grid)
+    fixed = sum(rank // stride % size * stride
+                for axis, (stride, size) in enumerate(zip(strides, grid, strict=True)) if axis not in axes)  # fmt: skip
+    return [fixed + sum(place * strides[axis] for axis, place in zip(axes, places, strict=True))
+            for places in product(*(range(grid[axis]) for axis in axes))]  # fmt: skip

@@ -85,15 +85,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
+from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
-from sscc.ir.grids import ranks_of
 from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import fill_value, functions, producer
 from sscc.ir.sizes import dense_strides
@@ -111,7 +112,7 @@ class AbsorbLatent(Pass):
 
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
-        ranks = ranks_of(module)
+        ranks = prod(grid_of(module))
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
         attending = {f: attention_of(f) for f in functions(module) if LAYER in f.attributes}
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
@@ -308,10 +309,10 @@ def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
 def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
     """What K and V are made of, if the heads of all ranks have K and V of their own, and a row of it is smaller."""
     query, key, value = attention.operands
-    parts = kv.head_parts_of(attention)
+    cut = kv.head_parts_of(attention)
     heads, kv_heads = query.type.shape[1], key.type.shape[1]
-    if parts is not None:
-        heads, kv_heads = heads * ranks, kv_heads * parts
+    if cut is not None:
+        heads, kv_heads = heads * ranks, kv_heads * cut
     if heads != kv_heads:
         return None
     whole = producer(key)

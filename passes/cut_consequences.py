@@ -9,6 +9,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.collectives import shape_of_grid
 from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
@@ -99,7 +100,10 @@ class _Consequences:
         self._settle()
         for op in self.touched:
             self._check_sum(op)
-        return {value: cut for value, cut in self.cuts.items() if not cut.whole}
+        cuts = {value: cut for value, cut in self.cuts.items() if not cut.whole}
+        if shape_of_grid(self.ranks, parts_in(cuts)) is None:
+            raise NotCuttable
+        return cuts
 
     def _settle(self) -> None:
         while self.pending:
@@ -287,6 +291,11 @@ class _Consequences:
                 else:
                     self.require(value, joined, within(cut.segments, offset, size))
             offset += size
+
+
+def parts_in(cuts: Mapping[ir.Value, Cut]) -> set[int]:
+    """The numbers of parts that there are."""
+    return {segment.parts for cut in cuts.values() for segment in cut.segments}
 
 
 def parts_of_sum(space: Space, cuts: Mapping[ir.Value, Cut]) -> set[int]:

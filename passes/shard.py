@@ -48,7 +48,7 @@ After, with `ranks=2`::
 
 KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
 it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
-cut in fewer parts than there are ranks go over one rank for each part, along an axis of a second grid.
+cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
 
 When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do
 heads of attention where neither of the numbers of KV heads and of ranks divides the other. A model of which nothing can
@@ -66,14 +66,14 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.collectives import Peers, make_grid, shape_of_grid
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
-from sscc.ir.grids import Peers, declare_ranks
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer
 from sscc.ir.sharding import Cut, within
 from sscc.passes.base import Pass, count
-from sscc.passes.cut_consequences import VIEWS, box_of, decide_cuts, parts_of_sum
+from sscc.passes.cut_consequences import VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
 from sscc.passes.meeting_axes import Space, is_sum, space_of
 from sscc.passes.split_layers import ATTENTIONS
 
@@ -93,7 +93,9 @@ class Shard(Pass):
         cuts = decide_cuts(module, self.ranks)
         if not cuts:
             raise UnsupportedError(f"nothing of this model can be cut over {self.ranks} ranks")
-        declare_ranks(module, self.ranks)
+        shape = shape_of_grid(self.ranks, parts_in(cuts))
+        assert shape is not None  # as all cuts are decided together
+        make_grid(module, shape)
         apart = _cut_apart(module, cuts)
         _note_parts(module, cuts)
         for function in functions(module):
@@ -225,7 +227,7 @@ class _Rewriter:
             with ir.InsertionPoint(terminator), value.owner.location:
                 (segment,) = cut.segments
                 peers = Peers.with_each_part(self.module, segment.parts)
-                terminator.operands[index] = peers.gathered(value, cut.axis, segment.parts)
+                terminator.operands[index] = peers.gathered(value, cut.axis)
             count("gatherings")
 
     def _describe(self) -> None:

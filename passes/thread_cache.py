@@ -123,10 +123,10 @@ from sscc.ir.cache_plan import (
     landmark_states,
 )
 from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
-from sscc.ir.grids import Peers, ranks_of
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
 from sscc.ir.operations import CachedAttention
@@ -312,8 +312,8 @@ class _Threader:
         self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
         self.scale = self.attention.attributes["scale"]
         parts = kv.head_parts_of(keeper)
-        self.sharing = 1 if parts is None else ranks_of(module) // parts
-        self.peers = Peers.with_same_part(module, parts) if parts is not None and self.sharing > 1 else None
+        peers = None if parts is None else Peers.with_same_part(module, parts)
+        self.peers = peers if peers is not None and peers.count > 1 else None
 
     def rewrite(self) -> None:
         if self.geometry.by_query:
@@ -568,7 +568,7 @@ class _Threader:
         the KV head chooses its rows by them."""
         if self.peers is None:
             return query, list(sinks)
-        return self.peers.gathered(query, 1, self.sharing), [self.peers.gathered(z, 0, self.sharing) for z in sinks]
+        return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
 
     def _landmark_scores(
         self, query: ir.Value, codes: ir.Value, scales: ir.Value | None, position: ir.Value, active: ir.Value
@@ -766,8 +766,8 @@ class _Threader:
     def _scores(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
         scores = kv.ObservationScores(*observed, keys, length, self.scale, scores_type).scores
-        if self.peers is not None:  # each rank has scores of its query heads, of as many as the others
-            scores = self.peers.averaged(scores)
+        if self.peers is not None:  # each has the mean over its query heads; no choice depends on how many are summed
+            scores = self.peers.summed(scores)
         pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
         return pooled
 

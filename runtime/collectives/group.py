@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from typing import Any, Protocol, TypeVar
 
-from sscc.ir.errors import CheckError
+from sscc.ir.errors import CheckError, UsageError
+from sscc.ir.sharding import peers
 
 Value = TypeVar("Value")
 
@@ -41,6 +43,27 @@ class Alone:
 
 
 ALONE = Alone()
+
+
+class Ranks:
+    """A rank's place in the grid of ranks that a program is for.
+
+    Args:
+        grid: how many ranks there are along each axis; () for a program of one.
+
+    Raises:
+        UsageError: the group is not as large as the grid.
+    """
+
+    def __init__(self, group: Group, grid: Sequence[int]) -> None:
+        if group.ranks != prod(grid):
+            raise UsageError(f"the program is one of {prod(grid)} ranks, it cannot run on {group.ranks}")
+        self.group, self.grid = group, tuple(grid)
+
+    def exchange(self, value: Value, axes: Sequence[int]) -> list[Value]:
+        """The values of the ranks that differ from this one along `axes` alone, in order. All ranks call it at once."""
+        values = self.group.exchange(value)
+        return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
 
 
 class _Meeting:
