@@ -152,7 +152,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
+        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, options.tp)
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)

@@ -189,6 +189,20 @@ class Target:
         chosen = dataclasses.replace(self.sockets, value=sockets, origin="chosen")
         return dataclasses.replace(self, sockets=chosen)
 
+    def of_rank(self, ranks: int) -> Target:
+        """What one of so many ranks runs on: its share of the sockets, or of a target of one socket one like it.
+
+        Raises UsageError where sockets cannot be shared so, and where nothing joins them.
+        """
+        if ranks == 1:
+            return self
+        sockets = int(self.sockets.value)
+        if sockets > 1 and sockets % ranks:
+            raise UsageError(f"the {sockets} sockets of {self.name} cannot be shared by {ranks} ranks")
+        if not self.links:
+            raise UsageError(f"{self.name} has no links, which {ranks} ranks would need")
+        return self.with_sockets(max(1, sockets // ranks))
+
     def to_json(self) -> str:
         """The file form; `parse_target` reads it back."""
         data = {"format": FORMAT_VERSION, **dataclasses.asdict(self)}

@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         help="0: one kernel per operation; 1: one per layer; 2 (default): one per run of equal layers",
     )
+    parser.add_argument(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="tensor parallelism: cut heads, feed-forward, experts and vocabulary over N ranks, which run together "
+        "(default: 1)",
+    )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
     _add_content_arguments(parser.add_argument_group("contents of the artifact"))

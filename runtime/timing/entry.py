@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 
 from sscc.ir.errors import UsageError
@@ -36,6 +37,7 @@ def time_entry(
             before, 0 .. 1: as measured on a model.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
+        target: of a program of several ranks, what one of them runs on (`Target.of_rank`).
 
     Raises:
         UsageError: other scalars than the entry takes. InputError: no such entry, a tier that the target has not, or a
@@ -57,7 +59,7 @@ def time_entry(
         )
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
-    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, staying, prefetch, record))
+    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, staying, prefetch, record, program.grid))
     tensors = {tensor.name: tensor for tensor in program.tensors}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
@@ -82,14 +84,17 @@ def time_entry(
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},
-        assumptions=tuple(_assumptions(target, valid_rows, staying, prefetch)),
+        assumptions=tuple(_assumptions(target, program.grid, valid_rows, staying, prefetch)),
     )
 
 
-def _assumptions(target: Target, valid_rows: int | None, staying: float, prefetch: bool) -> Iterator[str]:
+def _assumptions(
+    target: Target, grid: Sequence[int], valid_rows: int | None, staying: float, prefetch: bool
+) -> Iterator[str]:
     used = ["boundary_seconds", "launch_seconds", "firing_seconds"]
     used += [f"{level.name}.{what}" for level in target.memories for what in ("bandwidth", "latency")]
     used += ["clock", "simd_lanes", "simd_stages", "f32_flops"]
+    used += [f"{link.name}.{what}" for link in target.links[:1] for what in ("bandwidth", "latency") if grid]
     for name in used:
         figure = target.figures.get(name)
         if figure is not None:  # a level of memory may have no latency
@@ -102,6 +107,11 @@ def _assumptions(target: Target, valid_rows: int | None, staying: float, prefetc
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
     if staying:
         yield f"of the rows that a query chooses, {staying:g} stay from the step before and are read where the ring is"
+    if grid:
+        yield (
+            f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link and is "
+            "whole before anybody reads it"
+        )
     if target.sockets.value > 1:
         yield (
             f"{target.sockets.value:g} sockets are that many sockets' worth of bandwidth, arithmetic and capacity: "

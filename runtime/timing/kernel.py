@@ -50,6 +50,7 @@ class Settings:
     staying: float
     prefetch: bool
     record: bool
+    grid: Sequence[int]
 
 
 class KernelTimer:
@@ -233,8 +234,8 @@ class _StageCost:
         return scope
 
     def _measure(self, scalars: Mapping[str, int]) -> Cost:
-        settings = self._settings
-        work = measure(self._body, scalars, settings.valid_rows, settings.mean_rows, settings.staying)
+        s = self._settings
+        work = measure(self._body, scalars, s.valid_rows, s.mean_rows, s.staying, s.grid)
         read: Counter[str] = Counter()
         written: Counter[str] = Counter()
         moved: Counter[str] = Counter()

@@ -18,6 +18,9 @@ Counting rules, where a step does not simply touch everything it sees once:
   (`staying`): they are read where sinks and ring are.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
+* Of a sum over N ranks each takes 1/N of the values from all others, adds them up, and gives the sums to all others:
+  two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. What is put together of pieces takes one hop,
+  in which it sends its piece to all others.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
@@ -37,6 +40,8 @@ from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
+    AllGather,
+    AllReduce,
     Body,
     CachedAttention,
     CausalAttention,
@@ -84,6 +89,8 @@ class Work:
         vectors: (points, operations per point) of each element-wise pass.
         read, written: bytes per parameter.
         local_bytes: read and written of the body's locals.
+        sent: bytes that a rank sends to others, and as many that it receives.
+        hops: how often one of its messages waits for one of others.
     """
 
     products: Mapping[Dtype, int]
@@ -91,6 +98,8 @@ class Work:
     read: Mapping[str, int]
     written: Mapping[str, int]
     local_bytes: int
+    sent: int = 0
+    hops: int = 0
 
 
 def dynamic_scalars(body: Body) -> frozenset[str]:
@@ -105,6 +114,7 @@ def measure(
     valid_rows: int | None = None,
     mean_rows: Mapping[int, int] = MappingProxyType({}),
     staying: float = 0.0,
+    grid: Sequence[int] = (),
 ) -> Work:
     """Counts one firing.
 
@@ -114,9 +124,9 @@ def measure(
         mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
             the mean of the layers.
         staying: of the rows that a query chooses, where any may be fetched, the share that stays near.
-
+        grid: the ranks of the program.
     """
-    return _Meter(body, scalars, valid_rows, mean_rows, staying).measure()
+    return _Meter(body, scalars, valid_rows, mean_rows, staying, grid).measure()
 
 
 @dataclass(frozen=True)
@@ -140,9 +150,12 @@ class _Meter:
         valid_rows: int | None,
         mean_rows: Mapping[int, int],
         staying: float,
+        grid: Sequence[int],
     ) -> None:
         self._body, self._scalars, self._valid, self._mean = body, scalars, valid_rows, mean_rows
         self.staying = staying
+        self._grid = grid
+        self._sent = self._hops = 0
         self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
         self._regions = dict(self._roots)
@@ -169,6 +182,8 @@ class _Meter:
             read={name: moved[False][name] for name in params if moved[False][name]},
             written={name: moved[True][name] for name in params if moved[True][name]},
             local_bytes=sum(moved[write][local.name] for local in self._body.locals for write in (False, True)),
+            sent=self._sent,
+            hops=self._hops,
         )
 
     def _total(self, root: str, write: bool) -> int:
@@ -238,6 +253,14 @@ class _Meter:
     def flops(self, dtype: Dtype, count: int) -> None:
         self._products[dtype] += count
 
+    def ranks(self, axes: Sequence[int]) -> int:
+        """How many ranks a collective along these axes of the grid joins."""
+        return prod(self._grid[axis] for axis in axes)
+
+    def send(self, nbytes: int, hops: int) -> None:
+        self._sent += nbytes
+        self._hops += hops
+
     def vector(self, points: int, operations: int) -> None:
         if points and operations:
             self._vectors.append((points, operations))
@@ -288,6 +311,21 @@ def _product(meter: _Meter, step: Product) -> None:
     meter.access(step.output, step.dims, write=True)
     dtypes = {meter.dtype(step.a.param), meter.dtype(step.b.param)}
     meter.flops("bf16" if dtypes == {"bf16"} else "f32", 2 * prod(step.dims))
+
+
+def _all_reduce(meter: _Meter, step: AllReduce) -> None:
+    ranks, count = meter.ranks(step.axes), prod(meter.shape(step.part))
+    meter.elements(step.part, count)
+    meter.elements(step.total, count, write=True)
+    meter.vector(ceil(count / ranks), ranks - 1)
+    meter.send(2 * (ranks - 1) * ceil(count / ranks) * DTYPE_BYTES[meter.dtype(step.part)], 2)
+
+
+def _all_gather(meter: _Meter, step: AllGather) -> None:
+    count = prod(meter.shape(step.part))
+    meter.elements(step.part, count)
+    meter.elements(step.whole, prod(meter.shape(step.whole)), write=True)
+    meter.send((meter.ranks(step.axes) - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
 
 
 def _move(meter: _Meter, step: Any) -> None:
@@ -511,6 +549,8 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Vector: _vector,
     Reduction: _reduction,
     Product: _product,
+    AllReduce: _all_reduce,
+    AllGather: _all_gather,
     UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
     CachedAttention: _cached_attention,
