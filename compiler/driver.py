@@ -351,7 +351,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
     if source.checkpoint is None:
         raise UsageError("--save-golden runs the model: give its weights with --checkpoint")
     logger.info("recording eager PyTorch's outputs")
-    return golden_for(
+    golden = golden_for(
         source.checkpoint,
         TORCH_DTYPES[source.facts.dtype],
         source.geometry,
@@ -362,6 +362,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
         signature.plan.sources,
     )
+    return golden.of_logits if program.grid else golden
 
 
 # ------------------------------------------------------------------------------------------------------- dumps

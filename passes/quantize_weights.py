@@ -97,7 +97,7 @@ from sscc.ir.rewriting import functions
 from sscc.ir.views import permutation_of
 from sscc.ir.weight_format import FLOAT8_DTYPE, KEEP, RANKS, Encoding, WeightFormat, Weights
 from sscc.passes.base import Pass, count
-from sscc.passes.tiling import is_contraction
+from sscc.passes.tiling import dims_of, is_contraction
 
 ELEMENTS = {
     "i8": lambda: ir.IntegerType.get_signless(8),
@@ -243,7 +243,7 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
     if operand != 1 or not is_contraction(op):
         return None
     summed = list(linalg.infer_contraction_dimensions(op).k)
-    read = [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(linalg.get_indexing_maps(op)[1]).value.results]
+    read = dims_of(linalg.get_indexing_maps(op)[1])
     axes = [axis for axis, dim in enumerate(read) if dim in summed]
     return axes[0] if len(axes) == 1 else None
 

@@ -10,10 +10,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sscc.ir.errors import CheckError, UsageError
+from sscc.ir.errors import InternalError, RankError, UsageError
 from sscc.ir.sharding import peers
+
+if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+    from sscc.runtime._native import Meeting
+    from sscc.runtime.collectives.windows import Windows
 
 Value = TypeVar("Value")
 
@@ -30,7 +34,10 @@ class Group(Protocol):
     ranks: int
 
     def exchange(self, value: Value) -> Sequence[Value]:
-        """The values of all ranks, in order. Raises CheckError where a rank is gone."""
+        """The values of all ranks, in order. Raises RankError where a rank is gone."""
+
+    def windows(self, nbytes: int) -> Windows:
+        """Windows of so many bytes for native code; all ranks call it at once. Raises RankError where one is gone."""
 
 
 class Alone:
@@ -40,6 +47,9 @@ class Alone:
 
     def exchange(self, value: Value) -> Sequence[Value]:
         return [value]
+
+    def windows(self, nbytes: int) -> Windows:
+        raise InternalError("a program of one rank exchanges nothing")
 
 
 ALONE = Alone()
@@ -71,7 +81,10 @@ class _Meeting:
 
     def __init__(self, ranks: int, timeout: float) -> None:
         self.values: list[Any] = [None] * ranks
+        self.timeout = timeout
         self.barrier = threading.Barrier(ranks, timeout=timeout)
+        self.native: list[Meeting] = []
+        self.failed: int | None = None
 
 
 class ThreadGroup:
@@ -88,12 +101,27 @@ class ThreadGroup:
             values = list(self._meeting.values)
             self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
         except threading.BrokenBarrierError:
-            raise CheckError(f"rank {self.rank} waits for another rank that has ended or does not answer") from None
+            failed = self._meeting.failed
+            what = "another rank does not answer" if failed is None else f"rank {failed} has failed"
+            raise RankError(what) from None
         return values
+
+    def windows(self, nbytes: int) -> Windows:
+        from sscc.runtime.collectives.windows import SharedWindows
+
+        memory = bytearray(SharedWindows.nbytes_of(self.ranks, nbytes)) if self.rank == 0 else None
+        shared = next(value for value in self.exchange(memory) if value is not None)
+        windows, meeting = SharedWindows(shared, self.ranks, nbytes, self._meeting.timeout, 0.0).of(self.rank)
+        self._meeting.native.append(meeting)
+        return windows
 
     def leave(self) -> None:
         """Ends the waiting of all others with an error."""
+        if self._meeting.failed is None and not self._meeting.barrier.broken:
+            self._meeting.failed = self.rank
         self._meeting.barrier.abort()
+        for meeting in list(self._meeting.native):
+            meeting.fail(self.rank)
 
 
 def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
@@ -123,6 +151,6 @@ def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value
     with ThreadPoolExecutor(len(groups)) as pool:
         futures = [pool.submit(one, group) for group in groups]
         errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, CheckError)):
+    for error in sorted(errors, key=lambda error: isinstance(error, RankError)):
         raise error
     return [future.result() for future in futures]

@@ -33,7 +33,18 @@ from sscc.ir.geometry import Geometry, Span
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, WINDOW, Artifacts, fed, loaded, opened
+from tests.compiler.small_stacks import (
+    BATCH,
+    CHUNK,
+    CONTEXT,
+    ROW,
+    WINDOW,
+    Artifacts,
+    check_continued,
+    fed,
+    loaded,
+    opened,
+)
 from tests.families import random_tokens
 
 SHAPE: dict[str, Any] = small_stacks.SHAPE | {"sliding_window": WINDOW}
@@ -289,22 +300,7 @@ def test_a_prompt_continues_another_bit_for_bit(
     family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
     """From a chunk before the first window is full, and from one behind several."""
-    session = opened(artifacts(family, kept, opt_level), interpreter)
-    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(3, seed=2)
-    expected = fed(session, prompt, tokens)
-    chunks = {number: session.empty_rows() for number in range(5)}
-    session.start_prefill(1, prompt, fill=chunks)
-    while not session.step_prefill(4):
-        pass
-    assert np.array_equal(session.prefill_logits, expected[0])
-    assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
-    for reused in (1, session.reusable_chunks(len(prompt))):
-        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
-        session.start_prefill(0, prompt, [chunks[number] for number in range(reused)])
-        while not session.step_prefill(5):
-            pass
-        rows = [session.prefill_logits, *(session.decode({0: token})[0].copy() for token in tokens)]
-        assert np.array_equal(np.stack(rows), expected)
+    check_continued(opened(artifacts(family, kept, opt_level), interpreter), (1,), 3)
 
 
 @pytest.mark.parametrize(("family", "kept"), [("gemma3", "small"), ("qwen2", "int8")])
