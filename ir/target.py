@@ -3,8 +3,9 @@ comes from.
 
 `rdu` names the socket that ships with sscc, `rdu:NAME` another description that does, `rdu:FILE` one's own in the same
 form. A description may name a shipped one as its `base`: what it does not say is as it is there, so that the facts of
-a socket stand in one file however many sockets a node has. Nothing else in the code knows a figure of the hardware. The CPU that executes schedules is not described here: it is a backend
-(`sscc.runtime.backends`), whose figures are its own.
+a socket stand in one file however many sockets a node has. Nothing else in the code knows a figure of the hardware.
+The CPU that executes schedules is not described here: it is a backend (`sscc.runtime.backends`), whose figures are its
+own.
 """
 
 from __future__ import annotations
