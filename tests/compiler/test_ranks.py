@@ -19,7 +19,10 @@ from sscc.ir.sharding import Cut
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.contract import prove
@@ -38,8 +41,8 @@ def compiled(family: str, ranks: int, opt_level: int) -> tuple[Program, Signatur
     return program, signature
 
 
-def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Session:
-    program, signature = compiled(family, ranks, opt_level)
+def stored(program: Program, family: str, group: Group) -> dict[str, Array]:
+    """What a rank has of a family's weights."""
     whole, parts = weights(family), {}
     for tensor in program.tensors:
         if tensor.sources:
@@ -50,7 +53,13 @@ def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Se
                 spans = cut.spans(group.rank, group.ranks)
                 value = torch.cat([value.narrow(cut.axis, begin, end - begin) for begin, end in spans], cut.axis)
             parts[tensor.name] = value
-    return Session(signature, Reference(program).open(to_arrays(parts), Conditions(checked=True, group=group)))
+    return to_arrays(parts)
+
+
+def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Session:
+    program, signature = compiled(family, ranks, opt_level)
+    parts = stored(program, family, group)
+    return Session(signature, Reference(program).open(parts, Conditions(checked=True, group=group)))
 
 
 def logits(run: Session) -> np.ndarray:
@@ -66,6 +75,19 @@ def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> Non
     groups = thread_groups(ranks)
     sessions = [session(family, ranks, opt_level, group) for group in groups]
     by_rank = run_ranks(groups, lambda group: logits(sessions[group.rank]))
+    _check(by_rank, expected)
+    program, signature = compiled(family, ranks, opt_level)
+    parts = [stored(program, family, group) for group in groups]
+    code = make_code(program, optimise=0)
+
+    def on_native(group: Group) -> np.ndarray:
+        interpreter = NativeInterpreter(program, parts[group.rank], code=code, threads=2, group=group)
+        return logits(Session(signature, interpreter))
+
+    _check(run_ranks(thread_groups(ranks), on_native), expected)
+
+
+def _check(by_rank: list[np.ndarray], expected: np.ndarray) -> None:
     np.testing.assert_allclose(by_rank[0], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
     for rows in by_rank:
         assert np.array_equal(rows, by_rank[0])

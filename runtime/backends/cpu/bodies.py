@@ -172,7 +172,8 @@ class _Lowering:
             if isinstance(step, Vector | Reduction | Product):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
-            if isinstance(step, AllReduce | AllGather):  # what comes before joins the first copy, what follows the second
+            if isinstance(step, AllReduce | AllGather):
+                # What comes before goes with the copy to the window, and what follows with what is made of all windows.
                 parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
                 pending = [(2 * number + 1, self.nests[2 * number + 1])]
                 continue
