@@ -75,15 +75,16 @@ def test_exchanges_under_way_share_the_link_and_wait_side_by_side() -> None:
     two = (
         load("load", "w", "a", 1), load("load 2", "v", "b", 1),
         stage("sum", TOTAL, slot("a"), slot("s")), stage("sum 2", TOTAL, slot("b"), slot("t")),
-        stage("store", COPY, slot("s"), Port(view("y", TILE))), stage("store 2", COPY, slot("t"), Port(view("y", TILE))),
+        stage("store", COPY, slot("s"), Port(view("y", TILE))),
+        stage("store 2", COPY, slot("t"), Port(view("y", TILE))),
     )  # fmt: skip
     assert ns(timed(two, tuple(tiles(name, 1) for name in "abst"))) == pytest.approx(400 + 600)
 
 
 @pytest.mark.parametrize(("slots", "period"), [(2, 500 + 2 * 200), (3, 4 * 200), (4, 4 * 200)])
 def test_what_is_loaded_during_an_exchange_needs_slots(slots: int, period: int) -> None:
-    """A loop: a sum over ranks (500 ns), then a matrix of four tiles (800 ns), whose result the next sum takes. Two slots
-    are full after 400 ns, and main memory idles."""
+    """A loop: a sum over ranks (500 ns), then a matrix of four tiles (800 ns), whose result the next sum takes. Two
+    slots are full after 400 ns, and main memory idles."""
     trips = 4
     stages = (
         Stage("first", "copy", (1,), (Port(view("v", TILE)), slot("h")), (), ("h",), "first"),

@@ -94,7 +94,6 @@ def test_of_experts_the_mean_may_be_counted(tokens: int, most: int, mean: int) -
     assert counted(step, shapes, mean_experts=True).read["b"] == mean * 70
 
 
-
 def test_only_the_part_that_an_access_reaches_counts() -> None:
     step = Vector((4, 2), (Access("x", ((2, 0, 1), (0, 0, 3))),), Access("y", ((1, 0, 0), (0, 1, 0))), (), "in0")
     work = counted(step, {"x": (100, 10), "y": (4, 2)})
