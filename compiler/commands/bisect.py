@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))}")
     parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
     parser.add_argument("--compile-to", default=LEVELS[-1], choices=LEVELS[1:], help="stop after this level")
-    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
+    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
