@@ -153,7 +153,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format)
+        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, options.tp)
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
@@ -352,7 +352,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
     if source.checkpoint is None:
         raise UsageError("--save-golden runs the model: give its weights with --checkpoint")
     logger.info("recording eager PyTorch's outputs")
-    return golden_for(
+    golden = golden_for(
         source.checkpoint,
         TORCH_DTYPES[source.facts.dtype],
         source.geometry,
@@ -363,6 +363,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
         signature.plan.sources,
     )
+    return golden.of_logits if program.grid else golden
 
 
 # ------------------------------------------------------------------------------------------------------- dumps

@@ -10,7 +10,7 @@ from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
-from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors
+from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors, taken
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.session import Session
 
@@ -63,7 +63,8 @@ def _packed(
         return opened[0]
 
     read = KeepingReader(lambda source, spec: reader()(source, spec), lambda *source: reader().kept(*source))
-    return packed_weights(record, layout, read, _show_progress, packings, verify=verify)
+    whole = {name: stack.whole for name, stack in layout.items()}
+    return taken(layout, packed_weights(record, whole, read, _show_progress, packings, verify=verify))
 
 
 def _show_progress(done: int, total: int) -> None:

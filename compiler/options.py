@@ -29,6 +29,7 @@ from sscc.ir.geometry import (
     QUERY,
     Geometry,
 )
+from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.target import load_target
 from sscc.ir.weight_format import KEEP, Weights, parse_format
 
@@ -80,7 +81,8 @@ class CompileOptions:
 
     Attributes:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        target: the machine, "rdu" or "rdu:FILE" (sscc.ir.target).
+        target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
+        tp: ranks that run the program together, each with a part of its weights; None for 1.
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
@@ -137,6 +139,7 @@ class CompileOptions:
     batch: int | None = None
     prefill_chunk: int | None = None
     dtype: str | None = None
+    tp: int | None = None
     opt_level: int = 2
     weights: str = "embed"
     weight_format: Weights | None = None
@@ -162,7 +165,10 @@ class CompileOptions:
         self._check_levels()
 
     def _check_choices(self) -> None:
-        load_target(self.target)
+        _at_least(1, tp=self.tp)
+        if self.tp is not None and self.tp > MOST_RANKS:
+            raise UsageError(f"--tp is {self.tp}, a program has at most {MOST_RANKS} ranks")
+        load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, "an artifact is a folder")
         _choice("--compile-to", self.compile_to, LEVELS)

@@ -80,6 +80,8 @@ def _write_weights(
     if checkpoint is None or read is None:
         return WeightsRecord("reference", "", None)
     layout = layout_of(program, "weight")
+    if options.weights == "embed" and program.grid:  # whole and not packed: every rank takes its part and packs that
+        return WeightsRecord("embedded", writer.write_weights(layout, read), None)
     if options.weights == "embed":
         digest = writer.write_weights(layout, read, packer.packings)
         return WeightsRecord("embedded", digest, None, packer.name, tuple(sorted(packer.packings)))

@@ -51,6 +51,12 @@ class OutputError(SsccError):
     exit_code = 6
 
 
+class RankError(SsccError):
+    """One of several ranks that run a program together has ended, or does not answer, and so ends the others."""
+
+    exit_code = 7
+
+
 class InternalError(SsccError):
     """A broken invariant of sscc itself: please report it."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from typing import Any
 
 from torch_mlir import ir
@@ -15,6 +16,7 @@ from torch_mlir import ir
 from sscc.ir.attributes import MalformedRecord, read_record, write_record
 from sscc.ir.cache_plan import check_layers
 from sscc.ir.choices import DTYPES
+from sscc.ir.collectives import grid_of
 from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geometry, groups_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
@@ -80,10 +82,13 @@ def set_target(module: ir.Module, target: Target) -> None:
 
 
 def get_target(module: ir.Module) -> Target:
-    """What `set_target` noted; the machine that comes with sscc where nobody did. Raises InputError where damaged."""
+    """What a rank of the module runs on: of what `set_target` noted, and of the machine that comes with sscc where
+    nobody did. Raises InputError where it is damaged, UsageError where ranks cannot share it."""
+    ranks = prod(grid_of(module))
     if MACHINE not in module.operation.attributes:
-        return load_target("rdu")
-    return parse_target(ir.StringAttr(module.operation.attributes[MACHINE]).value, f"in the module's {MACHINE}")
+        return load_target("rdu").of_rank(ranks)
+    text = ir.StringAttr(module.operation.attributes[MACHINE]).value
+    return parse_target(text, f"in the module's {MACHINE}").of_rank(ranks)
 
 
 _FIELDS = {name: int if name in ("batch", "chunk", "layers", "vocab_size") else str

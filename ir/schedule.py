@@ -75,7 +75,7 @@ __all__ = [
 ]
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]
@@ -100,6 +100,9 @@ class Tensor:
     weight of 8 or 4 bits: "int8:32/values", "int4:32/scales", "int4:32:zero-point/zeros", each with "/transposed" where
     the source is [K, N]. sscc.runtime.quantization has the formula, the shapes and the dtypes. f16 is a dtype of scales
     alone, and f8E4M3FN of values: steps may widen them and copy them.
+
+    `cut` says which part of the whole weight or constant a rank has, as `sscc.ir.sharding.Cut` is written; "" for all
+    of it. `shape` is that of the part.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Tensor:
     address: int
     sources: tuple[str, ...] = ()
     encoding: str = ""
+    cut: str = ""
 
     @property
     def elements(self) -> int:
@@ -323,10 +327,41 @@ class Product:
     output: Access
 
 
+@dataclass(frozen=True)
+class AllReduce:
+    """total = the sum of what the ranks of a group have in `part`, in their order, accumulated in f32 (or wider) and
+    rounded once on writing.
+
+    `part` and `total` are parameters, locals or windows of one shape and dtype. Which ranks are a group, `axes` says:
+    those that differ in their places along these axes of the program's grid alone.
+    """
+
+    kind: ClassVar[str] = "all_reduce"
+    part: str
+    total: str
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AllGather:
+    """whole = what the ranks of a group (`AllReduce`) have in `part`, joined along the dimension `axis`."""
+
+    kind: ClassVar[str] = "all_gather"
+    part: str
+    whole: str
+    axis: int
+    axes: tuple[int, ...]
+
+
+Collective = Union[AllReduce, AllGather]
+"""What ranks do together: each of them comes to the same ones in the same order."""
+
 Step = Union[
     Vector,
     Reduction,
     Product,
+    AllReduce,
+    AllGather,
     UpdateRows,
     QuantizeRows,
     CachedAttention,
@@ -487,6 +522,8 @@ class Program:
     Attributes:
         arena_bytes: bytes of the region that holds inputs, outputs, states and temporaries (addresses below
             it); weights and constants follow.
+        grid: the ranks that run the program together, each with its own tensors: how many there are along each axis of
+            a grid, in which they are numbered in row-major order; () where there is one.
     """
 
     tensors: tuple[Tensor, ...]
@@ -495,6 +532,11 @@ class Program:
     entries: tuple[Entry, ...]
     arena_bytes: int
     version: int = field(default=FORMAT_VERSION)
+    grid: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        return prod(self.grid)
 
     def entry(self, name: str) -> Entry:
         for entry in self.entries:

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
+from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.sizes import dense_strides
 
 OPEN = 0
+
+MOST_RANKS = 1024
+"""That one program may have."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,10 @@ class Cut:
     def local_shape(self, shape: Sequence[int]) -> list[int]:
         """The shape that each rank holds of a tensor of `shape`."""
         return [*shape[: self.axis], self.local, *shape[self.axis + 1 :]]
+
+    def whole_shape(self, shape: Sequence[int]) -> list[int]:
+        """The shape of a tensor of which each rank holds one of `shape`."""
+        return [*shape[: self.axis], self.size, *shape[self.axis + 1 :]]
 
     def of_stack(self) -> Cut:
         """How a stack of tensors is cut that are cut so."""
@@ -138,3 +147,19 @@ def one_of_equal(segments: Sequence[Segment], number: int) -> tuple[Segment, ...
     except ValueError:
         return None
     return run
+
+
+def ranks_along(grid: Sequence[int], axes: Sequence[int]) -> int | None:
+    """How many ranks of a grid differ along `axes` alone; None where these are no axes of it, in order."""
+    known = [axis for axis in range(len(grid)) if axis in axes]
+    return prod(grid[axis] for axis in axes) if axes and list(axes) == known else None
+
+
+def peers(grid: Sequence[int], axes: Sequence[int], rank: int) -> list[int]:
+    """The ranks of a grid, in order, that differ from `rank` in their places along `axes` alone; ranks are numbered in
+    row-major order."""
+    strides = dense_strides(grid)
+    fixed = sum(rank // stride % size * stride
+                for axis, (stride, size) in enumerate(zip(strides, grid, strict=True)) if axis not in axes)  # fmt: skip
+    return [fixed + sum(place * strides[axis] for axis, place in zip(axes, places, strict=True))
+            for places in product(*(range(grid[axis]) for axis in axes))]  # fmt: skip

@@ -46,7 +46,7 @@ def computes(op: ir.Operation) -> bool:
     if is_view(op) or is_rematerialised(op) or not op.results or is_lookup(op):
         return False
     inside = op.parent.operation.name in ("func.func", "scf.for", "scf.if")
-    return inside and op.name.partition(".")[0] in ("linalg", "kv", "tensor")
+    return inside and op.name.partition(".")[0] in ("linalg", "kv", "tensor", "shard")
 
 
 def is_lookup(op: ir.Operation) -> bool:

@@ -76,6 +76,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from sscc.ir.builders import Argument, elementwise, make_function
+from sscc.ir.collectives import COLLECTIVES
 from sscc.ir.dialects import df, kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import (
@@ -389,6 +390,8 @@ class _Groups:
         readers = [reader for result in op.results for reader in self._readers(result)]
         if is_dequantisation(op) and [reader.name for reader in readers] == ["kv.expert_product"]:
             return True
+        if any(member.name in COLLECTIVES for member in members):
+            return False
         if any(member.name.startswith("kv.") for member in members):
             return all(kv.shares_part(op, reader) for reader in readers)
         if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):

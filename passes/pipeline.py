@@ -54,13 +54,19 @@ def pass_by_name(name: str) -> type[Pass]:
     return REGISTRY[name]
 
 
-def pipeline_of(opt_level: int, weights: Weights | None = None) -> tuple[Pass, ...]:
-    """What -O`opt_level` runs where weights are stored as `weights` says; None for as they are."""
-    steps = PIPELINES[opt_level]
-    if weights is None:
-        return steps
-    at = steps.index(BuildEntries())
-    return (*steps[:at], QuantizeWeights.of(weights), *steps[at:])
+def pipeline_of(opt_level: int, weights: Weights | None = None, ranks: int = 1) -> tuple[Pass, ...]:
+    """What -O`opt_level` runs.
+
+    Args:
+        weights: how they are stored; None for as they are.
+        ranks: over how many the program is cut.
+    """
+    steps = list(PIPELINES[opt_level])
+    if weights is not None:
+        steps.insert(steps.index(BuildEntries()), QuantizeWeights.of(weights))
+    if ranks > 1:
+        steps.insert(steps.index(RepeatLayers()), Shard(ranks))
+    return tuple(steps)
 
 
 def weights_of(done: Sequence[str]) -> Weights | None:
@@ -69,26 +75,37 @@ def weights_of(done: Sequence[str]) -> Weights | None:
     return next((step.weights for step in steps if isinstance(step, QuantizeWeights)), None)
 
 
+def ranks_of(done: Sequence[str]) -> int:
+    """Over how many ranks a module that has been through `done` is cut; 1 where it is whole."""
+    steps = [parse_pipeline(text)[0] for text in done if text.startswith(Shard.name)]
+    return next((step.ranks for step in steps if isinstance(step, Shard)), 1)
+
+
 def passes_between(
-    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None
+    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None, ranks: int | None = None
 ) -> tuple[Pass, ...]:
     """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
     them), up to and including `level`.
 
     Args:
         weights: how weights are to be stored; None for as they are, or as `done` has it.
+        ranks: over how many the module is to be cut; None for 1, or as `done` has it.
 
     Raises:
-        UsageError: another optimisation level was at work on the module, or its weights cannot be stored so any more.
+        UsageError: another optimisation level was at work on the module, or it cannot be cut so, or its weights stored
+            so, any more.
     """
     stored = weights_of(done)
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
         state = f"are {stored}" if stored is not None else "stay as they are"
         raise UsageError(f"the weights of this module {state}, they cannot become {weights}: compile from level import")
-    steps = pipeline_of(opt_level, weights or stored)
+    cut = ranks_of(done)
+    if ranks is not None and ranks != cut and RepeatLayers.name in done:
+        raise UsageError(f"this module is for {cut} ranks, it cannot be cut over {ranks}: compile from level import")
+    steps = pipeline_of(opt_level, weights or stored, ranks or cut)
     names = tuple(map(step_text, steps))
     if names[: len(done)] != done:
-        plans = {other: tuple(map(step_text, pipeline_of(other, stored))) for other in OPT_LEVELS}
+        plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}
         fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
         advice = f"go on with {' or '.join(fitting)}" if fitting else "no -O level does that; use sscc opt"
         raise UsageError(f"the module has been through {','.join(done)}, which -O{opt_level} does not do: {advice}")

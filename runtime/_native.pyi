@@ -55,6 +55,36 @@ class Team:
     @property
     def threads(self) -> int: ...
 
+class Meeting:
+    """Where the ranks of a program meet: in memory that all of them see, be they threads or processes."""
+
+    def __init__(self, address: int, rank: int, ranks: int, *, timeout: float = 8.0, spin_us: float = 0.0) -> None:
+        """A rank among several.
+
+        Args:
+            address: of `nbytes` bytes that are the same for all ranks and were zero at first, at a cache line's start.
+            timeout: seconds that a rank waits for another one, before it ends the meetings of all.
+            spin_us: how long it spins before it sleeps, in microseconds.
+
+        Raises InputError for a rank that there is not, and an address that does not fit.
+        """
+
+    @staticmethod
+    def nbytes(ranks: int) -> int:
+        """Bytes that a meeting of so many ranks needs."""
+
+    def meet(self) -> None:
+        """Returns when all ranks have called it as often as this one. Raises RankError where one of them is gone."""
+
+    def fail(self, rank: int) -> None:
+        """Ends all meetings, of all ranks, with the error that `rank` has failed; the first call of one rank counts."""
+
+    def stall(self, rank: int) -> None:
+        """The same, with the error that it does not answer."""
+
+    def leave(self, rank: int) -> None:
+        """The same, with the error that it has ended."""
+
 class Core:
     """The native interpreter: a plan (sscc.runtime.backends.cpu.plan), the memory that it names, and a team of threads.
 
@@ -71,6 +101,7 @@ class Core:
         *,
         pin: bool | None = None,
         spin_us: float = 50.0,
+        windows: tuple[int, int, int, Meeting | Callable[[int, int], object]] | None = None,
         guarded: bool = False,
     ) -> None:
         """Makes a core.
@@ -84,6 +115,9 @@ class Core:
                 Ignored where threads are more than CPUs.
             spin_us: how long a thread that waits spins before it sleeps, in microseconds; 0 where threads are more
                 than CPUs.
+            windows: where ranks of one program exchange what they have, and how they meet: (address of twice as many
+                windows as there are ranks, which rank this is, ranks, meeting). A meeting that is a function is called
+                with bytes and turn (0 or 1), and returns when the windows of that turn are those of all ranks.
             guarded: for tests: every region has pages around it that nobody can touch; external ones are copied.
 
         Raises:
@@ -98,6 +132,7 @@ class Core:
         Raises:
             InputError: an unknown entry, a wrong number of scalars, a division by 0, a scalar beyond 64 bits, or a
                 pointer that leaves its region. Memory then holds whatever was written until then; the core can go on.
+            RankError: another rank of the program is gone; the core cannot go on.
             KeyboardInterrupt, or what else a signal handler or a hook raises; likewise.
         """
 
@@ -122,7 +157,7 @@ class Core:
     def events(self) -> list[tuple[int, int, int, int]]:
         """(label, thread, start, end) of the trace by start, in ns of `time.monotonic_ns`.
 
-        A label is an index into `labels`; -1 is a wait at a barrier.
+        A label is an index into `labels`; -1 is a wait at a barrier, -2 one for other ranks.
         """
 
     def totals(self) -> list[tuple[int, int, int, int]]:

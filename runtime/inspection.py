@@ -65,11 +65,13 @@ class LevelReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `sscc inspect` prints. Capacities are those of all sockets; tiers are in the target's order.
+    """What `sscc inspect` prints. Bytes, capacities and units are those of a rank, on all sockets of it; tiers are in
+    the target's order.
 
     Attributes:
         target, model: what it was compiled for, and the architecture's name.
-        machine, sockets: the machine that times and bounds are for.
+        machine, sockets: the machine that times and bounds are for, and how many sockets a rank has of it.
+        ranks: how many run the program together.
         signature: the cache's geometry and the sizes of the program.
         kernels: distinct kernels. stages: over all of them.
         steps: steps by kind, over all bodies.
@@ -99,6 +101,7 @@ class Inspection:
     model: str
     machine: str
     sockets: int
+    ranks: int
     signature: Signature
     kernels: int
     stages: int
@@ -152,9 +155,10 @@ def inspect_artifact(
         UsageError: a context or prompt that the program does not take.
     """
     program, signature = artifact.program, artifact.signature
-    target = artifact.target if target is None else target
-    timing = time_decode(artifact, target, context, staying=staying)
-    prefill = None if prompt is None else time_prefill(artifact, target, prompt)
+    whole = artifact.target if target is None else target
+    target = whole.of_rank(program.ranks)
+    timing = time_decode(artifact, whole, context, staying=staying)
+    prefill = None if prompt is None else time_prefill(artifact, whole, prompt)
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
@@ -166,6 +170,7 @@ def inspect_artifact(
         model=str(artifact.manifest.model.get("model_type", "exported program")),
         machine=target.name,
         sockets=int(target.sockets.value),
+        ranks=program.ranks,
         signature=signature,
         kernels=len(program.kernels),
         stages=sum(len(pipeline.stages) for pipeline in _pipelines(program)),
@@ -206,18 +211,20 @@ def time_decode(
     context: int | None = None,
     *,
     staying: float = 0.0,
+    mean_experts: bool = False,
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
-    """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt."""
+    """A decode step of all slots, each of which holds `context` tokens (max_context if None), most from its prompt. The
+    ranks of a program share the sockets of `target`."""
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens("context", tokens, geometry.max_context)
     shared = [group for group in artifact.signature.plan if group.geometry.packed]
     means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
     return time_entry(
-        artifact.program, DECODE, target, valid_rows=tokens, mean_rows=means, staying=staying, prefetch=prefetch,
-        record=record,
+        artifact.program, DECODE, target.of_rank(artifact.program.ranks), valid_rows=tokens, mean_rows=means,
+        staying=staying, mean_experts=mean_experts, prefetch=prefetch, record=record,
     )  # fmt: skip
 
 
@@ -225,7 +232,8 @@ def time_prefill(artifact: Artifact, target: Target, prompt: int) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
-    return time_entry(artifact.program, PREFILL, target, signature.prefill_scalars(prompt))
+    rank = target.of_rank(artifact.program.ranks)
+    return time_entry(artifact.program, PREFILL, rank, signature.prefill_scalars(prompt))
 
 
 def _check_tokens(name: str, tokens: int, limit: int) -> None:

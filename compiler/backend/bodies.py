@@ -12,6 +12,7 @@ from sscc.compiler.backend.access import access_map, identity_map, loop_sizes
 from sscc.compiler.backend.body import BodyTranslator, Literal, literal
 from sscc.compiler.backend.windows import dropped, is_whole, reshaped, sliced, transposed, whole
 from sscc.ir import schedule as sch
+from sscc.ir.collectives import grid_axes
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
@@ -427,6 +428,15 @@ def _concat(e: _BodyEmitter, op: ir.Operation) -> None:
         offset += dims[axis]
 
 
+def _all_reduce(e: _BodyEmitter, op: ir.Operation) -> None:
+    e.steps.append(sch.AllReduce(e.operand(op, 0), e.written(op.results[0]), grid_axes(op)))
+
+
+def _all_gather(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["gather_axis"].value
+    e.steps.append(sch.AllGather(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
 def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
     """The place for a result of which only the first `length` columns are computed; it is filled with zeros first."""
     name, shape = e.written(value), tuple(value.type.shape)
@@ -467,5 +477,7 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.validity": _validity,
     "kv.kept_positions": _kept_positions,
     "kv.expert_product": _expert_product,
+    "shard.all_reduce": _all_reduce,
+    "shard.all_gather": _all_gather,
     **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
 }

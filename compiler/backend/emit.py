@@ -15,6 +15,7 @@ from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
 from sscc.ir.cache_plan import STORES, state_name
 from sscc.ir.choices import Tier
+from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import PROGRAM, get_groups, get_target
@@ -48,6 +49,7 @@ def emit_program(module: ir.Module) -> Program:
         (*kernels, *copies.values()),
         tuple(item.entry for item in emitted),
         arena,
+        grid=grid_of(module),
     )
     return _with_tiers(program, get_target(module), _stores(module))
 

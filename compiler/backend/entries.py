@@ -66,12 +66,11 @@ class EntryEmitter(Flow):
 
     def _declare(self, argument: Argument) -> sch.View:
         sources = argument.made_of if argument.role in STORED else ()
-        return self._tensor(argument.name, argument.type, argument.role, sources, argument.encoding)
+        stored = {"sources": sources, "encoding": argument.encoding, "cut": argument.cut}
+        return self._tensor(argument.name, argument.type, argument.role, **stored)
 
-    def _tensor(
-        self, name: str, type_: ir.RankedTensorType, role: Any, sources: tuple[str, ...] = (), encoding: str = ""
-    ) -> sch.View:
-        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, MAIN, 0, sources, encoding)
+    def _tensor(self, name: str, type_: ir.RankedTensorType, role: Any, **stored: Any) -> sch.View:
+        self.tensors[name] = sch.Tensor(name, tuple(type_.shape), dtype_of(type_), role, MAIN, 0, **stored)
         return whole(name, type_.shape)
 
     def temporary(self, type_: ir.RankedTensorType) -> sch.View:

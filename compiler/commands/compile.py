@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT",
         help="default: MODEL's stem + .rdu, in this folder; - for stdout, of a lower level's text",
     )
-    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
+    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument(
         "-O",
@@ -47,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         metavar="LEVEL",
         help="0: one kernel per operation; 1: one per layer; 2 (default): one per run of equal layers",
+    )
+    parser.add_argument(
+        "--tp",
+        type=int,
+        metavar="N",
+        help="tensor parallelism: cut heads, feed-forward, experts and vocabulary over N ranks, which run together "
+        "(default: 1)",
     )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))

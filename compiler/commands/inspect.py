@@ -22,7 +22,7 @@ SHOWN_KERNELS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
-    parser.add_argument("--target", help="rdu or rdu:FILE, the machine to model (default: what it was compiled for)")
+    parser.add_argument("--target", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)")
     parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
     parser.add_argument("--prompt", type=int, metavar="N", help="time the prefill of N tokens too")
@@ -100,7 +100,9 @@ def _looping(i: Inspection) -> Iterator[str]:
 
 def _memory(i: Inspection) -> Iterator[str]:
     sockets = "1 socket" if i.sockets == 1 else f"{i.sockets} sockets"
-    yield f"machine    {i.machine}, {sockets}"
+    ranks = f"{i.ranks} ranks of " if i.ranks > 1 else ""
+    each = "; what follows is of each rank" if i.ranks > 1 else ""
+    yield f"machine    {i.machine}, {ranks}{sockets}{each}"
     yield (
         f"memory     weights {format_bytes(i.weight_bytes)}, states {format_bytes(i.state_bytes)}, "
         f"temporaries {format_bytes(i.temporary_bytes)}"
@@ -132,6 +134,9 @@ def _bounds(i: Inspection) -> Iterator[str]:
             f"experts    {reads.chosen} of {reads.experts} a token; a step reads {reads.mean:.1f} of each layer's in "
             f"the mean ({mean}, were all choices alike) and at most {reads.most} ({most}, which it is timed with)"
         )
+    if i.ranks > 1:
+        sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
+        yield f"ranks      a step sends {format_bytes(sent)} to other ranks and receives as much"
     if i.signature.geometry.by_query:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)

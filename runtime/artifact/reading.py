@@ -59,6 +59,7 @@ from sscc.runtime.artifact.tensor_files import (
     specs_of,
     stack_tensors,
     stored_specs,
+    taken,
 )
 from sscc.runtime.backends.backend import Backend
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, backend
@@ -68,7 +69,8 @@ from sscc.runtime.verification import Claim, verify_files
 _ATTEMPTS = 10
 
 Resolver = Callable[[Layout], Mapping[str, Array]]
-"""Gives the tensors of a layout by name, made of the sources that a checkpoint holds."""
+"""Gives the tensors of a layout by name, made of the sources that a checkpoint holds; of those of which a rank holds a
+part, that part."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ class Artifact:
 
     @property
     def layout(self) -> Layout:
-        """The weights that the program expects, and the checkpoint's tensors that they are made of."""
+        """The weights that the program expects, all ranks' together, and the checkpoint's tensors that they are made
+        of."""
         return layout_of(self.program, "weight")
 
     @property
@@ -167,8 +170,11 @@ class Artifact:
     @property
     def packer(self) -> str:
         """The backend for which weights are packed: in the artifact's files, or where it refers to a checkpoint in the
-        user's cache; "" where they are not."""
+        user's cache; "" where they are not: those of several ranks are there once and whole, for any of them to take
+        its part and pack that."""
         record = self.manifest.weights
+        if self.program.grid:
+            return ""
         return record.packer if record.mode == "embedded" else DEFAULT_BACKEND
 
     def backend(self, name: str) -> Backend:
@@ -184,6 +190,8 @@ class Artifact:
     @cached_property
     def packings(self) -> Packings:
         """How `packer` packs weights, by name. Raises InputError where its manifest says that others are packed."""
+        if self.program.grid and self.manifest.weights.packer:
+            raise InputError(f"{self.path}: its weights are packed, as those of several ranks are not: compile again")
         if not self.packer:
             return {}
         if self.packer not in BACKENDS:
@@ -200,7 +208,9 @@ class Artifact:
             )
         return packings
 
-    def weights(self, resolver: Resolver | None = None, *, packed: bool = False) -> dict[str, Array]:
+    def weights(
+        self, resolver: Resolver | None = None, *, packed: bool = False, rank: int = 0
+    ) -> dict[str, Array]:
         """Every tensor that the program wants besides its own memory: weights and constants, by `Tensor.name`.
 
         Those in the artifact's files are memory-mapped and read-only, unless they have to be unpacked; their addresses
@@ -209,23 +219,24 @@ class Artifact:
         Args:
             resolver: gives the weights instead of the embedded ones, plain or packed; required in mode "reference".
             packed: leave packed weights as the files hold them.
+            rank: whose part of those that are cut over ranks.
 
         Raises InputError where there are no weights, their files are damaged, one is missing, or a shape differs.
         Floating dtypes are converted to the program's.
         """
-        record, layout = self.manifest.weights, self.layout
+        record, layout = self.manifest.weights, layout_of(self.program, "weight", rank)
         if resolver is None and record.mode == "reference":
             source = f", it refers to {record.source}" if record.source else ""
             raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
-        tensors = self._embedded() if resolver is None else resolver(layout)
+        tensors = taken(layout, self._embedded()) if resolver is None else resolver(layout)
         where = str(self.path) if resolver is None else "the checkpoint"
         plain = specs_of(layout)
         unpacked = reading(Unpacked(tensors, self.packings, {n: spec.shape for n, spec in plain.items()}), where)
         if not packed:
-            return {**stack_tensors(_alone(plain), unpacked), **self._constants()}
+            return {**stack_tensors(_alone(plain), unpacked), **self._constants(rank)}
         stored = stored_specs(layout, self.packings)
         specs = {n: stored[n] if n in tensors and tensors[n].shape == stored[n].shape else plain[n] for n in layout}
-        return {**stack_tensors(_alone(specs), reading(tensors, where)), **self._constants()}
+        return {**stack_tensors(_alone(specs), reading(tensors, where)), **self._constants(rank)}
 
     # -- files
 
@@ -246,8 +257,10 @@ class Artifact:
             ]
             verify_files(claims)
 
-    def _constants(self) -> dict[str, Array]:
-        return read_tensors(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
+    def _constants(self, rank: int) -> dict[str, Array]:
+        if CONSTANTS not in self.manifest.files:
+            return {}
+        return taken(layout_of(self.program, "constant", rank), read_tensors(self.path / CONSTANTS))
 
     # -- checks
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 
 from sscc.ir.errors import InputError, quoted
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
+from sscc.ir.sharding import Cut
 from sscc.ir.sizes import ALIGNMENT
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import encode
@@ -83,16 +84,52 @@ Specs = Mapping[str, TensorSpec]
 
 
 @dataclass(frozen=True)
+class Spans:
+    """What a rank has of an axis that is `size` long in all: these spans [begin, end), one after another."""
+
+    axis: int
+    size: int
+    spans: tuple[tuple[int, int], ...]
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the whole, where that of the part is `shape`."""
+        return (*shape[: self.axis], self.size, *shape[self.axis + 1 :])
+
+    def of(self, whole: Array) -> Array:
+        """The part: a view, or a copy where it is of several spans."""
+        before = (slice(None),) * self.axis
+        pieces = [whole[(*before, slice(begin, end))] for begin, end in self.spans]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, self.axis)
+
+    def inside(self) -> Spans:
+        """The same of each tensor of a stack."""
+        return Spans(self.axis - 1, self.size, self.spans)
+
+    def of_source(self, encoding: Encoding, rank: int) -> Spans:
+        """What the part is made from, of a source of `rank` dimensions that is encoded."""
+        axis, times, divisor = self.axis, 1, 1
+        if axis == rank - 1:  # the one along which numbers share a byte or a scale
+            times, divisor = (8, encoding.format.bits) if encoding.part == "values" else (encoding.format.group, 1)
+        if encoding.transposed and axis >= rank - 2:
+            axis = 2 * rank - 3 - axis
+        spans = tuple((begin * times // divisor, end * times // divisor) for begin, end in self.spans)
+        return Spans(axis, self.size * times // divisor, spans)
+
+
+@dataclass(frozen=True)
 class Stack:
     """A stored tensor and what it is made of: one source, or N that are stacked to [N, ..].
 
     Attributes:
+        spec: shape and dtype of what is held.
         encoding: how each source becomes its part of the tensor, as in sscc.ir.schedule.Tensor.
+        spans: what a rank holds of the whole; None for all of it.
     """
 
     spec: TensorSpec
     sources: tuple[str, ...]
     encoding: str = ""
+    spans: Spans | None = None
 
     @property
     def part(self) -> TensorSpec:
@@ -102,18 +139,38 @@ class Stack:
     @property
     def source(self) -> TensorSpec:
         """Shape and dtype of each source. What is to be encoded is wanted in f32, which holds all of it."""
+        whole = self.whole.part
         if not self.encoding:
-            return self.part
-        return TensorSpec(Encoding.parse(self.encoding).source_shape(self.part.shape), "f32")
+            return whole
+        return TensorSpec(Encoding.parse(self.encoding).source_shape(whole.shape), "f32")
+
+    @property
+    def whole(self) -> Stack:
+        """The tensor of which this is a rank's part."""
+        if self.spans is None:
+            return self
+        return Stack(TensorSpec(self.spans.whole(self.spec.shape), self.spec.dtype), self.sources, self.encoding)
+
+    @property
+    def _spans_inside(self) -> Spans | None:
+        """What is held of what each source becomes."""
+        return self.spans if self.spans is None or len(self.sources) == 1 else self.spans.inside()
+
+    def of(self, whole: Array) -> Array:
+        """What is held of the whole tensor."""
+        return whole if self.spans is None else self.spans.of(whole)
 
     def read(self, source: str, read: Reader) -> Array:
-        """What a source becomes. Raises InputError where it is not what it should be; errors of `read` pass through."""
-        if not self.encoding:
-            array = read(source, self.part)
+        """What a source becomes, of which a rank's part is held alone. Raises InputError where it is not what it should
+        be; errors of `read` pass through."""
+        spans = self._spans_inside
+        encoding = Encoding.parse(self.encoding) if self.encoding else None
+        kept = read.kept(source, encoding) if encoding is not None and isinstance(read, KeepingReader) else None
+        if encoding is not None and kept is None:
+            array = self._encoded(source, read, encoding)
         else:
-            encoding = Encoding.parse(self.encoding)
-            kept = read.kept(source, encoding) if isinstance(read, KeepingReader) else None
-            array = self._encoded(source, read, encoding) if kept is None else kept
+            array = read(source, self.source) if kept is None else kept
+            array = array if spans is None or array.shape != self.whole.part.shape else spans.of(array)
         if TensorSpec.of(array) != self.part:
             raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {self.source}")
         return array
@@ -123,6 +180,8 @@ class Stack:
         array = read(source, self.source)
         if TensorSpec.of(array) != self.source:
             return array
+        if (spans := self._spans_inside) is not None:
+            array = spans.of_source(encoding, array.ndim).of(array)
         try:
             return encode(array, encoding)
         except InputError as error:
@@ -208,10 +267,14 @@ class Sink(Protocol):
     def write(self, data: bytes | memoryview, /) -> int: ...
 
 
-def layout_of(program: Program, role: Role) -> dict[str, Stack]:
+def layout_of(program: Program, role: Role, rank: int | None = None) -> dict[str, Stack]:
     """What a program wants as its tensors of a role ("weight" or "constant"), by `Tensor.name`.
 
-    Raises InputError where a tensor names no source, or a number of them that its shape does not have.
+    Args:
+        rank: whose part of those that are cut over ranks; None: all of them, as files hold them.
+
+    Raises InputError where a tensor names no source, or a number of them that its shape does not have, or is cut
+    between its sources.
     """
     layout = {}
     for tensor in program.tensors:
@@ -222,7 +285,14 @@ def layout_of(program: Program, role: Role) -> dict[str, Stack]:
                 f"the schedule is malformed: {role} {tensor.name!r} is {tensor.dtype} {list(tensor.shape)} and names "
                 f"{len(tensor.sources)} sources"
             )
-        layout[tensor.name] = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources, tensor.encoding)
+        stack = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources, tensor.encoding)
+        if tensor.cut:
+            cut = Cut.parse(tensor.cut)
+            if cut.axis == 0 and len(tensor.sources) > 1:
+                raise InputError(f"{role} {tensor.name!r} is cut between its sources, as {tensor.cut!r}")
+            spans = Spans(cut.axis, cut.size, tuple(cut.spans(rank or 0, program.ranks)))
+            stack = replace(stack, spans=spans)
+        layout[tensor.name] = stack.whole if rank is None else stack
     return layout
 
 
@@ -403,6 +473,11 @@ def _stacked(stack: Stack, read: Reader) -> Array:
     for row, source in enumerate(stack.sources):
         array[row] = stack.read(source, read)
     return array
+
+
+def taken(layout: Layout, whole: Mapping[str, Array]) -> dict[str, Array]:
+    """What a layout holds of whole tensors: where they are mapped, only that is read."""
+    return {name: layout[name].of(array) if name in layout else array for name, array in whole.items()}
 
 
 def weights_digest(tensors: Mapping[str, str], layout: Layout) -> str:

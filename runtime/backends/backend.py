@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.collectives.group import ALONE, Group
 
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
     from sscc.runtime.artifact.tensor_files import Array, Packing
@@ -21,12 +22,14 @@ class Conditions:
         threads: how many may be used; None leaves it to the backend.
         precision: "f32", or "f64" where a backend can compute everything in f64.
         checked: whether reads of what nobody wrote are refused, where a backend can.
+        group: the ranks among which this is one, where the program is one of several ranks.
     """
 
     digest: str = ""
     threads: int | None = None
     precision: str = "f32"
     checked: bool = False
+    group: Group = ALONE
 
 
 class Backend(Protocol):

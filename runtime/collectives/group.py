@@ -9,9 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sscc.ir.errors import CheckError
+from sscc.ir.errors import InternalError, RankError, UsageError
+from sscc.ir.sharding import peers
+
+if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+    from sscc.runtime._native import Meeting
+    from sscc.runtime.collectives.windows import Windows
 
 Value = TypeVar("Value")
 
@@ -28,7 +34,10 @@ class Group(Protocol):
     ranks: int
 
     def exchange(self, value: Value) -> Sequence[Value]:
-        """The values of all ranks, in order. Raises CheckError where a rank is gone."""
+        """The values of all ranks, in order. Raises RankError where a rank is gone."""
+
+    def windows(self, nbytes: int) -> Windows:
+        """Windows of so many bytes for native code; all ranks call it at once. Raises RankError where one is gone."""
 
 
 class Alone:
@@ -39,8 +48,32 @@ class Alone:
     def exchange(self, value: Value) -> Sequence[Value]:
         return [value]
 
+    def windows(self, nbytes: int) -> Windows:
+        raise InternalError("a program of one rank exchanges nothing")
+
 
 ALONE = Alone()
+
+
+class Ranks:
+    """A rank's place in the grid of ranks that a program is for.
+
+    Args:
+        grid: how many ranks there are along each axis; () for a program of one.
+
+    Raises:
+        UsageError: the group is not as large as the grid.
+    """
+
+    def __init__(self, group: Group, grid: Sequence[int]) -> None:
+        if group.ranks != prod(grid):
+            raise UsageError(f"the program is one of {prod(grid)} ranks, it cannot run on {group.ranks}")
+        self.group, self.grid = group, tuple(grid)
+
+    def exchange(self, value: Value, axes: Sequence[int]) -> list[Value]:
+        """The values of the ranks that differ from this one along `axes` alone, in order. All ranks call it at once."""
+        values = self.group.exchange(value)
+        return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
 
 
 class _Meeting:
@@ -48,7 +81,10 @@ class _Meeting:
 
     def __init__(self, ranks: int, timeout: float) -> None:
         self.values: list[Any] = [None] * ranks
+        self.timeout = timeout
         self.barrier = threading.Barrier(ranks, timeout=timeout)
+        self.native: list[Meeting] = []
+        self.failed: int | None = None
 
 
 class ThreadGroup:
@@ -65,12 +101,27 @@ class ThreadGroup:
             values = list(self._meeting.values)
             self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
         except threading.BrokenBarrierError:
-            raise CheckError(f"rank {self.rank} waits for another rank that has ended or does not answer") from None
+            failed = self._meeting.failed
+            what = "another rank does not answer" if failed is None else f"rank {failed} has failed"
+            raise RankError(what) from None
         return values
+
+    def windows(self, nbytes: int) -> Windows:
+        from sscc.runtime.collectives.windows import SharedWindows
+
+        memory = bytearray(SharedWindows.nbytes_of(self.ranks, nbytes)) if self.rank == 0 else None
+        shared = next(value for value in self.exchange(memory) if value is not None)
+        windows, meeting = SharedWindows(shared, self.ranks, nbytes, self._meeting.timeout, 0.0).of(self.rank)
+        self._meeting.native.append(meeting)
+        return windows
 
     def leave(self) -> None:
         """Ends the waiting of all others with an error."""
+        if self._meeting.failed is None and not self._meeting.barrier.broken:
+            self._meeting.failed = self.rank
         self._meeting.barrier.abort()
+        for meeting in list(self._meeting.native):
+            meeting.fail(self.rank)
 
 
 def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
@@ -100,6 +151,6 @@ def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value
     with ThreadPoolExecutor(len(groups)) as pool:
         futures = [pool.submit(one, group) for group in groups]
         errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, CheckError)):
+    for error in sorted(errors, key=lambda error: isinstance(error, RankError)):
         raise error
     return [future.result() for future in futures]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from sscc.ir.choices import ON_CHIP
+from sscc.ir.errors import InputError
 from sscc.ir.target import Target
 from sscc.runtime.timing.work import Work
 
@@ -100,7 +101,7 @@ def _merged(transfers: Iterable[Transfer]) -> tuple[Transfer, ...]:
 
 
 class CostModel:
-    """The rates of all sockets of a target together."""
+    """The rates of all sockets of a target together: of a rank's, where a program is one of several ranks."""
 
     def __init__(self, target: Target) -> None:
         sockets, units = target.sockets.value, target.units
@@ -112,10 +113,22 @@ class CostModel:
         self._bandwidth: dict[str, float] = {level.name: target.bandwidth(level.name) for level in target.levels}
         latencies = {level.name: level.latency for level in target.levels if level.latency is not None}
         self._latency: dict[str, int] = {name: round(figure.value * SECOND) for name, figure in latencies.items()}
+        self._link = target.links[0] if target.links else None
+        self._link_bandwidth = 0.0 if self._link is None else self._link.bandwidth.value * sockets
 
     def transfer(self, tier: str, nbytes: int) -> Transfer:
         duration = round(nbytes * SECOND / self._bandwidth[tier])
         return Transfer(tier, nbytes, duration, self._latency.get(tier, 0))
+
+    def exchange(self, work: Work) -> Transfer | None:
+        """What a firing sends to other ranks, over the shortest link: each socket of a rank over one of its own."""
+        if not work.hops:
+            return None
+        if self._link is None:
+            raise InputError("the program has ranks that exchange values, the target has no links between sockets")
+        latency = 0 if self._link.latency is None else self._link.latency.value
+        duration = round(work.sent * SECOND / self._link_bandwidth)
+        return Transfer(self._link.name, work.sent, duration, duration + work.hops * round(latency * SECOND))
 
     def compute(self, work: Work, pcus: int) -> int:
         """Femtoseconds of the arithmetic on `pcus` compute units per socket, 0 for all of them.
@@ -134,4 +147,5 @@ class CostModel:
         local: dict[str, int] = {ON_CHIP: work.local_bytes}
         out = {tier: written.get(tier, 0) + local.get(tier, 0) for tier in self._bandwidth}
         writes = tuple(self.transfer(tier, nbytes) for tier, nbytes in out.items() if nbytes)
-        return Cost(self.compute(work, pcus), self._firing, reads, writes)
+        sent = self.exchange(work)
+        return Cost(self.compute(work, pcus), self._firing, reads, writes if sent is None else (*writes, sent))

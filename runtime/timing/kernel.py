@@ -50,6 +50,8 @@ class Settings:
     staying: float
     prefetch: bool
     record: bool
+    grid: Sequence[int]
+    mean_experts: bool = False
 
 
 class KernelTimer:
@@ -233,8 +235,8 @@ class _StageCost:
         return scope
 
     def _measure(self, scalars: Mapping[str, int]) -> Cost:
-        settings = self._settings
-        work = measure(self._body, scalars, settings.valid_rows, settings.mean_rows, settings.staying)
+        s = self._settings
+        work = measure(self._body, scalars, s.valid_rows, s.mean_rows, s.staying, s.grid, s.mean_experts)
         read: Counter[str] = Counter()
         written: Counter[str] = Counter()
         moved: Counter[str] = Counter()

@@ -4,7 +4,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
-* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named.
+* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named, or
+  as many as are named in the mean (`mean_places`).
   Where a step makes the slices from codes, it makes and reads those alone.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
@@ -18,6 +19,9 @@ Counting rules, where a step does not simply touch everything it sees once:
   (`staying`): they are read where sinks and ring are.
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
+* Of a sum over N ranks each takes 1/N of the values from all others, adds them up, and gives the sums to all others:
+  two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. What is put together of pieces takes one hop,
+  in which it sends its piece to all others.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
@@ -37,6 +41,8 @@ from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
+    AllGather,
+    AllReduce,
     Body,
     CachedAttention,
     CausalAttention,
@@ -84,6 +90,8 @@ class Work:
         vectors: (points, operations per point) of each element-wise pass.
         read, written: bytes per parameter.
         local_bytes: read and written of the body's locals.
+        sent: bytes that a rank sends to others, and as many that it receives.
+        hops: how often one of its messages waits for one of others.
     """
 
     products: Mapping[Dtype, int]
@@ -91,6 +99,8 @@ class Work:
     read: Mapping[str, int]
     written: Mapping[str, int]
     local_bytes: int
+    sent: int = 0
+    hops: int = 0
 
 
 def dynamic_scalars(body: Body) -> frozenset[str]:
@@ -105,6 +115,8 @@ def measure(
     valid_rows: int | None = None,
     mean_rows: Mapping[int, int] = MappingProxyType({}),
     staying: float = 0.0,
+    grid: Sequence[int] = (),
+    mean_experts: bool = False,
 ) -> Work:
     """Counts one firing.
 
@@ -114,9 +126,16 @@ def measure(
         mean_rows: by how many rows attention sees of a cache that several layers share, how many are a layer's own in
             the mean of the layers.
         staying: of the rows that a query chooses, where any may be fetched, the share that stays near.
-
+        grid: the ranks of the program.
+        mean_experts: of what products choose by an index, as much is read as in the mean; else the most.
     """
-    return _Meter(body, scalars, valid_rows, mean_rows, staying).measure()
+    return _Meter(body, scalars, valid_rows, mean_rows, staying, grid, mean_experts).measure()
+
+
+def mean_places(places: int, chosen: int, tokens: int) -> float:
+    """How many of so many places are named in the mean, where each of the tokens names `chosen` different ones, every
+    choice is as likely as any other, and tokens choose independently: X (1 - (1 - k / X)^T)."""
+    return float(places * (1 - (1 - chosen / places) ** tokens))
 
 
 @dataclass(frozen=True)
@@ -140,9 +159,13 @@ class _Meter:
         valid_rows: int | None,
         mean_rows: Mapping[int, int],
         staying: float,
+        grid: Sequence[int],
+        mean_experts: bool,
     ) -> None:
         self._body, self._scalars, self._valid, self._mean = body, scalars, valid_rows, mean_rows
         self.staying = staying
+        self._grid, self._mean_experts = grid, mean_experts
+        self._sent = self._hops = 0
         self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
         self._regions = dict(self._roots)
@@ -150,7 +173,7 @@ class _Meter:
             source = self._regions[window.view.tensor]
             self._regions[window.name] = _Region(source.root, window.view.shape, source.dtype)
         products = (step for step in body.steps if isinstance(step, Product) and step.b.indirect is not None)
-        self._named = {step.b.param: _named(step) for step in products}
+        self._named = {step.b.param: self._named_by(step.b, step.dims) for step in products}
         self._capped: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._extra: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._products: Counter[Dtype] = Counter()
@@ -169,6 +192,8 @@ class _Meter:
             read={name: moved[False][name] for name in params if moved[False][name]},
             written={name: moved[True][name] for name in params if moved[True][name]},
             local_bytes=sum(moved[write][local.name] for local in self._body.locals for write in (False, True)),
+            sent=self._sent,
+            hops=self._hops,
         )
 
     def _total(self, root: str, write: bool) -> int:
@@ -214,7 +239,7 @@ class _Meter:
         root = self._regions[name].root
         for operand, (axis, named) in self._named.items():
             if self._regions[operand].root == root and root in {local.name for local in self._body.locals}:
-                return Fraction(min(named, self.shape(operand)[axis]), self.shape(operand)[axis])
+                return Fraction(named, self.shape(operand)[axis])
         return Fraction(1)
 
     def access(
@@ -225,12 +250,23 @@ class _Meter:
         read."""
         spans, rows = [_span(row, dims) for row in access.map], access.map
         if access.indirect is not None:
-            axis, index = access.indirect.axis, access.indirect.index
+            index = access.indirect.index
             self.access(index, dims)
-            spans[axis], rows = min(_indices(index, dims), self.shape(access.param)[axis]), (*rows, *index.map)
+            axis, named = self._named_by(access, dims)
+            spans[axis], rows = named, (*rows, *index.map)
         used = [size for d, size in enumerate(dims) if any(row[d] for row in rows)]
         count = min(prod(spans), prod(used)) if prod(dims) else 0
         self.elements(access.param, int(count * share), write=write)
+
+    def _named_by(self, access: Access, dims: tuple[int, ...]) -> tuple[int, int]:
+        """The indirect axis of an operand of a product, and how many of its places are named. Of the numbers that the
+        product finds in the tensor of indices, those along the last dimension are a token's choices."""
+        assert access.indirect is not None
+        places = self.shape(access.param)[access.indirect.axis]
+        *tokens, chosen = [s for d, s in enumerate(dims) if any(row[d] for row in access.indirect.index.map)] or [1]
+        if self._mean_experts:
+            return access.indirect.axis, round(mean_places(places, min(chosen, places), prod(tokens)))
+        return access.indirect.axis, min(prod(tokens) * chosen, places)
 
     def dtype(self, name: str) -> Dtype:
         return self._regions[name].dtype
@@ -238,20 +274,17 @@ class _Meter:
     def flops(self, dtype: Dtype, count: int) -> None:
         self._products[dtype] += count
 
+    def ranks(self, axes: Sequence[int]) -> int:
+        """How many ranks a collective along these axes of the grid joins."""
+        return prod(self._grid[axis] for axis in axes)
+
+    def send(self, nbytes: int, hops: int) -> None:
+        self._sent += nbytes
+        self._hops += hops
+
     def vector(self, points: int, operations: int) -> None:
         if points and operations:
             self._vectors.append((points, operations))
-
-
-def _indices(index: Access, dims: tuple[int, ...]) -> int:
-    """How many numbers a product finds in the tensor of an indirect axis."""
-    return prod(size for d, size in enumerate(dims) if any(row[d] for row in index.map))
-
-
-def _named(step: Product) -> tuple[int, int]:
-    """The indirect axis of a product, and how many of its places may be named."""
-    assert step.b.indirect is not None
-    return step.b.indirect.axis, _indices(step.b.indirect.index, step.dims)
 
 
 def _span(row: tuple[int, ...], dims: tuple[int, ...]) -> int:
@@ -288,6 +321,21 @@ def _product(meter: _Meter, step: Product) -> None:
     meter.access(step.output, step.dims, write=True)
     dtypes = {meter.dtype(step.a.param), meter.dtype(step.b.param)}
     meter.flops("bf16" if dtypes == {"bf16"} else "f32", 2 * prod(step.dims))
+
+
+def _all_reduce(meter: _Meter, step: AllReduce) -> None:
+    ranks, count = meter.ranks(step.axes), prod(meter.shape(step.part))
+    meter.elements(step.part, count)
+    meter.elements(step.total, count, write=True)
+    meter.vector(ceil(count / ranks), ranks - 1)
+    meter.send(2 * (ranks - 1) * ceil(count / ranks) * DTYPE_BYTES[meter.dtype(step.part)], 2)
+
+
+def _all_gather(meter: _Meter, step: AllGather) -> None:
+    count = prod(meter.shape(step.part))
+    meter.elements(step.part, count)
+    meter.elements(step.whole, prod(meter.shape(step.whole)), write=True)
+    meter.send((meter.ranks(step.axes) - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
 
 
 def _move(meter: _Meter, step: Any) -> None:
@@ -511,6 +559,8 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Vector: _vector,
     Reduction: _reduction,
     Product: _product,
+    AllReduce: _all_reduce,
+    AllGather: _all_gather,
     UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
     CachedAttention: _cached_attention,

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from sscc.ir import schedule as sch
 from sscc.ir.kv_rows import format_of, numbers_in
 from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
+from sscc.ir.sharding import ranks_along
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.validator.failure import Limits, check_numbers, refuse
 from sscc.runtime.validator.linear import ANY, Range
@@ -59,6 +60,7 @@ class BodyFacts:
         needs: (scalar of the body, lowest, highest, step) that must hold at every firing.
         dense: parameters that must be dense, because a window names them.
         data: accesses whose place is decided by tensors' contents; the interpreters check those.
+        grid: the ranks of the program.
     """
 
     body: sch.Body
@@ -66,6 +68,7 @@ class BodyFacts:
     needs: tuple[tuple[str, int, int, str], ...]
     dense: frozenset[str]
     data: tuple[str, ...]
+    grid: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,10 @@ class _State:
 
 
 class _BodyProof:
-    def __init__(self, body: sch.Body, limits: Limits, scalars: Mapping[str, Range]) -> None:
-        self._body, self._limits, self._scalars = body, limits, scalars
+    def __init__(
+        self, body: sch.Body, limits: Limits, scalars: Mapping[str, Range], grid: Sequence[int]
+    ) -> None:
+        self._body, self._limits, self._scalars, self._grid = body, limits, scalars, grid
         self._where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
         self._params = {param.name: param for param in body.params}
         self._uses = {param.name: ParamUse() for param in body.params}
@@ -115,6 +120,8 @@ class _BodyProof:
             self._where = f"{outer}, step {number} ({step.kind})"
             if isinstance(step, sch.Vector | sch.Reduction | sch.Product):
                 self._affine(step)
+            elif isinstance(step, sch.AllReduce | sch.AllGather):
+                self._collective(step)
             else:
                 self._operands(step)
         self._where = outer
@@ -122,7 +129,8 @@ class _BodyProof:
             state = self._state[name]
             use.bounded = state.bounded
             use.complete = self._written(state, Region.of(0, [(1, state.elements)])) is True
-        return BodyFacts(self._body, self._uses, tuple(self._needs), frozenset(self._dense), tuple(self._data))
+        needs, data = tuple(self._needs), tuple(self._data)
+        return BodyFacts(self._body, self._uses, needs, frozenset(self._dense), data, self._grid)
 
     def _refuse(self, reason: str) -> NoReturn:
         refuse(self._where, reason)
@@ -371,6 +379,35 @@ class _BodyProof:
             self._refuse(f"it combines {result} by {step.combine!r}, it must be floats by one of {list(_COMBINE)}")
         return "float"
 
+    # -- what ranks do together
+
+    def _collective(self, step: sch.Collective) -> None:
+        """What comes of it has the dtype and, but for an axis along which pieces are joined, the shape of a part."""
+        size = ranks_along(self._grid, step.axes)
+        if size is None:
+            self._refuse(f"it goes along axes {list(step.axes)} of the grid {list(self._grid)} of ranks")
+        source = self._place(step.part)
+        if isinstance(step, sch.AllReduce):
+            result, shape = self._place(step.total), source.shape
+            if source.dtype not in _FLOATS:
+                self._refuse(f"it sums {step.part!r}, which is {source.dtype}")
+        else:
+            result = self._place(step.whole)
+            if not 0 <= step.axis < len(source.shape):
+                self._refuse(f"it joins {step.part!r} of shape {list(source.shape)} along axis {step.axis}")
+            joined = source.shape[step.axis] * size
+            shape = (*source.shape[: step.axis], joined, *source.shape[step.axis + 1 :])
+        if (result.dtype, result.shape) != (source.dtype, shape):
+            self._refuse(
+                f"of {size} parts of {source.dtype} {list(source.shape)} it makes {result.dtype} {list(result.shape)}"
+            )
+        if not injective(view_pairs(result)):
+            self._refuse(f"it writes elements of {result.base!r} more than once")
+        if result.base == source.base and self._meet(result.region(), source.region()):
+            self._refuse(f"what it takes and what it makes share elements of {result.base!r}")
+        self._read(source, source.region())
+        self._write(result, result.region(), "write")
+
     # -- asked by vector programs
 
     def load(self, instr: sch.Instr, indices: Sequence[Integer | None]) -> None:
@@ -411,10 +448,13 @@ def _spelled(dtype: str, dims: Sequence[str]) -> str:
     return {"encoded": encoded, "row": f"{plain} or {encoded}"}.get(dtype, plain)
 
 
-def prove_body(body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None) -> BodyFacts:
+def prove_body(
+    body: sch.Body, limits: Limits, scalars: Mapping[str, Range] | None = None, grid: Sequence[int] = ()
+) -> BodyFacts:
     """Raises InputError naming the body and the step where it is not right.
 
     Args:
         scalars: the range of each scalar of the body, where a stage fires it; None: any value.
+        grid: the ranks of the program (`Program.grid`).
     """
-    return _BodyProof(body, limits, scalars or {}).prove()
+    return _BodyProof(body, limits, scalars or {}, grid).prove()

@@ -198,7 +198,7 @@ class _KernelProof:
                 scope = view.everywhere(facts.stage)
                 values = [scope.range_of(scope.get(operand, facts.where)) for operand in facts.stage.scalars]
                 ranges = dict(zip(facts.body.body.scalars, values, strict=True))
-                data = prove_body(facts.body.body, self._limits, ranges).data
+                data = prove_body(facts.body.body, self._limits, ranges, facts.body.grid).data
             self._facts.data.update(f"{facts.where}, {line}" for line in data)
 
     def _check_read_before(self, view: PipelineView) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from sscc.ir import schedule as sch
+from sscc.ir.sharding import MOST_RANKS, Cut
 from sscc.ir.target import Target
 from sscc.ir.weight_format import RANKS, Encoding
 from sscc.runtime.validator.entries import EntryFacts
@@ -29,7 +30,9 @@ class _AddressRange:
 
 
 def check_tensors(program: sch.Program) -> None:
-    """Shapes, sources, and that every address is aligned and in its region."""
+    """Ranks, shapes, sources, and that every address is aligned and in its region."""
+    if any(size < 2 for size in program.grid) or program.ranks > MOST_RANKS:
+        refuse("program", f"its grid of ranks is {list(program.grid)}")
     for tensor in program.tensors:
         where = f"tensor {tensor.name!r}"
         if any(size < 0 for size in tensor.shape):
@@ -40,7 +43,19 @@ def check_tensors(program: sch.Program) -> None:
             refuse(where, f"a {tensor.role} of shape {list(tensor.shape)} has {count} sources")
         if tensor.encoding:
             _check_encoding(where, tensor)
+        if tensor.cut:
+            _check_cut(where, tensor, program.ranks)
         _check_address(where, tensor.address, tensor.nbytes, None if tensor.role in _STORED else program.arena_bytes)
+
+
+def _check_cut(where: str, tensor: sch.Tensor, ranks: int) -> None:
+    """What a rank has is the part of the whole that its shape says."""
+    cut = Cut.parse(tensor.cut)
+    check_numbers(where, "its cut", [segment.size for segment in cut.segments])
+    stored = tensor.role in _STORED and 0 <= cut.axis < len(tensor.shape)
+    if not stored or cut.local != tensor.shape[cut.axis] or any(ranks % segment.parts for segment in cut.segments):
+        shape = list(tensor.shape)
+        refuse(where, f"a {tensor.role} of shape {shape} on each of {ranks} ranks is cut as {tensor.cut!r}")
 
 
 def check_sizes(program: sch.Program) -> None:

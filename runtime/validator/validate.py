@@ -57,7 +57,7 @@ def validate(
         _check_unique(what, [item.name for item in items])
     check_tensors(program)
     tensors = {tensor.name: tensor for tensor in program.tensors}
-    bodies = {body.name: prove_body(body, limits) for body in program.bodies}
+    bodies = {body.name: prove_body(body, limits, grid=program.grid) for body in program.bodies}
     by_name = {kernel.name: kernel for kernel in program.kernels}
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
     callers_of = callers(entries, by_name)

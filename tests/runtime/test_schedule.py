@@ -67,6 +67,8 @@ STEPS = (
     schedule.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
     schedule.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     schedule.TopK("s", "i", "v"),
+    schedule.AllReduce("p", "t", (0,)),
+    schedule.AllGather("p", "w", 1, (0, 1)),
 )
 BODY = Body(
     "b",
@@ -98,12 +100,13 @@ def sample() -> Program:
     return Program(
         (
             Tensor("x", (4, 4), "f32", "input", "hbm", 0),
-            Tensor("w", (2, 4), "bf16", "weight", "ddr", 64, ("layers.0.w", "layers.1.w")),
+            Tensor("w", (2, 4), "bf16", "weight", "ddr", 64, ("layers.0.w", "layers.1.w"), cut="1:16/4"),
         ),
         (BODY,),
         (Kernel("k", (Param("x", (4,), "f32", "update"),), ("i", "j"), kernel_body, "model.py:3"),),
         (Entry("main", ("x",), (), ("m",), ("n", 7), body),),
         64,
+        grid=(2, 2),
     )
 
 
@@ -119,7 +122,8 @@ def test_every_kind_of_step_is_executed_proved_and_timed(kind: type) -> None:
     """The interpreter and the timing model know it, and the validator where its specification does not say it."""
     assert kind in interpreted.STEPS
     assert kind in work.ARITHMETIC
-    assert issubclass(kind, Op) or kind in (schedule.Vector, schedule.Reduction, schedule.Product)
+    affine = (schedule.Vector, schedule.Reduction, schedule.Product)
+    assert issubclass(kind, Op) or kind in (*affine, *schedule.Collective.__args__)
 
 
 def test_sizes() -> None:
@@ -162,7 +166,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", "is not JSON"),
         ("[]", "format version None"),
-        (edited("version", value=99), "format version 99, this sscc reads 7"),
+        (edited("version", value=99), "format version 99, this sscc reads 8"),
         (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
         (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
         (edited("arena_bytes", drop=True), "program lacks arena_bytes$"),
@@ -171,7 +175,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
         (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
         (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
         (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
-        (edited("version", value=1), "format version 1, this sscc reads 7"),
+        (edited("version", value=1), "format version 1, this sscc reads 8"),
         (edited("tensors", 1, "sources", value="w"), r"program.tensors\[1\].sources is 'w', expected a list"),
         (edited("bodies", 0, "steps", 0, "kind", value="vectr"), r"program.bodies\[0\].steps\[0\] is"),
         (edited("bodies", 0, "steps", 0, "dims", drop=True), r"steps\[0\] lacks dims$"),

@@ -47,4 +47,5 @@ class Cpu:
         if conditions.precision != "f32" or conditions.checked:
             raise UsageError("precision and checked are options of the reference interpreter")
         code = cached_code(self._program, conditions.digest or None, self.packings)
-        return NativeInterpreter(self._program, weights, packed=self.packings, code=code, threads=conditions.threads)
+        return NativeInterpreter(self._program, weights, packed=self.packings, code=code, threads=conditions.threads,
+                                 group=conditions.group)  # fmt: skip

@@ -15,8 +15,20 @@ from math import prod
 
 from sscc.ir.errors import InputError
 from sscc.ir.opspec import Op
-from sscc.ir.schedule import DTYPE_BYTES, Body, ObservationScores, Pool, Product, Reduction, Select, Vector
+from sscc.ir.schedule import (
+    DTYPE_BYTES,
+    AllGather,
+    AllReduce,
+    Body,
+    ObservationScores,
+    Pool,
+    Product,
+    Reduction,
+    Select,
+    Vector,
+)
 from sscc.ir.sizes import align
+from sscc.runtime.backends.cpu.collectives import Windows, axes_of, exchange_nests, part_bytes
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Range, RegionPointer
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -37,10 +49,11 @@ PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scrat
 
 @dataclass(frozen=True)
 class Routine:
-    """A generated function: units [begin, end) of one phase of a body."""
+    """A generated function: units [begin, end) of one phase of a body. With `meets`, ranks have to meet before it."""
 
     function: str
     units: int
+    meets: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,9 @@ class NativeBody:
     """A body as functions to be run in order, a barrier between.
 
     Attributes:
-        routines: the functions. Their arguments are the body's parameters and then the shared scratch.
+        routines: the functions. Their arguments are the body's parameters and then the shared scratch; of a body with
+            collectives, behind all others, a firing's place in the window of this rank, and for each of `axes_of` that
+            in the window of the first rank of its group.
         shared_bytes: scratch that the functions of one firing share.
         private_bytes: scratch that each thread needs.
     """
@@ -70,6 +85,7 @@ class Variant:
             leave in the places of the others is undefined.
         stream_bytes: of what the next stage reads (`Stream`), where that is not 0. The functions then take a pointer to
             it, behind the shared scratch.
+        windows: what ranks exchange through, of a body with collectives.
     """
 
     body: Body
@@ -77,6 +93,7 @@ class Variant:
     packed: tuple[tuple[str, Panels | QuantisedPanels], ...] = ()
     positions: int | None = None
     stream_bytes: int = 0
+    windows: Windows | None = None
 
     @property
     def regions(self) -> Regions:
@@ -102,6 +119,8 @@ class _Lowering:
         self.packed = dict(variant.packed)
         self.positions = variant.positions
         self.stream_bytes = variant.stream_bytes
+        self.windows = variant.windows
+        self.exchanged: dict[str, tuple[int, int]] = {}  # regions of windows: the place among pointers to them, bytes
         self.features = features
         self.routines: list[Routine] = []
         self.private_bytes = 0
@@ -114,6 +133,20 @@ class _Lowering:
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 self._add_nest(2 * number, nest_of(step, self.regions))
+            elif isinstance(step, AllReduce | AllGather):
+                self._add_exchange(2 * number, step)
+
+    def _add_exchange(self, number: int, step: AllReduce | AllGather) -> None:
+        """A copy into the window of this rank, and after a meeting what is made of the windows of all."""
+        if self.windows is None:
+            raise InputError(f"{step.kind} in a program of one rank")
+        outbox, inbox = f"outbox.{number}", f"inbox.{number}"
+        self.nests[number], self.nests[number + 1] = exchange_nests(step, self.regions, self.windows, outbox, inbox)
+        dtype, nbytes = self.regions.dtype(step.part), part_bytes(self.body)
+        last = self.windows.offsets(step.axes)[-1] + nbytes
+        for name, place, size in ((outbox, 0, nbytes), (inbox, 1 + axes_of(self.body).index(step.axes), last)):
+            self.regions.add(name, (size // DTYPE_BYTES[dtype],), dtype)
+            self.exchanged[name] = place, size
 
     def _add_nest(self, number: int, nest: Nest) -> None:
         """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
@@ -138,6 +171,11 @@ class _Lowering:
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
+                continue
+            if isinstance(step, AllReduce | AllGather):
+                # What comes before goes with the copy to the window, and what follows with what is made of all windows.
+                parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
+                pending = [(2 * number + 1, self.nests[2 * number + 1])]
                 continue
             parts += group_steps(pending)
             parts.append((number, step))
@@ -172,9 +210,9 @@ class _Lowering:
 
     # -- functions
 
-    def _begin(self, units: int, what: str) -> tuple[Function, dict[str, Value], Value]:
+    def _begin(self, units: int, what: str, *, meets: bool = False) -> tuple[Function, dict[str, Value], Value]:
         f = self.module.function(f"{self.name}_{len(self.routines)}", PARAMS, exported=True)
-        self.routines.append(Routine(f.name, units))
+        self.routines.append(Routine(f.name, units, meets))
         pointers = {p.name: f.load(f["args"] + 8 * i, PTR) for i, p in enumerate(self.body.params)}
         shared = f.load(f["args"] + 8 * len(self.body.params), PTR)
         limited = [f.limit(pointer, self._extent(name)) for name, pointer in pointers.items()]
@@ -256,11 +294,17 @@ class _Lowering:
 
     def _emit_group(self, group: StepGroup, private: set[str]) -> None:
         block = self._block(group, private)
-        f, pointers, shared = self._begin(group.units, f"steps {sorted(n // 2 for n in group.members)}")
+        numbers = sorted(group.members)
+        meets = any(isinstance(self.body.steps[n // 2], AllReduce | AllGather) and n % 2 for n in numbers)
+        f, pointers, shared = self._begin(group.units, f"steps {[n // 2 for n in numbers]}", meets=meets)
         scalars = self._scalars(f)
         places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
         for name in self.shared:
             places[name] = RegionPointer(self._shared_local(f, name, shared), self.regions.dtypes[name])
+        for name, (place, nbytes) in self.exchanged.items():
+            behind = len(self.body.params) + 1 + bool(self.stream_bytes) + place
+            window = f.limit(f.load(f["args"] + 8 * behind, PTR), nbytes)
+            places[name] = RegionPointer(window, self.regions.dtypes[name])
         offsets, used = {}, 0
         for name in sorted(private):
             offsets[name] = used

@@ -6,17 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Program, Scalar, ScalarOperand, Tensor
-from sscc.ir.sizes import ALIGNMENT, align
+from sscc.ir.sizes import ALIGNMENT, align, dense_strides
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import NativeBody, Variant, lower_body
+from sscc.runtime.backends.cpu.collectives import windows_of
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.hazards import Pending, Span
 from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.storage import Packings
 from sscc.runtime.backends.cpu.weights import aliased_params
 
-WORKSPACE, PRIVATE = "workspace", "private"
-"""The regions besides `plan.MEMORY`: buffers and scratch of stages, and the memory that each thread has for itself."""
+WORKSPACE, PRIVATE, OUTBOX, INBOX = "workspace", "private", "outbox", "inbox"
+"""The regions besides `plan.MEMORY`: buffers and scratch of stages; the memory that each thread has for itself; where
+ranks exchange what they have, if there are several."""
 
 
 class PlanDraft:
@@ -45,7 +47,9 @@ class PlanDraft:
         for tensor in program.tensors:
             if tensor.role in ("weight", "constant"):
                 self._regions[tensor.name] = plans.PlanRegion(tensor.name, "external", self._stored_bytes(tensor))
-        self._region_numbers = {name: i for i, name in enumerate([*self._regions, WORKSPACE, PRIVATE])}
+        self.windows = windows_of(program.grid, program.kernels, program.bodies)
+        boxes = () if self.windows is None else (OUTBOX, INBOX)
+        self._region_numbers = {name: i for i, name in enumerate([*self._regions, WORKSPACE, PRIVATE, *boxes])}
         self._registers = 0
         self._constants: dict[int, int] = {}
         self._tables: dict[tuple[int, ...], int] = {}
@@ -58,8 +62,12 @@ class PlanDraft:
         """The plan with these entries."""
         shared = plans.PlanRegion(WORKSPACE, "arena", self.workspace_bytes)
         private = plans.PlanRegion(PRIVATE, "private", self.private_bytes)
+        exchanged: tuple[plans.PlanRegion, ...] = ()
+        if self.windows is not None:
+            nbytes, ranks = self.windows.nbytes, self.windows.ranks
+            exchanged = plans.PlanRegion(OUTBOX, "outbox", nbytes), plans.PlanRegion(INBOX, "inbox", nbytes * ranks)
         return plans.NativePlan(
-            regions=(*self._regions.values(), shared, private),
+            regions=(*self._regions.values(), shared, private, *exchanged),
             functions=tuple(self._functions),
             labels=tuple(self._labels),
             runs=tuple(self.runs),
@@ -139,11 +147,46 @@ class PlanDraft:
 
 
 class Track:
-    """The items of one entry in order, and what threads have done since the last barrier among them."""
+    """The items of one entry in order, and what threads have done since the last barrier among them.
 
-    def __init__(self, draft: PlanDraft) -> None:
+    Args:
+        rank: the register that says which rank this is, which entries of a program of several ranks are given besides
+            their own scalars; None for a program of one.
+    """
+
+    def __init__(self, draft: PlanDraft, rank: int | None) -> None:
         self.draft = draft
         self.pending = Pending()
+        self._rank = rank
+        self._first: dict[tuple[int, ...], int] = {}
+        self.preface: list[plans.Item] = []
+        """What has to stand before all other items: it computes registers that say where this rank is in the grid."""
+
+    def first_rank(self, axes: Sequence[int]) -> int | None:
+        """The register with the first rank of this one's group along `axes`; None where it is 0 on all ranks."""
+        grid, key = self.draft.program.grid, tuple(axes)
+        if self._rank is None or len(axes) == len(grid):
+            return None
+        if key not in self._first:
+            total = self.draft.constant(0)
+            for axis, (size, stride) in enumerate(zip(grid, dense_strides(grid), strict=True)):
+                if axis not in axes:
+                    row = self._before("floordiv", self._rank, self.draft.constant(stride))
+                    place = self._before("mod", row, self.draft.constant(size))
+                    total = self._before("add", total, self._before("mul", place, self.draft.constant(stride)))
+            self._first[key] = total
+        return self._first[key]
+
+    def _before(self, op: str, *arguments: int) -> int:
+        """The register of what is computed before everything else."""
+        item = self.draft.compute(op, *arguments)
+        self.preface.append(item)
+        return item.target
+
+    def meet(self, nbytes: int) -> list[plans.Item]:
+        """A meeting of all ranks, which is a barrier of their threads too."""
+        self.pending = Pending()
+        return [plans.Meet(nbytes)]
 
     def scalar(self, item: Scalar, env: dict[str, int]) -> plans.Item:
         """Computes a scalar of the schedule, whose register `env` learns."""

@@ -11,11 +11,13 @@ from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.backends.cpu.collectives import windows_of
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
 from sscc.runtime.backends.cpu.plan import MEMORY
 from sscc.runtime.backends.cpu.storage import Packings, PanelPacking
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 
 class NativeInterpreter:
@@ -28,8 +30,10 @@ class NativeInterpreter:
         packed: how weights are packed (`packed_weights`); found from the program if None.
         code: the program's code; made here if None.
         threads: how many; all that the process may use if None.
+        group: the ranks among which this is one, where the program is one of several ranks.
 
     Raises:
+        UsageError: the group has other ranks than the program.
         InputError: the program is malformed or has something that there is no native code for, or the weights are not
             the ones that it was compiled for.
     """
@@ -42,7 +46,9 @@ class NativeInterpreter:
         packed: Packings | None = None,
         code: NativeCode | None = None,
         threads: int | None = None,
+        group: Group = ALONE,
     ) -> None:
+        Ranks(group, program.grid)
         self.program = program
         packings = packed_weights(program) if packed is None else packed
         self._code = make_code(program, packings=packings) if code is None else code
@@ -50,8 +56,16 @@ class NativeInterpreter:
         externals = [(name, array.ctypes.data, array.nbytes) for name, array in self._weights.items()]
         count = threads or _native.usable_threads()
         guarded = self._code.violations is not None
+        shape = windows_of(program.grid, program.kernels, program.bodies)
+        self._windows = None if shape is None else group.windows(shape.nbytes)
+        self._rank = () if shape is None else (group.rank,)
+        windows = None
+        if self._windows is not None:
+            windows = (self._windows.address, group.rank, group.ranks, self._windows.meeting)
         try:
-            self.core = _native.Core(self._code.plan, self._code.addresses, externals, count, guarded=guarded)
+            self.core = _native.Core(
+                self._code.plan, self._code.addresses, externals, count, windows=windows, guarded=guarded
+            )
         except MemoryError:
             raise InputError(
                 f"the schedule needs an arena of {program.arena_bytes} bytes and what it keeps on chip besides, which "
@@ -88,7 +102,7 @@ class NativeInterpreter:
         _check_names("scalars", numbers, called.scalar_inputs, called)
         for name in called.inputs:
             self._set(name, inputs[name])
-        results = self.core.run(entry, [numbers[name] for name in called.scalar_inputs])
+        results = self.core.run(entry, [*(numbers[name] for name in called.scalar_inputs), *self._rank])
         if self._code.violations is not None:
             self._code.violations.raise_first()
         views = {name: self.tensor(name) for name in called.outputs}

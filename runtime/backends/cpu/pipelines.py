@@ -20,7 +20,8 @@ from sscc.ir.schedule import (
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
-from sscc.runtime.backends.cpu.draft import PRIVATE, WORKSPACE, Track
+from sscc.runtime.backends.cpu.collectives import axes_of, part_bytes
+from sscc.runtime.backends.cpu.draft import INBOX, OUTBOX, PRIVATE, WORKSPACE, Track
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import REPLICATED_ELEMENTS
 from sscc.runtime.backends.cpu.hazards import Span
@@ -262,7 +263,10 @@ class _PipelinePlan:
         live = self.live if packed and stage.stage.when == "each" else None
         streams = self._streams_after(stage)
         streamed = sum(stream.extent for stream in streams)
-        code = draft.code(Variant(stage.body, tuple(strides), packed, None if live is None else live[0], streamed))
+        part = part_bytes(stage.body)
+        windows = draft.windows if part else None
+        positions = None if live is None else live[0]
+        code = draft.code(Variant(stage.body, tuple(strides), packed, positions, streamed, windows))
         trips = [(register, extent) for register, extent in zip(grid, stage.stage.grid, strict=True) if extent > 1]
         scalars = tuple(draft.operand(o, env) for o in stage.stage.scalars) + (() if live is None else live[1:])
         private = stage.stage.name in self.replicated
@@ -270,9 +274,12 @@ class _PipelinePlan:
         pairs = list(zip(pointers, stage.body.params, strict=True))
         reads = {pointer.span for pointer, param in pairs if param.access != "write"} | {shared.span}
         writes = {pointer.span for pointer, param in pairs if param.access != "read"} | {shared.span}
-        arguments = tuple(self._argument(pointer) for pointer in (*pointers, shared, *streams))
+        boxes = self._boxes(stage, part, trips)
+        arguments = tuple(self._argument(pointer) for pointer in (*pointers, shared, *streams, *boxes))
         items: list[plans.Item] = []
         for routine in code.routines:
+            if routine.meets:
+                items += self.track.meet(part * stage.stage.trips)
             items += self.track.touch(*(_seen(spans) for spans in (reads, writes)))
             alone = routine.units * stage.stage.trips == 1
             run = plans.PlanRun(
@@ -317,6 +324,24 @@ class _PipelinePlan:
             step *= extent
         region = PRIVATE if private else WORKSPACE
         return _Pointer(region, offset, nbytes, tuple(terms), (region, offset, offset + total))
+
+    def _boxes(self, stage: ResolvedStage, part: int, trips: list[tuple[int, int]]) -> list[_Pointer]:
+        """Where a firing of a stage with collectives finds its part of the windows of ranks. Nobody else writes there
+        between two meetings, so that threads need no barrier for it."""
+        windows = self.draft.windows
+        if not part or windows is None:
+            return []
+        terms, step = [], part
+        for register, extent in reversed(trips):
+            terms.append((register, step))
+            step *= extent
+        nothing = (PRIVATE, 0, 0)
+        boxes = [_Pointer(OUTBOX, 0, part, tuple(terms), nothing)]
+        for axes in axes_of(stage.body):
+            first = self.track.first_rank(axes)
+            ahead = () if first is None else ((first, windows.nbytes),)
+            boxes.append(_Pointer(INBOX, 0, windows.offsets(axes)[-1] + part, (*terms, *ahead), nothing))
+        return boxes
 
     def _argument(self, pointer: _Pointer) -> plans.PlanArgument:
         return plans.PlanArgument(

@@ -19,11 +19,11 @@ from typing import Literal, Union, get_args
 from sscc.ir.errors import InternalError
 from sscc.runtime.scalars import SCALAR_OPS
 
-Kind = Literal["external", "arena", "private"]
+Kind = Literal["external", "arena", "private", "outbox", "inbox"]
 Mode = Literal["split", "replicated", "serial"]
 
 MAGIC = int.from_bytes(b"sscc-pln", "little")
-VERSION = 1
+VERSION = 2
 MEMORY = "memory"
 """The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -40,6 +40,7 @@ class Code(IntEnum):
     BRANCH = 2
     EXECUTE = 3
     BARRIER = 4
+    MEET = 5
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class PlanRegion:
     Attributes:
         kind: external memory is given at load and only read; the arena's is allocated by the core and seen by all
             threads; private memory exists once per thread. Arena and private regions start zeroed, 64-byte aligned.
+            Of a program of several ranks, the outbox is what a rank gives to the others at the next `Meet`, and the
+            inbox, as many times as large, what all ranks gave at the latest one, by rank.
     """
 
     name: str
@@ -137,7 +140,15 @@ class Barrier:
     """All threads have come here before any goes on."""
 
 
-Item = Union[Compute, PlanLoop, Branch, Execute, Barrier]
+@dataclass(frozen=True)
+class Meet:
+    """All ranks have come here with all their threads: the first `nbytes` of their outboxes are in the inbox, and the
+    outbox is another one, until the next meeting but one."""
+
+    nbytes: int
+
+
+Item = Union[Compute, PlanLoop, Branch, Execute, Barrier, Meet]
 
 
 @dataclass(frozen=True)
@@ -241,6 +252,8 @@ class _Writer:
                     self.words += [Code.EXECUTE, item.run]
                 case Barrier():
                     self.words.append(Code.BARRIER)
+                case Meet():
+                    self.words += [Code.MEET, item.nbytes]
 
     def compute(self, item: Compute) -> None:
         if item.op not in OPS or len(item.arguments) != count_arguments(item.op):

@@ -52,10 +52,12 @@ def plan_program(
 
 def _entry(draft: PlanDraft, entry: Entry) -> plans.PlanEntry:
     env = {name: draft.register() for name in entry.scalar_inputs}
-    inputs = tuple(env.values())
-    body = _Control(Track(draft)).block(entry.body, env)
+    rank = None if draft.windows is None else draft.register()
+    inputs = (*env.values(), *(() if rank is None else (rank,)))
+    track = Track(draft, rank)
+    body = _Control(track).block(entry.body, env)
     outputs = tuple(draft.operand(o, env) for o in entry.scalar_outputs)
-    return plans.PlanEntry(entry.name, inputs, outputs, tuple(body))
+    return plans.PlanEntry(entry.name, inputs, outputs, (*track.preface, *body))
 
 
 class _Control:

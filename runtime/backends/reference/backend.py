@@ -30,5 +30,7 @@ class Reference:
         c = conditions
         if c.threads is not None:
             torch.set_num_threads(c.threads)
-        inner = ReferenceInterpreter(self._program, to_tensors(weights), precision=c.precision, checked=c.checked)
+        inner = ReferenceInterpreter(
+            self._program, to_tensors(weights), precision=c.precision, checked=c.checked, group=c.group
+        )
         return ArrayInterpreter(inner, self._program)

@@ -14,6 +14,7 @@ from sscc.runtime.backends.reference.memory import poison
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.steps import STEPS
 from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.collectives.group import Ranks
 
 
 class BodyCode:
@@ -23,15 +24,16 @@ class BodyCode:
     Args:
         body: what to compile.
         numerics: the dtypes to compute in.
+        ranks: those among which this is one.
         checked: locals are NaN at the start of every firing.
 
     Raises:
         InputError: a window that leaves what it looks at, an access map that leaves its parameter.
     """
 
-    def __init__(self, body: Body, numerics: Numerics, *, checked: bool = False) -> None:
+    def __init__(self, body: Body, numerics: Numerics, ranks: Ranks, *, checked: bool = False) -> None:
         self.body = body
-        self._interface = Interface.of(body, numerics)
+        self._interface = Interface.of(body, numerics, ranks)
         self._checked = checked
         self._fixed = {local.name: torch.zeros(local.shape, dtype=self._dtype(local.dtype)) for local in body.locals}
         self._locals = list(self._fixed.values())

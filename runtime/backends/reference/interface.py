@@ -16,6 +16,7 @@ import torch
 from sscc.ir.errors import InputError
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.backends.reference.numerics import Numerics
+from sscc.runtime.collectives.group import Ranks
 
 Views = Mapping[str, torch.Tensor]
 Scalars = Mapping[str, int]
@@ -25,8 +26,8 @@ Bind = Callable[[Views], Fire]
 
 @dataclass(frozen=True)
 class Interface:
-    """What a body's steps see by name, and the numerics that it is compiled for. That names, shapes and dtypes fit each
-    other is the validator's to prove.
+    """What a body's steps see by name, the numerics that it is compiled for, and the ranks among which this is one.
+    That names, shapes and dtypes fit each other is the validator's to prove.
 
     `params` holds the parameters. It also holds the locals and the windows as if they were parameters: a local has the
     access "update", a window the access and dtype of what it looks at.
@@ -35,15 +36,16 @@ class Interface:
     body: Body
     numerics: Numerics
     params: Mapping[str, Param]
+    ranks: Ranks
 
     @classmethod
-    def of(cls, body: Body, numerics: Numerics) -> Interface:
+    def of(cls, body: Body, numerics: Numerics, ranks: Ranks) -> Interface:
         params = {param.name: param for param in body.params}
         params.update({local.name: Param(local.name, local.shape, local.dtype, "update") for local in body.locals})
         for window in body.windows:
             target = params[window.view.tensor]
             params[window.name] = Param(window.name, window.view.shape, target.dtype, target.access)
-        return cls(body, numerics, params)
+        return cls(body, numerics, params, ranks)
 
     def refuse(self, reason: str) -> NoReturn:
         where = f" ({self.body.location})" if self.body.location else ""

@@ -19,6 +19,7 @@ from sscc.runtime.backends.reference.kernels import KernelCode
 from sscc.runtime.backends.reference.memory import Memory, Written
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 LAUNCHES = 16
 """How many bound kernels a launch whose views depend on scalars keeps."""
@@ -33,8 +34,10 @@ class ReferenceInterpreter:
         precision: "f32" (each dtype is itself) or "f64" (every float tensor stored and computed in float64).
         checked: refuse reads of temporaries that no launch of the call has written; memory is NaN at the start, a
             body's locals at every firing, and a buffer's slot when its producer begins it.
+        group: the ranks among which this is one, where the program is one of several ranks.
 
     Raises:
+        UsageError: the group has other ranks than the program.
         InputError: a view or an access map leaves its tensor, an address lies outside of memory, or the weights are not
             the ones it was compiled for. That the program is well formed otherwise (names, shapes, dtypes, counts) is
             the validator's to prove, before.
@@ -47,12 +50,14 @@ class ReferenceInterpreter:
         *,
         precision: str = "f32",
         checked: bool = False,
+        group: Group = ALONE,
     ) -> None:
+        ranks = Ranks(group, program.grid)
         self.program = program
         self._numerics = Numerics(precision)
         self._memory = Memory(program, weights, self._numerics, poison=checked)
         self._written = Written(program) if checked else None
-        bodies = {body.name: BodyCode(body, self._numerics, checked=checked) for body in program.bodies}
+        bodies = {body.name: BodyCode(body, self._numerics, ranks, checked=checked) for body in program.bodies}
         self._kernels = {k.name: KernelCode(k, bodies, self._memory, checked=checked) for k in program.kernels}
         self._entries = {entry.name: _EntryCode(entry, self) for entry in program.entries}
 

@@ -9,6 +9,7 @@ from sscc.ir import schedule
 from sscc.runtime.backends.reference import (
     attention,
     cache,
+    collectives,
     encoded_rows,
     product,
     prompt,
@@ -24,6 +25,8 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Vector: vector.compile_vector,
     schedule.Reduction: vector.compile_reduction,
     schedule.Product: product.compile_product,
+    schedule.AllReduce: collectives.compile_all_reduce,
+    schedule.AllGather: collectives.compile_all_gather,
     schedule.UpdateRows: step_of(cache.update_rows),
     schedule.QuantizeRows: step_of(encoded_rows.quantize_rows),
     schedule.GatherRows: step_of(cache.gather_rows),

@@ -32,10 +32,11 @@ class Core::Busy {
 };
 
 Core::Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
-           Poll poll, bool guarded)
+           Poll poll, Windows windows, bool guarded)
     : plan_(std::move(plan)),
       kernels_(std::move(kernels)),
       poll_(std::move(poll)),
+      windows_(std::move(windows)),
       guarded_(guarded),
       arena_(guarded),
       team_(std::make_shared<Team>(options)) {
@@ -48,12 +49,14 @@ Core::Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& 
             throw InputError("function " + quoted(plan_.functions[i]) + " has no address");
         }
     }
+    check_windows();
     members_.resize(static_cast<std::size_t>(team_->size()));
     members_[0].bases.resize(plan_.regions.size());
     place_shared(externals);
     for (std::size_t t = 0; t < members_.size(); ++t) {
         members_[t].bases = members_[0].bases;
         place_private(members_[t], static_cast<int>(t));
+        place_windows(members_[t]);
     }
 }
 
@@ -75,7 +78,7 @@ void Core::place_shared(const std::vector<External>& externals) {
     std::vector<std::size_t> pieces(bases.size());
     for (std::size_t i = 0; i < bases.size(); ++i) {
         const auto& region = plan_.regions[i];
-        if (region.kind == RegionKind::kArena || guarded_) {
+        if (region.kind == RegionKind::kArena || (guarded_ && !is_exchanged(region.kind))) {
             pieces[i] = arena_.place(static_cast<std::size_t>(region.bytes));
         }
         if (region.kind == RegionKind::kExternal && !given.contains(region.name)) {
@@ -88,7 +91,7 @@ void Core::place_shared(const std::vector<External>& externals) {
         if (region.kind == RegionKind::kExternal && guarded_) {
             std::memcpy(arena_.at(pieces[i]), bases[i], static_cast<std::size_t>(region.bytes));
         }
-        if (region.kind == RegionKind::kArena || guarded_) {
+        if (region.kind == RegionKind::kArena || (guarded_ && !is_exchanged(region.kind))) {
             bases[i] = arena_.at(pieces[i]);
         }
     }
@@ -116,6 +119,35 @@ void Core::place_private(Member& member, int thread) const {
     for (std::size_t i = 0; i < offsets.size(); ++i) {
         if (plan_.regions[i].kind == RegionKind::kPrivate) {
             member.bases[i] = pieces.at(offsets[i]);
+        }
+    }
+}
+
+void Core::check_windows() const {
+    std::int64_t window = 0, windows = 0;
+    for (const auto& region : plan_.regions) {
+        window += region.kind == RegionKind::kOutbox ? region.bytes : 0;
+        windows += region.kind == RegionKind::kInbox ? region.bytes : 0;
+    }
+    if (windows != window * windows_.ranks) {
+        throw InputError("the plan has windows of " + std::to_string(windows) + " bytes in all and of " +
+                         std::to_string(window) + " of each rank, and there are " + std::to_string(windows_.ranks) +
+                         " ranks");
+    }
+    if (window > 0 && (windows_.address == nullptr || windows_.exchange == nullptr || windows_.rank < 0 ||
+                       windows_.rank >= windows_.ranks)) {
+        throw InputError("the plan is one of several ranks, and this is none of them");
+    }
+}
+
+// The window that this rank writes next, and the windows of all that were written before the latest meeting.
+void Core::place_windows(Member& member) const {
+    for (std::size_t i = 0; i < plan_.regions.size(); ++i) {
+        const auto& region = plan_.regions[i];
+        if (region.kind == RegionKind::kOutbox) {
+            member.bases[i] = windows_.address + (turn_ * windows_.ranks + windows_.rank) * region.bytes;
+        } else if (region.kind == RegionKind::kInbox) {
+            member.bases[i] = windows_.address + (1 - turn_) * region.bytes;
         }
     }
 }
@@ -189,13 +221,14 @@ void Core::reset(const std::optional<std::vector<std::string>>& names) {
     if (names) {
         for (const auto& name : *names) {
             chosen.push_back(region_index(name));
-            if (plan_.regions[chosen.back()].kind == RegionKind::kExternal) {
+            const auto kind = plan_.regions[chosen.back()].kind;
+            if (kind == RegionKind::kExternal || is_exchanged(kind)) {
                 throw InputError("region " + quoted(name) + " is external");
             }
         }
     } else {
         for (std::size_t i = 0; i < plan_.regions.size(); ++i) {
-            if (plan_.regions[i].kind != RegionKind::kExternal) {
+            if (const auto kind = plan_.regions[i].kind; kind != RegionKind::kExternal && !is_exchanged(kind)) {
                 chosen.push_back(i);
             }
         }

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "exchange.hpp"
 #include "memory.hpp"
 #include "plan.hpp"
 #include "team.hpp"
@@ -34,6 +35,13 @@ struct Span {
     std::int64_t bytes;
 };
 
+// Where ranks exchange what they have: for each of two turns a window of every rank, one after another.
+struct Windows {
+    std::byte* address = nullptr;
+    int rank = 0, ranks = 1;
+    std::shared_ptr<Exchange> exchange;
+};
+
 // Not to be called from several threads at once: what comes while an entry runs is refused with UsageError.
 class Core {
   public:
@@ -43,9 +51,10 @@ class Core {
     using Poll = std::function<void()>;
 
     // Throws InputError where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
+    // `windows`: needed where the plan has regions of windows; their sizes are the plan's.
     // `guarded`: every region has pages around it that cannot be touched; external ones are copied for that. For tests.
     Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
-         Poll poll = {}, bool guarded = false);
+         Poll poll = {}, Windows windows = {}, bool guarded = false);
 
     const Plan& plan() const { return plan_; }
     int threads() const { return team_->size(); }
@@ -63,7 +72,7 @@ class Core {
     // Bytes of the arena and of what every thread has for itself.
     std::size_t allocated_bytes() const;
 
-    // Zeroes arena and private regions: all of them, or those named. Throws InputError for an unknown or external one.
+    // Zeroes arena and private regions: all of them, or those named. Throws InputError for an unknown one or another.
     void reset(const std::optional<std::vector<std::string>>& names);
 
     // Registers of thread 0, without those of loops; within a hook, their present values.
@@ -95,12 +104,15 @@ class Core {
 
     void place_shared(const std::vector<External>& externals);
     void place_private(Member& member, int thread) const;
+    void check_windows() const;
+    void place_windows(Member& member) const;
     const Entry& entry(const std::string& name) const;
     std::size_t region_index(const std::string& name) const;
 
     // What a thread does within `run` (walk.cpp); false: the walk has to end.
     void walk(Member& member, const Entry& entry);
     bool barrier(Member& member);
+    bool meet(Member& member, std::int64_t bytes);
     bool execute(Member& member, std::uint32_t index);
     void fire(Member& member, const Run& run);
     void fire_grid(Member& member, const Run& run, std::int64_t begin, std::int64_t end,
@@ -115,7 +127,9 @@ class Core {
     const std::vector<Kernel> kernels_;
     const Poll poll_;
     std::chrono::nanoseconds next_poll_{0};
+    const Windows windows_;
     const bool guarded_;
+    int turn_ = 0;  // of the windows that this rank writes
     Pieces arena_;
     std::vector<Member> members_;
     Hook hook_;

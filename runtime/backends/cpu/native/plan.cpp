@@ -14,7 +14,7 @@ namespace sscc {
 namespace {
 
 constexpr std::int64_t kMagic = 0x6e6c702d63637373;  // "sscc-pln"
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 46;  // the largest region, and the largest coefficient and total
 constexpr std::int64_t kMostRegisters = 1 << 20;
 constexpr std::int64_t kMostItems = 1 << 24;  // the longest list
@@ -22,7 +22,7 @@ constexpr std::int64_t kMostOfRun = 1 << 10;  // the most arguments, scalars, ax
 constexpr int kDepth = 64;
 constexpr std::int64_t kScalarOps = static_cast<std::int64_t>(Op::kLookup) + 1;
 
-enum Item { kItemCompute, kItemLoop, kItemBranch, kItemExecute, kItemBarrier, kItems };
+enum Item { kItemCompute, kItemLoop, kItemBranch, kItemExecute, kItemBarrier, kItemMeet, kItems };
 
 class Parser {
   public:
@@ -139,10 +139,14 @@ class Parser {
             place_ = "region " + std::to_string(plan_.regions.size());
             Region region;
             region.name = name();
-            region.kind = static_cast<RegionKind>(within(0, 2, "the kind"));
+            region.kind = static_cast<RegionKind>(within(0, 4, "the kind"));
             region.bytes = within(0, kMostBytes, "the size");
             if (!seen.insert(region.name).second) {
                 fail("a second one with the name '" + region.name + "'");
+            }
+            const auto same = [&](const Region& other) { return other.kind == region.kind; };
+            if (is_exchanged(region.kind) && std::any_of(plan_.regions.begin(), plan_.regions.end(), same)) {
+                fail("a second one of windows");
             }
             plan_.regions.push_back(std::move(region));
         }
@@ -263,6 +267,9 @@ class Parser {
                 case kItemBarrier:
                     code.push_back({.op = Op::kBarrier});
                     break;
+                case kItemMeet:
+                    meeting(code);
+                    break;
             }
         }
     }
@@ -278,6 +285,20 @@ class Parser {
             made.z = static_cast<std::uint32_t>(within(1, plan_.declared_registers - made.y, "a table's size"));
         }
         code.push_back(made);
+    }
+
+    // Only where there are windows, of a rank and of all.
+    void meeting(std::vector<Instruction>& code) {
+        std::int64_t window = -1, windows = -1;
+        for (const auto& region : plan_.regions) {
+            window = region.kind == RegionKind::kOutbox ? region.bytes : window;
+            windows = region.kind == RegionKind::kInbox ? region.bytes : windows;
+        }
+        if (window < 1 || windows < window || windows % window != 0) {
+            fail("ranks meet without windows");
+        }
+        code.push_back({.op = Op::kMeet, .x = size(plan_.meetings)});
+        plan_.meetings.push_back(within(0, window, "what ranks exchange"));
     }
 
     void loop(std::vector<Instruction>& code, int depth) {

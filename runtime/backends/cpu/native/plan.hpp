@@ -9,7 +9,10 @@
 
 namespace sscc {
 
-enum class RegionKind { kExternal, kArena, kPrivate };
+enum class RegionKind { kExternal, kArena, kPrivate, kOutbox, kInbox };
+
+// Whether a region is a rank's window, or all ranks' windows, which lie where ranks meet.
+inline bool is_exchanged(RegionKind kind) { return kind == RegionKind::kOutbox || kind == RegionKind::kInbox; }
 
 struct Region {
     std::string name;
@@ -75,6 +78,7 @@ enum class Op : std::uint32_t {
     kBranch,    // jumps where x is 0
     kExecute,   // run x
     kBarrier,
+    kMeet,  // ranks, after so many bytes of their windows as meetings[x] says
     kEnd,
 };
 
@@ -105,6 +109,7 @@ struct Plan {
     std::vector<Argument> arguments;
     std::vector<GridAxis> grid;
     std::vector<std::uint32_t> scalars;
+    std::vector<std::int64_t> meetings;
 };
 
 // Reads the file form. Throws InputError, naming the place, unless every index, count, size and nesting is in order:

@@ -46,6 +46,8 @@ void translate(const std::exception_ptr& thrown, void*) {
         raise("InputError", error.what());
     } catch (const UsageError& error) {
         raise("UsageError", error.what());
+    } catch (const RankError& error) {
+        raise("RankError", error.what());
     }
 }
 
@@ -88,13 +90,50 @@ TeamOptions team_options(int threads, std::optional<bool> pin, double spin_us) {
     return {threads, pin, std::chrono::nanoseconds(static_cast<std::int64_t>(spin_us * 1e3))};
 }
 
+// Ranks that meet in a way that Python has.
+class PythonExchange : public Exchange {
+  public:
+    explicit PythonExchange(nb::object callable) : callable_(std::move(callable)) {}
+    ~PythonExchange() override {
+        const nb::gil_scoped_acquire gil;
+        callable_.reset();
+    }
+    void meet(std::int64_t bytes, int turn, const std::function<void()>&) override {
+        const nb::gil_scoped_acquire gil;
+        callable_(bytes, turn);
+    }
+
+  private:
+    nb::object callable_;
+};
+
+std::chrono::nanoseconds seconds(double value) {
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(value * 1e9));
+}
+
+using PythonWindows = std::tuple<std::uintptr_t, int, int, nb::object>;
+
+Windows windows_of(const std::optional<PythonWindows>& given) {
+    if (!given) {
+        return {};
+    }
+    const auto& [address, rank, ranks, meeting] = *given;
+    std::shared_ptr<Exchange> exchange;
+    if (nb::isinstance<Meeting>(meeting)) {
+        exchange = nb::cast<std::shared_ptr<Meeting>>(meeting);
+    } else {
+        exchange = std::make_shared<PythonExchange>(meeting);
+    }
+    return {reinterpret_cast<std::byte*>(address), rank, ranks, exchange};
+}
+
 class PythonCore {
   public:
     PythonCore(const nb::bytes& plan, const std::vector<std::uintptr_t>& functions,
                const std::vector<PythonExternal>& given, int threads, std::optional<bool> pin, double spin_us,
-               bool guarded)
+               const std::optional<PythonWindows>& windows, bool guarded)
         : core_(parse_plan({static_cast<const std::byte*>(plan.data()), plan.size()}), kernels(functions),
-                externals(given), team_options(threads, pin, spin_us), signal_check(), guarded) {}
+                externals(given), team_options(threads, pin, spin_us), signal_check(), windows_of(windows), guarded) {}
 
     Core& core() { return core_; }
     nb::handle hook() const { return hook_; }
@@ -140,7 +179,7 @@ class PythonCore {
     nb::list totals() const {
         nb::list list;
         for (int thread = 0; thread < core_.threads(); ++thread) {
-            auto label = kBarrierLabel;
+            auto label = kMeetingLabel;
             for (const auto& total : core_.totals(thread)) {
                 if (total.count != 0) {
                     list.append(nb::make_tuple(label, thread, total.count, total.nanoseconds));
@@ -187,11 +226,32 @@ void add_core(nb::module_& m) {
              },
              nb::arg("threads"), nb::kw_only(), nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0)
         .def_prop_ro("threads", &Team::size);
+    nb::class_<Meeting>(m, "Meeting")
+        .def("__init__",
+             [](Meeting* self, std::uintptr_t address, int rank, int ranks, double timeout, double spin_us) {
+                 if (!(timeout >= 0 && timeout <= 1e6) || !(spin_us >= 0 && spin_us <= 1e9)) {
+                     throw InputError("timeout or spin_us is out of range");
+                 }
+                 new (self) Meeting(reinterpret_cast<std::byte*>(address),
+                                    {rank, ranks, seconds(timeout), seconds(spin_us * 1e-6)});
+             },
+             nb::arg("address"), nb::arg("rank"), nb::arg("ranks"), nb::kw_only(), nb::arg("timeout") = 8.0,
+             nb::arg("spin_us") = 0.0)
+        .def_static("nbytes", &Meeting::bytes, nb::arg("ranks"))
+        .def("meet",
+             [](Meeting& self) {
+                 const auto check = signal_check();
+                 const nb::gil_scoped_release released;
+                 self.meet(0, 0, check);
+             })
+        .def("fail", [](Meeting& self, int rank) { self.end(rank, Meeting::Ending::kFailed); }, nb::arg("rank"))
+        .def("stall", [](Meeting& self, int rank) { self.end(rank, Meeting::Ending::kStalled); }, nb::arg("rank"))
+        .def("leave", [](Meeting& self, int rank) { self.end(rank, Meeting::Ending::kEnded); }, nb::arg("rank"));
     nb::class_<PythonCore>(m, "Core", nb::type_slots(slots))
         .def(nb::init<const nb::bytes&, const std::vector<std::uintptr_t>&, const std::vector<PythonExternal>&, int,
-                      std::optional<bool>, double, bool>(),
+                      std::optional<bool>, double, const std::optional<PythonWindows>&, bool>(),
              nb::arg("plan"), nb::arg("functions"), nb::arg("externals"), nb::arg("threads"), nb::kw_only(),
-             nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0, nb::arg("guarded") = false)
+             nb::arg("pin") = nb::none(), nb::arg("spin_us") = 50.0, nb::arg("windows") = nb::none(), nb::arg("guarded") = false)
         .def("run", &PythonCore::run, nb::arg("entry"), nb::arg("scalars") = nb::list())
         .def("region", &PythonCore::region, nb::arg("name"), nb::arg("thread") = 0)
         .def("reset", &PythonCore::reset, nb::arg("regions") = nb::none())

@@ -13,18 +13,11 @@
 #include "errors.hpp"
 #include "floating_point.hpp"
 #include "machine.hpp"
+#include "relax.hpp"
 
 namespace sscc {
 
 namespace {
-
-void relax() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb");  // as long as a pause on x86; `yield` is a no-operation on most cores
-#endif
-}
 
 // Blocks all signals in threads that are started in its scope, so that the process's other threads handle them.
 class SignalsBlocked {

@@ -9,9 +9,10 @@
 namespace sscc {
 
 constexpr std::int32_t kBarrierLabel = -1;
+constexpr std::int32_t kMeetingLabel = -2;
 
 struct Event {
-    std::int32_t label;  // an index into the plan's labels, or kBarrierLabel for a wait at a barrier
+    std::int32_t label;  // an index into the plan's labels, kBarrierLabel for a wait at a barrier, kMeetingLabel for one for other ranks
     std::int32_t thread;
     std::int64_t start, end;  // ns of the monotonic clock
 };
@@ -28,7 +29,7 @@ inline std::int64_t monotonic_nanoseconds() {
 class Trace {
   public:
     Trace() = default;
-    Trace(std::size_t capacity, std::size_t labels) : ring_(capacity), totals_(labels + 1) {}
+    Trace(std::size_t capacity, std::size_t labels) : ring_(capacity), totals_(labels + 2) {}
 
     void add(std::int32_t label, std::int32_t thread, std::int64_t start) {
         const auto end = monotonic_nanoseconds();
@@ -36,7 +37,7 @@ class Trace {
             ring_[next_] = {label, thread, start, end};
             next_ = next_ + 1 == ring_.size() ? 0 : next_ + 1;
         }
-        auto& total = totals_[static_cast<std::size_t>(label + 1)];
+        auto& total = totals_[static_cast<std::size_t>(label + 2)];
         ++total.count;
         total.nanoseconds += end - start;
     }
@@ -53,7 +54,7 @@ class Trace {
         return list;
     }
 
-    // The sum of kBarrierLabel, then those of the labels; empty where nothing was ever traced.
+    // The sums of kMeetingLabel, of kBarrierLabel, then those of the labels; empty where nothing was ever traced.
     const std::vector<Total>& totals() const { return totals_; }
 
   private:

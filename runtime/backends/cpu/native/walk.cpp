@@ -66,6 +66,11 @@ void Core::walk(Member& member, const Entry& entry) {
                     return;
                 }
                 break;
+            case Op::kMeet:
+                if (!meet(member, plan_.meetings[i.x])) {
+                    return;
+                }
+                break;
             case Op::kEnd:
                 return;
             default:
@@ -82,6 +87,28 @@ bool Core::barrier(Member& member) {
     const bool open = team_->barrier();
     member.trace.add(kBarrierLabel, member.thread, start);
     return open;
+}
+
+// All ranks have come here, with all their threads. What they have put into their windows is in the inbox, and the next
+// thing goes into other windows, so that nobody overwrites what another rank still reads: before these are used again,
+// there is another meeting.
+bool Core::meet(Member& member, std::int64_t bytes) {
+    const auto start = tracing_ ? monotonic_nanoseconds() : 0;
+    if (!team_->barrier()) {
+        return false;
+    }
+    if (member.thread == 0) {
+        windows_.exchange->meet(bytes, turn_, [this] { poll(); });
+        turn_ = 1 - turn_;
+    }
+    if (!team_->barrier()) {
+        return false;
+    }
+    place_windows(member);
+    if (tracing_) {
+        member.trace.add(kMeetingLabel, member.thread, start);
+    }
+    return true;
 }
 
 // False where the walk has to end.

@@ -19,6 +19,7 @@ from sscc.runtime.backends.cpu.plan import (
     Compute,
     Execute,
     Item,
+    Meet,
     NativePlan,
     PlanArgument,
     PlanEntry,
@@ -95,6 +96,8 @@ class _Reader:
                 return Execute(self.word())
             case Code.BARRIER:
                 return Barrier()
+            case Code.MEET:
+                return Meet(self.word())
             case code:
                 raise InputError(f"the plan is malformed: no item has the code {code}")
 

@@ -26,7 +26,7 @@ from tests.runtime.backends.cpu.native.plans import plan, run
 
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[4] / "runtime" / "backends" / "cpu" / "native"
-CORE = ("core", "machine", "memory", "plan", "team", "walk")
+CORE = ("core", "exchange", "machine", "memory", "plan", "team", "walk")
 SAMPLER = ("sampler", "sampler_selector")
 SOURCES = [
     *(NATIVE / f"{name}.cpp" for name in (*CORE, *SAMPLER)),

@@ -1,0 +1,93 @@
+"""A schedule that is cut over ranks: the validator proves it, and the ranks compute together what one does, at every
+-O level."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch_mlir import ir
+
+from sscc.compiler.backend.emit import emit_program
+from sscc.compiler.checkpoint_tensors import to_arrays
+from sscc.compiler.interpret.module import signature_of
+from sscc.ir.context import mlir, parse_module
+from sscc.ir.schedule import Program
+from sscc.ir.sharding import Cut
+from sscc.passes.base import run_passes
+from sscc.passes.pipeline import pipeline_of
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.reference.backend import Reference
+from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
+from sscc.runtime.contract import prove
+from sscc.runtime.session import Session
+from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, weights
+from tests.passes.test_shard import imported
+
+
+@cache
+def compiled(family: str, ranks: int, opt_level: int) -> tuple[Program, Signature]:
+    with mlir():
+        module: ir.Module = parse_module(imported(family), family)
+        run_passes(module, pipeline_of(opt_level, ranks=ranks))
+        program, signature = emit_program(module), signature_of(module)
+    prove(program, signature)
+    return program, signature
+
+
+def stored(program: Program, family: str, group: Group) -> dict[str, Array]:
+    """What a rank has of a family's weights."""
+    whole, parts = weights(family), {}
+    for tensor in program.tensors:
+        if tensor.sources:
+            values = [whole[name] for name in tensor.sources]
+            value = torch.stack(values) if len(values) > 1 else values[0]
+            if tensor.cut:
+                cut = Cut.parse(tensor.cut)
+                spans = cut.spans(group.rank, group.ranks)
+                value = torch.cat([value.narrow(cut.axis, begin, end - begin) for begin, end in spans], cut.axis)
+            parts[tensor.name] = value
+    return to_arrays(parts)
+
+
+def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Session:
+    program, signature = compiled(family, ranks, opt_level)
+    parts = stored(program, family, group)
+    return Session(signature, Reference(program).open(parts, Conditions(checked=True, group=group)))
+
+
+def logits(run: Session) -> np.ndarray:
+    rows = [np.array(run.prefill(SLOT, PROMPT))]
+    rows += [np.array(run.decode({SLOT: token})[SLOT]) for token in TOKENS]
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("opt_level", [0, 1, 2])
+@pytest.mark.parametrize(("family", "ranks"), [("qwen2", 2), ("experts-softmax", 2), ("learned-sinks", 4)])
+def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> None:
+    expected = logits(session(family, 1, opt_level))
+    groups = thread_groups(ranks)
+    sessions = [session(family, ranks, opt_level, group) for group in groups]
+    by_rank = run_ranks(groups, lambda group: logits(sessions[group.rank]))
+    _check(by_rank, expected)
+    program, signature = compiled(family, ranks, opt_level)
+    parts = [stored(program, family, group) for group in groups]
+    code = make_code(program, optimise=0)
+
+    def on_native(group: Group) -> np.ndarray:
+        interpreter = NativeInterpreter(program, parts[group.rank], code=code, threads=2, group=group)
+        return logits(Session(signature, interpreter))
+
+    _check(run_ranks(thread_groups(ranks), on_native), expected)
+
+
+def _check(by_rank: list[np.ndarray], expected: np.ndarray) -> None:
+    np.testing.assert_allclose(by_rank[0], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    for rows in by_rank:
+        assert np.array_equal(rows, by_rank[0])

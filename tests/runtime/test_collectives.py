@@ -1,0 +1,149 @@
+"""What ranks do together in a schedule: what it means (the reference interpreter), what is refused, what is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.schedule import AllGather, AllReduce, Body, Entry, Launch, Param, Program, Tensor, View, Window
+from sscc.ir.sharding import peers, ranks_along
+from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
+from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.timing.work import measure
+from sscc.runtime.validator import Limits, validate
+from sscc.runtime.validator.bodies import prove_body
+from tests.runtime.broken.build import read, write
+from tests.runtime.programs import lay_out, one_stage, whole
+
+GRID = (2, 3)
+
+
+def program(step: AllReduce | AllGather, *params: Param, windows: tuple[Window, ...] = ()) -> Program:
+    """A program of GRID that does one thing together, from input x to output y."""
+    body = Body("body", params, (), (), windows, (step,))
+    tensors, end = lay_out(*((param.name, param.shape, param.dtype, role)
+                             for param, role in zip(params, ("input", "output"), strict=True)))  # fmt: skip
+    launch = Launch("body", tuple(whole(tensor) for tensor in tensors))
+    entry = Entry("main", ("x",), ("y",), (), (), (launch,))
+    return Program(tensors, (body,), (one_stage(body),), (entry,), end, grid=GRID)
+
+
+def run(candidate: Program, dtype: torch.dtype = torch.float32) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What each rank has and gets."""
+    validate(candidate)
+    shape = candidate.tensors[0].shape
+    values = [torch.randn(shape, generator=torch.Generator().manual_seed(rank)).to(dtype) for rank in range(6)]
+
+    def one(group: Group) -> torch.Tensor:
+        interpreter = ReferenceInterpreter(candidate, {}, checked=True, group=group)
+        return interpreter.run("main", {"x": values[group.rank]})[0]["y"]
+
+    return values, run_ranks(thread_groups(6), one)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_sums_are_over_the_ranks_along_the_axes_in_their_order(axes: tuple[int, ...]) -> None:
+    candidate = program(AllReduce("x", "y", axes), read("x", 4, 5, dtype="bf16"), write("y", 4, 5, dtype="bf16"))
+    values, sums = run(candidate, torch.bfloat16)
+    for rank, total in enumerate(sums):
+        expected = torch.zeros(4, 5)
+        for other in peers(GRID, axes, rank):
+            expected += values[other].float()
+        assert torch.equal(total, expected.to(torch.bfloat16))
+
+
+def test_pieces_are_joined_along_any_axis_through_windows() -> None:
+    step = AllGather("across", "y", 0, (1,))
+    across = Window("across", View("x", (5, 4), (1, 5)))
+    values, wholes = run(program(step, read("x", 4, 5), write("y", 15, 4), windows=(across,)))
+    for rank, joined in enumerate(wholes):
+        assert torch.equal(joined, torch.cat([values[other].T for other in peers(GRID, (1,), rank)]))
+
+
+def test_the_ranks_of_a_grid() -> None:
+    assert [peers(GRID, (1,), rank) for rank in (0, 4)] == [[0, 1, 2], [3, 4, 5]]
+    assert [peers(GRID, (0,), rank) for rank in (0, 4)] == [[0, 3], [1, 4]]
+    assert peers(GRID, (0, 1), 3) == list(range(6))
+    assert [ranks_along(GRID, axes) for axes in ((0,), (1,), (0, 1))] == [2, 3, 6]
+    assert [ranks_along(GRID, axes) for axes in ((), (1, 0), (2,), (0, 0), (-1,))] == [None] * 5
+
+
+def test_a_program_runs_on_as_many_ranks_as_it_is_for() -> None:
+    candidate = program(AllReduce("x", "y", (0,)), read("x", 2), write("y", 2))
+    with pytest.raises(UsageError, match="the program is one of 6 ranks, it cannot run on 1"):
+        ReferenceInterpreter(candidate, {})
+
+
+SUM, JOIN = AllReduce("x", "y", (1,)), AllGather("x", "y", 0, (1,))
+X = read("x", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("step", "params", "says"),
+    [
+        (replace(SUM, axes=()), (X, write("y", 2, 3)), r"axes \[\] of the grid \[2, 3\]"),
+        (replace(SUM, axes=(2,)), (X, write("y", 2, 3)), r"axes \[2\] of the grid"),
+        (replace(SUM, axes=(1, 0)), (X, write("y", 2, 3)), r"axes \[1, 0\] of the grid"),
+        (SUM, (X, write("y", 3, 2)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[3, 2\]"),
+        (SUM, (X, write("y", 2, 3, dtype="bf16")), r"it makes bf16"),
+        (SUM, (read("x", 2, dtype="i64"), write("y", 2, dtype="i64")), "it sums 'x', which is i64"),
+        (SUM, (X, read("y", 2, 3)), "writes parameter 'y', which is declared read"),
+        (SUM, (write("x", 2, 3), write("y", 2, 3)), "reads elements of 'x' that no step before it has written"),
+        (replace(SUM, total="x"), (X, write("y", 2, 3)), "share elements of 'x'"),
+        (replace(SUM, part="z"), (X, write("y", 2, 3)), "'z', which does not exist"),
+        (JOIN, (X, write("y", 4, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[4, 3\]"),
+        (replace(JOIN, axis=2), (X, write("y", 6, 3)), "along axis 2"),
+        (replace(JOIN, axis=-1), (X, write("y", 6, 3)), "along axis -1"),
+    ],
+)
+def test_what_ranks_cannot_do_together_is_refused(step: Any, params: tuple[Param, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        prove_body(Body("body", params, (), (), (), (step,)), Limits(), grid=GRID)
+
+
+def test_a_program_of_one_rank_has_nothing_to_do_together() -> None:
+    with pytest.raises(InputError, match=r"axes \[1\] of the grid \[\]"):
+        prove_body(Body("body", (X, write("y", 2, 3)), (), (), (), (SUM,)), Limits())
+
+
+WEIGHT = Tensor("w", (4, 3), "f32", "weight", "hbm", 0, ("w",), cut="0:12/3")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"cut": "0:12/4"}, r"a weight of shape \[4, 3\] on each of 6 ranks is cut as '0:12/4'"),
+        ({"cut": "2:12/3"}, "is cut as '2:12/3'"),
+        ({"cut": "1:9/3"}, None),
+        ({"cut": "1:15/5"}, "is cut as '1:15/5'"),
+        ({"cut": "0:x"}, "the cut '0:x' is not known"),
+        ({"role": "state", "sources": ()}, "a state of shape"),
+    ],
+)
+def test_a_weight_is_the_part_that_its_cut_says(fields: dict[str, Any], says: str | None) -> None:
+    candidate = Program((replace(WEIGHT, **fields),), (), (), (), 64, grid=GRID)
+    if says is None:
+        validate(replace(candidate, arena_bytes=0))
+        return
+    with pytest.raises(InputError, match=says):
+        validate(candidate)
+
+
+@pytest.mark.parametrize("grid", [(1,), (0,), (-2,), (2, 1), (2048,), (64, 64)])
+def test_a_grid_has_a_number_of_ranks(grid: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="its grid of ranks is"):
+        validate(Program((), (), (), (), 0, grid=grid))
+
+
+def test_what_a_sum_and_a_joining_send() -> None:
+    body = Body("body", (read("x", 6, 5), write("y", 6, 5)), (), (), (), (replace(SUM, axes=(0, 1)),))
+    work = measure(body, {}, grid=GRID)
+    assert (work.sent, work.hops, work.read, work.written) == (2 * 5 * 5 * 4, 2, {"x": 120}, {"y": 120})
+    assert work.vectors == ((5, 5),)
+    body = Body("body", (read("x", 2, 3), write("y", 6, 3)), (), (), (), (JOIN,))
+    work = measure(body, {}, grid=GRID)
+    assert (work.sent, work.hops, work.read, work.written) == (2 * 24, 1, {"x": 24}, {"y": 72})
