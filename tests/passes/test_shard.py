@@ -25,18 +25,17 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, set_facts
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut, Segment
+from sscc.ir.weight_format import Encoding, parse_format
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import PIPELINES
-from sscc.passes.shard import Shard
-from sscc.passes.split_layers import SplitLayers
+from sscc.passes.build_entries import BuildEntries
+from sscc.passes.pipeline import pipeline_of
+from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.collectives.group import ALONE, Group, ThreadGroup, run_ranks, thread_groups
+from sscc.runtime.quantization import encode
 from sscc.runtime.session import Session
 from tests import tiny_configs
 from tests.compiler.interpret.models import GEOMETRY, PROMPT, SLOT, TOKENS, shape_options, weights_of
 from tests.families import LATENT, SHAPE, random_model
-
-TO_GRAPH = PIPELINES[2][: [item.name for item in PIPELINES[2]].index("build-entries") + 1]
-SPLIT = [item.name for item in TO_GRAPH].index(SplitLayers.name) + 1
 
 
 @pytest.fixture(autouse=True)
@@ -77,11 +76,12 @@ def imported(family: str) -> str:
         return (folder / "a.mlir").read_text()
 
 
-def graph(family: str, ranks: int, policy: str = "snapstream") -> ir.Module:
+def graph(family: str, ranks: int, policy: str = "snapstream", weights: str | None = None) -> ir.Module:
     """The module of level graph, cut over so many ranks."""
     module = parse_module(imported(family), family)
     set_facts(module, get_facts(module)[0], POLICIES[policy])
-    run_passes(module, [*TO_GRAPH[:SPLIT], *([Shard(ranks)] if ranks > 1 else []), *TO_GRAPH[SPLIT:]])
+    steps = pipeline_of(2, parse_format(weights) if weights else None, ranks)
+    run_passes(module, steps[: [item.name for item in steps].index(BuildEntries.name) + 1])
     return module
 
 
@@ -89,6 +89,8 @@ def session(module: ir.Module, family: str, group: Group = ALONE) -> Session:
     whole = weights_of(model(family))
     stored = {name: stack for role in STORED for name, stack in stored_layout(module, role).items()}
     named = {name: whole[(stack.sources or (name,))[0]] for name, stack in stored.items()}
+    codes = {name: Encoding.parse(stack.encoding) for name, stack in stored.items() if stack.encoding}
+    named |= to_tensors({name: encode(named[name].numpy(), encoding) for name, encoding in codes.items()})
     return module_session(module, named, precision="f64", group=group)
 
 
@@ -133,14 +135,42 @@ def cuts(module: ir.Module) -> dict[str, str]:
     ],
 )
 def test_ranks_compute_together_what_one_computes(family: str, ranks: int, policy: str) -> None:
-    expected = logits(session(graph(family, 1, policy), family))
-    module = graph(family, ranks, policy)
+    check_ranks(family, graph(family, 1, policy), graph(family, ranks, policy), ranks)
+
+
+def check_ranks(family: str, whole: ir.Module, cut: ir.Module, ranks: int) -> None:
+    expected = logits(session(whole, family))
     groups = thread_groups(ranks)
-    sessions = [session(module, family, group) for group in groups]
+    sessions = [session(cut, family, group) for group in groups]
     by_rank = run_ranks(groups, lambda group: logits(sessions[group.rank]))
     for rows in by_rank:
         np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
         assert np.array_equal(rows, by_rank[0]), "sums are taken in the order of ranks, whoever takes them"
+
+
+@pytest.mark.parametrize(
+    ("family", "weights"),
+    [("phi3", "int4:8:zero-point"), ("experts-softmax", "int8:8"), ("gpt2", "int4:8:minimum")],
+)
+def test_codes_and_their_scales_are_cut_alike(family: str, weights: str) -> None:
+    check_ranks(family, graph(family, 1, weights=weights), graph(family, 2, weights=weights), 2)
+
+
+def test_groups_do_not_straddle_ranks() -> None:
+    joined = cuts(graph("phi3", 2, weights="int4:16"))
+    layer = {name.removeprefix("model.layers.1."): cut for name, cut in joined.items() if ".layers.1." in name}
+    assert layer == {
+        "self_attn.qkv_proj.weight.values": "0:32/2,16/2,16/2",
+        "self_attn.qkv_proj.weight.scales": "0:32/2,16/2,16/2",
+        "self_attn.o_proj.weight.values": "1:16/2",
+        "self_attn.o_proj.weight.scales": "1:2/2",
+        "mlp.gate_up_proj.weight.values": "0:48/2,48/2",
+        "mlp.gate_up_proj.weight.scales": "0:48/2,48/2",
+        "mlp.down_proj.weight": "1:48/2",  # a rank's 24 are one group and a half: it stays as it is
+    }
+    for encoding in (Encoding.parse("int4:16/values"), Encoding.parse("int8:16/scales/transposed")):
+        for whole in (Cut(0, (Segment(32, 2),)), Cut(1, (Segment(64, 2), Segment(32, 1)))):
+            assert encoding.cut_of_source(encoding.cut_of_part(whole, 2), 2) == whole
 
 
 def test_what_is_cut_how() -> None:
