@@ -85,9 +85,10 @@ class Crew:
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
-        self._lost(RankError("rank 0 has failed"), 0)
         if isinstance(error, RankError):
+            self._lost(error, 0)
             self.check()
+        self._lost(RankError("rank 0 has failed"), 0)
         raise error
 
     def close(self) -> None:
@@ -103,6 +104,9 @@ class Crew:
                 except RankError:
                     continue
         self._stop()
+        for link in self._links:
+            link.shut()
+        self._thread.join()
         for link in self._links:
             link.close()
 
