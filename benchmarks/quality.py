@@ -126,6 +126,12 @@ RUNS = {
         "--kv-pool 15 --methods full snapstream query",
         100,
     ),
+    "smollm2-query-long-more": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks list_copy --lengths 1024 --budgets 192 256 --kv-recent 16 --kv-landmark-bits 2 4 "
+        "--methods full query",
+        40,
+    ),
     "smollm2-query-2k": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_multivalue niah_multiquery niah_multikey kv_retrieval variable_tracking "

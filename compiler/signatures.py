@@ -39,8 +39,9 @@ def program_signature(
 
 
 def query_heads(module: ir.Module) -> dict[str, int]:
-    """The query heads of each group of layers, by its name: those of what attends in the module."""
-    attending = (op for op in walk(module) if op.name in kv.SPECS and "query" in kv.SPECS[op.name].inputs)
+    """The query heads of each group of layers, by its name: those of what attends in the module, on a rank."""
+    specs = {name: spec for name, spec in kv.SPECS.items() if "query" in spec.inputs and "out" in spec.results}
+    attending = (op for op in walk(module) if op.name in specs)
     return {kv.group_of(op): int(kv.operand_of(op, "query").type.shape[1]) for op in attending}
 
 

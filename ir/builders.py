@@ -19,7 +19,8 @@ SOURCES = "sscc.sources"
 ENCODING = "sscc.encoding"
 """On a stored argument: how it is made from each of them, where it is not a copy (sscc.runtime.quantization)."""
 CUT = "sscc.cut"
-"""On a stored argument: how each of them is cut over ranks (sscc.ir.sharding), where a rank has a part alone."""
+"""On a stored argument: how what is made of each of them is cut over ranks (sscc.ir.sharding), where a rank has a part
+alone."""
 
 
 @dataclass(frozen=True)

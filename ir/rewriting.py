@@ -44,6 +44,14 @@ def fill_value(op: ir.Operation) -> ir.Value | None:
     return filler if source is not None and source.name == "arith.constant" else None
 
 
+def is_zeros(value: ir.Value) -> bool:
+    """Whether every element of a tensor is a constant zero that an operation filled it with."""
+    op = producer(value)
+    filler = fill_value(op) if op is not None else None
+    constant = producer(filler) if filler is not None else None
+    return constant is not None and constant.name == "arith.constant" and constant.attributes["value"].value == 0
+
+
 def outer_values(op: ir.Operation) -> list[ir.Value]:
     """Values that `op` or an operation nested in it reads and that are defined outside of it, in order."""
     if not op.regions:  # most operations

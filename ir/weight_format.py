@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Union
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.sharding import Cut, Segment
 
 BITS = (8, 4)
 RANKS = (2, 3)
@@ -166,3 +167,27 @@ class Encoding:
         *experts, rows, columns = stored
         length = columns * 8 // self.format.bits if self.part == "values" else columns * self.format.group
         return (*experts, length, rows) if self.transposed else (*experts, rows, length)
+
+    def cut_of_part(self, source: Cut, rank: int) -> Cut:
+        """How the stored tensor is cut where its source, of this rank, is cut so. Along the summed axis no block may
+        begin within a group."""
+        axis = self._other_axis(source.axis, rank)
+        if axis != rank - 1:
+            return Cut(axis, source.segments)
+        groups = [Segment(segment.size // self.format.group, segment.parts) for segment in source.segments]
+        width = self.format.stored(self.part, self.format.group)[-1]
+        return Cut(axis, tuple(Segment(segment.size * width, segment.parts) for segment in groups))
+
+    def cut_of_source(self, stored: Cut, rank: int) -> Cut:
+        """How the source is cut where the stored tensor, of this rank, is cut so."""
+        axis = self._other_axis(stored.axis, rank)
+        if stored.axis != rank - 1:
+            return Cut(axis, stored.segments)
+        width = self.format.stored(self.part, self.format.group)[-1]
+        sizes = [(segment.size // width * self.format.group, segment.parts) for segment in stored.segments]
+        return Cut(axis, tuple(Segment(size, parts) for size, parts in sizes))
+
+    def _other_axis(self, axis: int, rank: int) -> int:
+        """The axis of the source that one of the stored tensor is, and the other way round."""
+        swapped = {rank - 1: rank - 2, rank - 2: rank - 1} if self.transposed else {}
+        return swapped.get(axis, axis)

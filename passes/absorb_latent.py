@@ -85,17 +85,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
 from torch_mlir.dialects import tensor
 
 from sscc.ir.builders import extract_slice, i64_attr, reshape, tensor_type
+from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts
-from sscc.ir.rewriting import fill_value, functions, producer
+from sscc.ir.rewriting import functions, is_zeros, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import is_view, permutation_of, reshaped_strides
 from sscc.passes.base import Pass, count
@@ -111,24 +112,19 @@ class AbsorbLatent(Pass):
 
     def run(self, module: ir.Module) -> None:
         _, geometry = get_facts(module)
+        ranks = prod(grid_of(module))
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
         attending = {f: attention_of(f) for f in functions(module) if LAYER in f.attributes}
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
             if attention.name == "kv.self_attention" and layer not in sources:
-                latent = _latent_of(attention) if _is_plain(attention, geometry) else None
+                latent = _latent_of(attention, ranks) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
-        cut = any(op.operation.name == "shard.grid" for op in module.body.operations)
         for entries in layers.values():
             if len({latent.sizes if latent else None for _, _, latent in entries}) > 1:
                 continue
             for entry, attention, latent in entries:
-                if latent is not None and cut:
-                    raise UnsupportedError(
-                        f"{attention.location}: its heads make K and V of one latent row, and vote for the rows that "
-                        "are kept: such heads cannot be cut over ranks yet"
-                    )
                 if latent is not None:
                     (_absorb if entry == "decode" else _note)(attention, latent)
                     count("attentions over latent rows")
@@ -199,7 +195,7 @@ class _Projected:
             return None
         rows, matrix, out = product.operands
         weight = _layout(matrix)
-        if weight is None or not isinstance(weight.root.owner, ir.Block) or not _is_zero(out):
+        if weight is None or not isinstance(weight.root.owner, ir.Block) or not is_zeros(out):
             return None
         depth, columns = matrix.type.shape
         whole = weight.offset == 0 and list(weight.root.type.shape) == [columns, depth] and weight.strides == (1, depth)
@@ -229,13 +225,6 @@ class _Projected:
         if self.width == self.step:
             return parts
         return extract_slice(parts, [0, self.first - self.base, 0], [self.heads, self.width, depth])
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = producer(value)
-    filled = None if op is None else fill_value(op)
-    constant = None if filled is None else producer(filled)
-    return constant is not None and ir.FloatAttr(constant.attributes["value"]).value == 0.0
 
 
 def _shared(value: ir.Value) -> ir.Value | None:
@@ -310,9 +299,14 @@ def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
     return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
 
 
-def _latent_of(attention: ir.Operation) -> _Latent | None:
+def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
+    """What K and V are made of, if the heads of all ranks have K and V of their own, and a row of it is smaller."""
     query, key, value = attention.operands
-    if key.type.shape[1] != query.type.shape[1]:
+    cut = kv.head_parts_of(attention)
+    heads, kv_heads = query.type.shape[1], key.type.shape[1]
+    if cut is not None:
+        heads, kv_heads = heads * ranks, kv_heads * cut
+    if heads != kv_heads:
         return None
     whole = producer(key)
     pieces = [key]
@@ -326,8 +320,7 @@ def _latent_of(attention: ir.Operation) -> _Latent | None:
     parts = [(int(p.type.shape[3]), item is not None) for p, item in zip(pieces, projected, strict=True)]
     common = tuple(item for item in shared if item is not None)
     latent = _Latent(products[0], common, tuple(parts), values)
-    heads, depth = key.type.shape[1], key.type.shape[3] + value.type.shape[3]
-    return latent if latent.width < heads * depth else None
+    return latent if latent.width < heads * (key.type.shape[3] + value.type.shape[3]) else None
 
 
 # ----------------------------------------------------------------------------------------------------- what is made
@@ -343,6 +336,7 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
         values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
         type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
         new = kv.SelfAttention(new_query, row, values, None, *_settings(attention), type_)
+        _note_parts(attention, new)
         out = product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
     attention.results[0].replace_all_uses_with(out)
     _erase(attention)
@@ -354,8 +348,15 @@ def _note(attention: ir.Operation, latent: _Latent) -> None:
         operands = attention.operands[0], _row(attention, latent), latent.key.matrix(), latent.value.matrix()
         first = i64_attr(latent.first)
         new = kv.LatentAttention(*operands, *_settings(attention), first, attention.results[0].type)
+        _note_parts(attention, new)
     attention.results[0].replace_all_uses_with(new.out)
     _erase(attention)
+
+
+def _note_parts(attention: ir.Operation, new: Any) -> None:
+    """Where heads are cut over ranks, all ranks have the row that all heads have in common."""
+    if kv.head_parts_of(attention) is not None:
+        kv.note_head_parts(new.operation, 1)
 
 
 def _erase(op: ir.Operation) -> None:

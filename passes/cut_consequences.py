@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.collectives import shape_of_grid
 from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
-from sscc.passes.meeting_axes import NotCuttable, Space, dims_of, looks_up, space_of
+from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
 from sscc.passes.split_layers import ATTENTIONS
-from sscc.passes.tiling import is_contraction
+from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
 VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.concat"})
 
@@ -99,7 +101,10 @@ class _Consequences:
         self._settle()
         for op in self.touched:
             self._check_sum(op)
-        return {value: cut for value, cut in self.cuts.items() if not cut.whole}
+        cuts = {value: cut for value, cut in self.cuts.items() if not cut.whole}
+        if shape_of_grid(self.ranks, parts_in(cuts)) is None:
+            raise NotCuttable
+        return cuts
 
     def _settle(self) -> None:
         while self.pending:
@@ -150,7 +155,9 @@ class _Consequences:
         elif op.name == "tensor.concat":
             self._through_concat(op)
         elif op.name == "func.return":
-            if "sscc.layer" in op.parent.operation.attributes and any(value in self.cuts for value in op.operands):
+            cut = [self.cuts[value] for value in op.operands if value in self.cuts]
+            several = any(len(item.segments) > 1 for item in cut)
+            if cut and (several or "sscc.layer" in op.parent.operation.attributes):
                 raise NotCuttable
         else:
             self._through_space(op)
@@ -176,29 +183,28 @@ class _Consequences:
                         self.require(value, axis, segments)
 
     def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]]) -> None:
-        """Query heads and the KV heads that they read are on the same ranks. A KV head is on one rank alone: which rows
-        it keeps is a vote of all query heads that read it."""
+        """Query heads are where the KV head is that they read: on one rank, or where there are fewer KV heads than
+        ranks on several neighbours, each of which has its part of the query heads, and the KV head's rows."""
         heads, kv_heads = space.size("H"), space.size("Hkv")
         if not known.keys() & {"H", "Hkv"}:
             return
-        if kv_heads % self.ranks:
+        parts = min(kv_heads, self.ranks)
+        if heads % self.ranks or kv_heads % parts or self.ranks % parts:
             raise NotCuttable
-        for letter, size in (("H", heads), ("Hkv", kv_heads)):
-            known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, self.ranks),))
+        for letter, size, number in (("H", heads, self.ranks), ("Hkv", kv_heads, parts)):
+            known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, number),))
             if len(known[letter]) > 1:
                 raise NotCuttable  # joined of several: heads would not lie beside those that they belong to
 
     def _check_sum(self, op: ir.Operation) -> None:
-        """Raises NotCuttable where a cut axis is reduced in another way than by a sum, or a part of it twice."""
+        """Raises NotCuttable where a cut axis is reduced in another way than by a sum, or some of it more often than
+        the rest."""
         if op.name in VIEWS or op.name == "func.return":
             return
         space = space_of(op)
-        for value, letters in space.values:
-            cut = self.cuts.get(value)
-            if cut is None or cut.whole or letters[cut.axis] not in space.reduced:
-                continue
-            if not space.sums or any(segment.parts != self.ranks for segment in cut.segments):
-                raise NotCuttable
+        numbers = parts_of_sum(space, self.cuts)
+        if len(numbers) > 1 or (numbers - {1} and not space.sums):
+            raise NotCuttable
 
     # Views.
 
@@ -206,13 +212,13 @@ class _Consequences:
         short, long = op.operands[0], op.results[0]
         if op.name == "tensor.collapse_shape":
             short, long = long, short
-        groups = [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
+        groups = axis_groups(op)
         shape = long.type.shape
         if long in self.cuts:
             cut = self.cuts[long]
             axis = next(number for number, group in enumerate(groups) if cut.axis in group)
-            before = _product(shape[a] for a in groups[axis] if a < cut.axis)
-            behind = _product(shape[a] for a in groups[axis] if a > cut.axis)
+            before = math.prod(shape[a] for a in groups[axis] if a < cut.axis)
+            behind = math.prod(shape[a] for a in groups[axis] if a > cut.axis)
             self.require(short, axis, [Segment(s.size * behind, s.parts) for s in cut.segments] * before)
         if short in self.cuts:
             cut = self.cuts[short]
@@ -223,8 +229,8 @@ class _Consequences:
         """Cuts the longer shape where one of the axes that `cut`'s axis becomes can be; says whether it can."""
         shape = long.type.shape
         for axis in group:
-            before = _product(shape[a] for a in group if a < axis)
-            behind = _product(shape[a] for a in group if a > axis)
+            before = math.prod(shape[a] for a in group if a < axis)
+            behind = math.prod(shape[a] for a in group if a > axis)
             if shape[axis] == 1:
                 continue
             copy = one_of_equal(cut.segments, before)
@@ -288,6 +294,18 @@ class _Consequences:
             offset += size
 
 
+def parts_in(cuts: Mapping[ir.Value, Cut]) -> set[int]:
+    """The numbers of parts that there are."""
+    return {segment.parts for cut in cuts.values() for segment in cut.segments}
+
+
+def parts_of_sum(space: Space, cuts: Mapping[ir.Value, Cut]) -> set[int]:
+    """In how many parts what an operation sums over is cut; nothing where all of it is whole."""
+    known = [(cuts[value], letters) for value, letters in space.values if value in cuts]
+    summed = [cut for cut, letters in known if letters[cut.axis] in space.reduced]
+    return {segment.parts for cut in summed for segment in cut.segments}
+
+
 def _outermost(op: ir.Operation) -> ir.Operation:
     """The operation of a function's own block that `op` is, or is a part of."""
     while op.parent.operation.name != "func.func":
@@ -298,13 +316,6 @@ def _outermost(op: ir.Operation) -> ir.Operation:
 def _in_any_size(op: ir.Operation) -> bool:
     """Whether an operation makes a tensor anew that `_resized` can make in another size."""
     return op.name == "tensor.empty" or fill_value(op) is not None
-
-
-def _product(sizes: Iterable[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def box_of(op: ir.Operation) -> dict[int, tuple[int, int, int, int]] | None:

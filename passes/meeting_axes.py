@@ -11,7 +11,7 @@ from torch_mlir.dialects import linalg
 
 from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
-from sscc.ir.rewriting import fill_value, producer
+from sscc.ir.rewriting import is_zeros, producer
 from sscc.passes.tiling import is_contraction
 
 
@@ -100,10 +100,6 @@ def _letters(affine: ir.AffineMap) -> tuple[str, ...]:
     )
 
 
-def dims_of(attribute: ir.Attribute) -> list[int]:
-    return [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(attribute).value.results]
-
-
 def _composite(expression: Any) -> Iterator[int]:
     """The dimensions in an expression that is neither a dimension nor a constant."""
     if isinstance(expression, ir.AffineBinaryExpr):
@@ -124,13 +120,4 @@ def is_sum(op: ir.Operation) -> bool:
     *_, last = block.operations
     total = producer(last.operands[0])
     adds = total is not None and total.name == "arith.addf" and block.arguments[-1] in list(total.operands)
-    return adds and _is_zero(op.operands[-1])
-
-
-def _is_zero(value: ir.Value) -> bool:
-    op = producer(value)
-    filler = fill_value(op) if op is not None else None
-    source = producer(filler) if filler is not None else None
-    if source is None or source.name != "arith.constant":
-        return False
-    return float(ir.FloatAttr(source.attributes["value"]).value) == 0
+    return adds and is_zeros(op.operands[-1])

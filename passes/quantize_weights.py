@@ -71,7 +71,8 @@ After, with `bits=4`::
       %w = tensor.collapse_shape %d .. : tensor<9x2x16x2xf32> into tensor<9x64xf32>
 
 When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is neither
-a matrix nor a matrix per expert, or along whose summed axis the groups do not fit, stays as it is. So does a router,
+a matrix nor a matrix per expert, or along whose summed axis the groups do not fit (of a weight that is cut there over
+ranks, those of a rank), stays as it is. So does a router,
 whose products are chosen from (a `topk` reads them with no other product between): it is small, and a choice turns a
 small error into another expert. What `keep` finds in codes it keeps, of routers too. What reads a weight
 in another function does not matter here: a head that is tied to the embedding gets a quantised copy. A module with
@@ -94,10 +95,11 @@ from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
 from sscc.ir.errors import UsageError
 from sscc.ir.levels import get_stored_formats, walk
 from sscc.ir.rewriting import functions
+from sscc.ir.sharding import Cut
 from sscc.ir.views import permutation_of
 from sscc.ir.weight_format import FLOAT8_DTYPE, KEEP, RANKS, Encoding, WeightFormat, Weights
 from sscc.passes.base import Pass, count
-from sscc.passes.tiling import is_contraction
+from sscc.passes.tiling import dims_of, is_contraction
 
 ELEMENTS = {
     "i8": lambda: ir.IntegerType.get_signless(8),
@@ -136,8 +138,6 @@ class QuantizeWeights(Pass):
 
     def run(self, module: ir.Module) -> None:
         weights = self.weights
-        if any(argument.cut for function in functions(module) for argument in arguments_of(function)):
-            raise UsageError(f"{self.name} cannot encode weights that are cut over ranks yet")
         if any(op.name == "func.call" for op in walk(module)):
             raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
         stored = get_stored_formats(module)
@@ -165,7 +165,7 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
             continue
         else:
             weight_format = weights
-        if value.type.shape[axis] % weight_format.group:
+        if any(size % weight_format.group for size in _summed_sizes(argument, axis)):
             count("weights that groups do not fit")
             continue
         count("weights quantised")
@@ -194,7 +194,16 @@ def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator
     for part in weight_format.parts:
         encoding = Encoding(weight_format, part, transposed=axis != weight.type.rank - 1)
         type_ = tensor_type(weight_format.stored(part, *outer, columns), ELEMENTS[encoding.dtype]())
-        yield Argument(weight.role, f"{weight.name}.{part}", type_, weight.made_of, str(encoding))
+        cut = str(encoding.cut_of_part(Cut.parse(weight.cut), weight.type.rank)) if weight.cut else ""
+        yield Argument(weight.role, f"{weight.name}.{part}", type_, weight.made_of, str(encoding), cut)
+
+
+def _summed_sizes(weight: Argument, axis: int) -> list[int]:
+    """The sizes of the blocks of its summed axis that a rank has side by side."""
+    cut = Cut.parse(weight.cut) if weight.cut else None
+    if cut is None or cut.axis != axis:
+        return [weight.type.shape[axis]]
+    return [segment.local for segment in cut.segments]
 
 
 def _summed_last(shape: Sequence[int], axis: int) -> list[int]:
@@ -243,7 +252,7 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
     if operand != 1 or not is_contraction(op):
         return None
     summed = list(linalg.infer_contraction_dimensions(op).k)
-    read = [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(linalg.get_indexing_maps(op)[1]).value.results]
+    read = dims_of(linalg.get_indexing_maps(op)[1])
     axes = [axis for axis, dim in enumerate(read) if dim in summed]
     return axes[0] if len(axes) == 1 else None
 

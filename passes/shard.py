@@ -46,9 +46,13 @@ After, with `ranks=2`::
       %d = arith.addf %hidden, %sum : tensor<1x4xf32>
       return %d : tensor<1x4xf32>
 
-When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do the
-heads of attention where KV heads are fewer than ranks. A model of which nothing can be cut is refused, and so are heads
-that are cut and cache one latent row (absorb-latent).
+KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
+it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
+cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
+
+When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do
+heads of attention where neither of the numbers of KV heads and of ranks divides the other. A model of which nothing can
+be cut is refused.
 
 Preserves: every operation, its order and location; what a rank computes of a cut value is that part of it.
 """
@@ -60,18 +64,18 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import shard
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.collectives import Peers, make_grid, shape_of_grid
+from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer
 from sscc.ir.sharding import Cut, within
 from sscc.passes.base import Pass, count
-from sscc.passes.cut_consequences import VIEWS, box_of, decide_cuts
+from sscc.passes.cut_consequences import VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
 from sscc.passes.meeting_axes import Space, is_sum, space_of
-
-GRID = "ranks"
+from sscc.passes.split_layers import ATTENTIONS
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,27 @@ class Shard(Pass):
         cuts = decide_cuts(module, self.ranks)
         if not cuts:
             raise UnsupportedError(f"nothing of this model can be cut over {self.ranks} ranks")
-        with ir.InsertionPoint.at_block_begin(module.body), ir.Location.unknown():
-            shard.GridOp(GRID, [self.ranks])
+        shape = shape_of_grid(self.ranks, parts_in(cuts))
+        assert shape is not None  # as all cuts are decided together
+        make_grid(module, shape)
         apart = _cut_apart(module, cuts)
+        _note_parts(module, cuts)
         for function in functions(module):
-            _Rewriter(function, cuts, apart).rewrite()
+            _Rewriter(module, function, cuts, apart).rewrite()
+
+
+def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
+    """Attentions whose heads are cut say over how many ranks their KV heads are, or those of the layer whose K and V
+    they share."""
+    attentions = [op for op in walk(module) if op.name in ATTENTIONS and op.results[0] in cuts]
+    keys = {
+        op.attributes["layer"].value: cuts.get(kv.operand_of(op, "key"))
+        for op in attentions
+        if "shares" not in op.attributes
+    }
+    for op in attentions:
+        cut = keys[op.attributes["shares" if "shares" in op.attributes else "layer"].value]
+        kv.note_head_parts(op, 1 if cut is None else cut.segments[0].parts)
 
 
 def _cut_apart(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> set[str]:
@@ -110,8 +130,8 @@ def _cut_apart(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> set[str]:
 class _Rewriter:
     """Gives the values of a function their sizes on a rank, and puts collectives where parts of sums are."""
 
-    def __init__(self, function: Any, cuts: Mapping[ir.Value, Cut], apart: Set[str]) -> None:
-        self.function, self.apart = function, apart
+    def __init__(self, module: ir.Module, function: Any, cuts: Mapping[ir.Value, Cut], apart: Set[str]) -> None:
+        self.module, self.function, self.apart = module, function, apart
         results = [result for op in function.entry_block.operations for result in op.operation.results]
         self.values = [*function.arguments, *results]
         self.cuts = {value: cuts[value] for value in self.values if value in cuts}
@@ -123,8 +143,8 @@ class _Rewriter:
         spaces = {index: space_of(op) for index, op in enumerate(self.ops) if self._meets(op)}
         for index, space in spaces.items():
             self._resize_made_anew(self.ops[index], space)
-        partial: set[ir.Value] = set()
-        summed: list[ir.Value] = []
+        partial: dict[ir.Value, int] = {}  # and of how many parts
+        summed: dict[ir.Value, int] = {}
         for index, op in enumerate(self.ops):
             if op.name == "tensor.extract_slice":
                 self._resize_slice(op)
@@ -132,16 +152,17 @@ class _Rewriter:
                 shape = self.cuts[op.results[0]].local_shape(op.results[0].type.shape)
                 op.attributes["static_output_shape"] = ir.DenseI64ArrayAttr.get(shape)
             for value in op.operands:
-                if value in partial and not all(_keeps_parts(use.owner.operation, partial) for use in value.uses):
-                    summed.append(value)
-                    partial.discard(value)
-            own = spaces.get(index)
-            if any(value in partial for value in op.operands) or (own is not None and self._sums_parts(own)):
-                partial.update(op.results)
+                if value in partial and not all(self._keeps_parts(use.owner.operation, partial) for use in value.uses):
+                    summed[value] = partial.pop(value)
+            own = parts_of_sum(spaces[index], self.cuts) if index in spaces else set()
+            own |= {partial[value] for value in op.operands if value in partial}
+            if own:
+                (parts,) = own
+                partial |= dict.fromkeys(op.results, parts)
         for value, cut in self.cuts.items():
             value.set_type(ir.RankedTensorType.get(cut.local_shape(value.type.shape), value.type.element_type))
-        for value in dict.fromkeys(summed):
-            self._reduce(value)
+        for value, parts in summed.items():
+            self._reduce(value, parts)
         self._gather_results()
         self._describe()
 
@@ -150,9 +171,11 @@ class _Rewriter:
         captured = op.name == "linalg.generic" and any(v in self.cuts for inner in walk(op) for v in inner.operands)
         return (touched or captured) and op.name not in VIEWS and op.name != "func.return"
 
-    def _sums_parts(self, space: Space) -> bool:
-        cut = [letters[self.cuts[value].axis] for value, letters in space.values if value in self.cuts]
-        return any(letter in space.reduced for letter in cut)
+    def _keeps_parts(self, op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
+        """Whether an operation of parts of sums gives parts of a sum, as many, of numbers that are whole else."""
+        numbers = {partial[value] for value in op.operands if value in partial}
+        whole = not any(value in self.cuts for value in (*op.operands, *op.results))
+        return whole and len(numbers) == 1 and _is_linear(op, partial)
 
     def _resize_made_anew(self, op: ir.Operation, space: Space) -> None:
         """Tensors that are made anew (empty, filled) are made in the size of what they meet."""
@@ -186,11 +209,12 @@ class _Rewriter:
         if result not in self.cuts:  # a segment that every rank has whole
             assert sizes[cut.axis] == result.type.shape[axis]
 
-    def _reduce(self, value: ir.Value) -> None:
+    def _reduce(self, value: ir.Value, parts: int) -> None:
         source = producer(value)
         assert source is not None  # what a function takes is no part of a sum
+        peers = Peers.with_each_part(self.module, parts)
         with ir.InsertionPoint.after(source), source.location:
-            total = shard.all_reduce(value.type, GRID, value, grid_axes=_axes())
+            total = peers.summed(value)
         value.replace_all_uses_except(total, total.owner.operation)
         count("sums over ranks")
 
@@ -201,9 +225,9 @@ class _Rewriter:
             if cut is None:
                 continue
             with ir.InsertionPoint(terminator), value.owner.location:
-                shape = [*value.type.shape[: cut.axis], cut.size, *value.type.shape[cut.axis + 1 :]]
-                type_ = ir.RankedTensorType.get(shape, value.type.element_type)
-                terminator.operands[index] = shard.all_gather(type_, GRID, value, cut.axis, grid_axes=_axes())
+                (segment,) = cut.segments
+                peers = Peers.with_each_part(self.module, segment.parts)
+                terminator.operands[index] = peers.gathered(value, cut.axis)
             count("gatherings")
 
     def _describe(self) -> None:
@@ -220,8 +244,8 @@ class _Rewriter:
         self.function.attributes["function_type"] = ir.TypeAttr.get(type_)
 
 
-def _keeps_parts(op: ir.Operation, partial: set[ir.Value]) -> bool:
-    """Whether an operation of parts of sums gives parts of a sum: views, sums of parts, products with whole numbers."""
+def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
+    """Whether an operation of parts of sums is a view, a sum of parts, or a product with whole numbers."""
     if op.name in VIEWS - {"tensor.concat"} or op.name == "linalg.transpose":
         return True
     if op.name != "linalg.generic":
@@ -256,8 +280,3 @@ def _resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
     result: ir.Value = copy.results[0]
     result.set_type(ir.RankedTensorType.get(list(shape), result.type.element_type))
     return result
-
-
-def _axes() -> ir.Attribute:
-    """The grid's one axis."""
-    return ir.Attribute.parse("array<i16: 0>")

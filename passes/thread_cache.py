@@ -123,6 +123,7 @@ from sscc.ir.cache_plan import (
     landmark_states,
 )
 from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
@@ -310,6 +311,9 @@ class _Threader:
         names = K_AND_V if len(rows) == 2 else LATENT
         self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
         self.scale = self.attention.attributes["scale"]
+        parts = kv.head_parts_of(keeper)
+        peers = None if parts is None else Peers.with_same_part(module, parts)
+        self.peers = peers if peers is not None and peers.count > 1 else None
 
     def rewrite(self) -> None:
         if self.geometry.by_query:
@@ -541,23 +545,38 @@ class _Threader:
             stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, plus_one(position), active, flags).valid
-        scores_type = tensor_type([batch, self.heads, stores[0].type.shape[2]], ir.F32Type.get())
         codes, scales = [*stored[count:], None][:2]
-        scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        asking, sinks = self._of_all_heads(query, attended.sinks)
+        scores = self._landmark_scores(asking, codes, scales, position, active)
         if residents:
             none = [None] * (2 - count)
             operands = (
-                query, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
-                *(attended.sinks or [None]),
+                asking, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
+                *(sinks or [None]),
             )  # fmt: skip
             types = [value.type for value in residents]
             residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
             _, index, *chosen = residents
         else:
             chosen = stored[:count]
-            index = self._choose(query, now[0], scores, position, active, attended.sinks)
+            index = self._choose(asking, now[0], scores, position, active, sinks)
         out = self._attended(attended, valid, (now, None), (chosen, index))
         return out, [] if self.shares else [*now, *stored, *residents]
+
+    def _of_all_heads(self, query: ir.Value, sinks: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        """Queries, and logits of learned sinks, of all heads that read a KV head, wherever they are: each rank that has
+        the KV head chooses its rows by them."""
+        if self.peers is None:
+            return query, list(sinks)
+        return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
+
+    def _landmark_scores(
+        self, query: ir.Value, codes: ir.Value, scales: ir.Value | None, position: ir.Value, active: ir.Value
+    ) -> ir.Value:
+        slots, heads, *_ = query.type.shape
+        scores_type = tensor_type([slots, heads, codes.type.shape[2]], ir.F32Type.get())
+        scores: ir.Value = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        return scores
 
     def _choose(
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
@@ -727,11 +746,11 @@ class _Threader:
         one = index_constant(1)
         row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
         query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.streams[0].width])
+        query, sinks = self._of_all_heads(query, sinks)
         last = arith.SubIOp(length, one).result
         position = positions_tensor([1], last, last)
         active = not_negative(position)  # as it always is: a step takes flags
-        scores_type = tensor_type([1, self.heads, codes.type.shape[2]], ir.F32Type.get())
-        scores = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        scores = self._landmark_scores(query, codes, scales, position, active)
         return self._choose(query, ring, scores, position, active, sinks)
 
     def _first_residents(
@@ -747,6 +766,8 @@ class _Threader:
     def _scores(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
         scores = kv.ObservationScores(*observed, keys, length, self.scale, scores_type).scores
+        if self.peers is not None:  # each has the mean over its query heads; no choice depends on how many are summed
+            scores = self.peers.summed(scores)
         pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
         return pooled
 

@@ -130,19 +130,20 @@ def _position(expression: Any) -> int:
     return int(expression.position)
 
 
-def _groups(op: ir.Operation) -> list[list[int]]:
+def axis_groups(op: ir.Operation) -> list[list[int]]:
+    """Of a reshape, for each axis of the shorter shape the axes of the longer one that make it up."""
     return [[int(axis.value) for axis in group] for group in op.attributes["reassociation"]]
 
 
 def _outermost(op: ir.Operation, longer: ir.Value, axis: int) -> int:
     """Of the axes of `longer` that make up `axis` of the shorter shape, the one that a tile of it cuts."""
-    group = _groups(op)[axis]
+    group = axis_groups(op)[axis]
     shape = longer.type.shape
     return next((a for a in group if shape[a] != 1), group[0])
 
 
 def _collapsed_axis(op: ir.Operation, longer: ir.Value, axis: int) -> int:
-    index = next(i for i, group in enumerate(_groups(op)) if axis in group)
+    index = next(i for i, group in enumerate(axis_groups(op)) if axis in group)
     if _outermost(op, longer, index) != axis:
         raise NotTileable("the cut axis is an inner one of a collapsed axis")
     return index
@@ -172,6 +173,11 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     for name, value in kv.operands_of(op).items():
         cut = [number for number, letter in enumerate(spec.operands[name].dims) if letter in letters]
         tiling.require(value, cut[0] if cut else WHOLE)
+
+
+def dims_of(attribute: ir.Attribute) -> list[int]:
+    """The dimensions that an indexing map of dimensions alone reads, in the order of the operand's axes."""
+    return [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(attribute).value.results]
 
 
 def is_contraction(op: ir.Operation) -> bool:

@@ -46,6 +46,7 @@ def list_program(program: Program) -> str:
     text: str = environment.get_template("schedule.txt.j2").render(
         version=program.version,
         arena=format_bytes(program.arena_bytes),
+        grid="x".join(map(str, program.grid)),
         memory=[_tensor(tensor) for tensor in sorted(program.tensors, key=lambda t: (t.address, t.name))],
         bodies=[_body(body) for body in program.bodies],
         kernels=[_kernel(kernel) for kernel in program.kernels],
@@ -56,7 +57,8 @@ def list_program(program: Program) -> str:
 
 def _tensor(tensor: Tensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    return f"{tensor.tier} 0x{tensor.address:010x} {tensor.role:9} {tensor.dtype:4} {shape:20} {tensor.name}"
+    cut = f" (of a rank: {tensor.cut})" if tensor.cut else ""
+    return f"{tensor.tier} 0x{tensor.address:010x} {tensor.role:9} {tensor.dtype:4} {shape:20} {tensor.name}{cut}"
 
 
 def _shaped(item: Param | Local | Buffer) -> str:

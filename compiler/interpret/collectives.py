@@ -6,19 +6,20 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, single
+from sscc.ir.collectives import grid_axes
 from sscc.runtime.backends.reference.collectives import summed
-from sscc.runtime.collectives.group import Group
+from sscc.runtime.collectives.group import Ranks
 
 
-def handlers(group: Group) -> dict[str, Handler]:
-    """How collectives are evaluated on a rank of a group."""
+def handlers(ranks: Ranks) -> dict[str, Handler]:
+    """How collectives are evaluated on a rank of a grid."""
 
     def all_reduce(op: ir.Operation, b: Builder) -> Compute:
-        types = b.types
-        return lambda part: summed(group.exchange(part), types.sums(part.dtype))
+        types, axes = b.types, grid_axes(op)
+        return lambda part: summed(ranks.exchange(part, axes), types.sums(part.dtype))
 
     def all_gather(op: ir.Operation, b: Builder) -> Compute:
-        axis = op.attributes["gather_axis"].value
-        return lambda part: torch.cat(list(group.exchange(part)), axis)
+        axis, axes = op.attributes["gather_axis"].value, grid_axes(op)
+        return lambda part: torch.cat(ranks.exchange(part, axes), axis)
 
     return {"shard.all_reduce": single(all_reduce), "shard.all_gather": single(all_gather)}

@@ -14,6 +14,7 @@ from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
+from sscc.ir.collectives import grid_of
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
 from sscc.ir.rewriting import functions
@@ -21,7 +22,7 @@ from sscc.ir.sharding import Cut
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
 from sscc.runtime.backends.reference.arrays import ArrayInterpreter
-from sscc.runtime.collectives.group import ALONE, Group
+from sscc.runtime.collectives.group import ALONE, Group, Ranks
 from sscc.runtime.session import Session
 
 ENTRIES = ("prefill", "decode")
@@ -45,7 +46,7 @@ class Functions:
     """
 
     def __init__(self, module: ir.Module, types: Types, group: Group = ALONE) -> None:
-        self._operations = {**OPERATIONS, **collectives.handlers(group)}
+        self._operations = {**OPERATIONS, **collectives.handlers(Ranks(group, grid_of(module)))}
         self._sources = {function.name.value: function for function in functions(module)}
         self._built: dict[str, RunnableFunction] = {}
         self._types = types
@@ -193,14 +194,17 @@ def _is_entry(function: Any) -> bool:
 
 
 def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
-    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of."""
+    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of: of what
+    is cut over ranks the whole, as `ModuleInterpreter` wants it."""
     layout = {}
     for function in functions(module):
         if not _is_entry(function):
             continue
         for argument in arguments_of(function):
             if argument.role == role:
-                spec = TensorSpec(shape_of(argument.type), str(argument.type.element_type))
+                shape = shape_of(argument.type)
+                shape = tuple(Cut.parse(argument.cut).whole_shape(shape)) if argument.cut else shape
+                spec = TensorSpec(shape, str(argument.type.element_type))
                 layout[argument.name] = Stack(spec, argument.made_of, argument.encoding)
     return layout
 

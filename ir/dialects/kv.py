@@ -43,6 +43,9 @@ GROUPS = "kv.groups"
 """On a module: the geometries of groups of layers that the module's own does not govern, by name."""
 GROUP = "kv.group"
 """On an operation: the name of its layers' group."""
+HEAD_PARTS = "kv.head_parts"
+"""On an attention as captured, whose query heads are cut over all ranks: in how many parts its KV heads are. Where
+these are fewer than ranks, neighbours have the same KV heads, and the same rows."""
 
 
 class Kv(ext.Dialect, name="kv"):
@@ -119,6 +122,16 @@ def in_group(op: Any, name: str) -> None:
     """Notes which group of layers an operation belongs to."""
     if name:
         op.operation.attributes[GROUP] = ir.StringAttr.get(name)
+
+
+def note_head_parts(attention: ir.Operation, parts: int) -> None:
+    """Notes in how many parts the KV heads of an attention are whose query heads are cut over all ranks."""
+    attention.attributes[HEAD_PARTS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), parts)
+
+
+def head_parts_of(attention: ir.Operation) -> int | None:
+    """What `note_head_parts` noted; None where every rank has all heads."""
+    return int(attention.attributes[HEAD_PARTS].value) if HEAD_PARTS in attention.attributes else None
 
 
 def optional_of(op: ir.Operation, name: str) -> Any:

@@ -9,14 +9,15 @@ A golden holds prompt and new tokens, and tensors in the order in which executio
     prefill_logits             [V]
     logits.{s}                 [V]           after feeding new_tokens[s] at position len(prompt) + s
 
-All are numpy arrays in the dtypes that eager PyTorch had.
+All are numpy arrays in the dtypes that eager PyTorch had. Of a program of several ranks there are the logits alone:
+each rank keeps rows of its own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sscc.ir.errors import InputError, quoted
@@ -33,6 +34,12 @@ class Golden:
     prompt: tuple[int, ...]
     new_tokens: tuple[int, ...]
     tensors: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def of_logits(self) -> Golden:
+        """The same with the logits alone."""
+        logits = {name: value for name, value in self.tensors.items() if name.partition(".")[0].endswith("logits")}
+        return replace(self, tensors=logits)
 
     def save(self, writer: ArtifactWriter) -> None:
         """Writes golden/golden.json and golden/golden.safetensors of an artifact."""

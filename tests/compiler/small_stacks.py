@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
-from tests.families import adapted
+from tests.families import adapted, random_tokens
 from tests.native import native_interpreter
 
 CONTEXT, BATCH, CHUNK = 64, 2, 7
@@ -115,3 +115,23 @@ def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -
     """The logits of a prompt, and of each token after it."""
     rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
     return np.stack(rows)
+
+
+def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> None:
+    """A prompt that goes on from the kept rows of so many of its first chunks, or of all that can be, has the logits of
+    the whole one, bit for bit: its own, and those of `new` tokens after it."""
+    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(new, seed=2)
+    expected = fed(session, prompt, tokens)
+    chunks = {number: session.empty_rows() for number in range(5)}
+    session.start_prefill(1, prompt, fill=chunks)
+    while not session.step_prefill(4):
+        pass
+    assert np.array_equal(session.prefill_logits, expected[0])
+    assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
+    for count in (*kept_chunks, session.reusable_chunks(len(prompt))):
+        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
+        session.start_prefill(0, prompt, [chunks[number] for number in range(count)])
+        while not session.step_prefill(5):
+            pass
+        rows = [session.prefill_logits, *(session.decode({0: token})[0].copy() for token in tokens)]
+        assert np.array_equal(np.stack(rows), expected)

@@ -20,7 +20,7 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry, Span
 from tests.captures import exports_anew
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import CHUNK, CONTEXT, SHAPE, WINDOW, Artifacts, fed, loaded, opened
+from tests.compiler.small_stacks import CHUNK, CONTEXT, SHAPE, WINDOW, Artifacts, check_continued, loaded, opened
 from tests.families import random_tokens
 
 LLAMA4 = Llama4TextConfig(
@@ -87,21 +87,7 @@ def test_tokens_are_those_of_transformers_generate(opt_level: int, interpreter: 
 
 def test_a_prompt_continues_another_bit_for_bit(artifacts: Artifacts) -> None:
     """From within the first chunk, and from behind several."""
-    session = opened(artifacts("alone"))
-    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(WINDOW, seed=2)
-    expected = fed(session, prompt, tokens)
-    chunks = {number: session.empty_rows() for number in range(5)}
-    session.start_prefill(1, prompt, fill=chunks)
-    while not session.step_prefill(4):
-        pass
-    assert np.array_equal(session.prefill_logits, expected[0])
-    for reused in (1, 3, session.reusable_chunks(len(prompt))):
-        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
-        session.start_prefill(0, prompt, [chunks[number] for number in range(reused)])
-        while not session.step_prefill(4):
-            pass
-        assert np.array_equal(session.prefill_logits, expected[0])
-        assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected[1:], strict=True))
+    check_continued(opened(artifacts("alone")), (1, 3), WINDOW)
 
 
 def test_the_manifest_and_inspect_know_the_chunks(artifacts: Artifacts) -> None:

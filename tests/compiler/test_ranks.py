@@ -69,7 +69,7 @@ def logits(run: Session) -> np.ndarray:
 
 
 @pytest.mark.parametrize("opt_level", [0, 1, 2])
-@pytest.mark.parametrize(("family", "ranks"), [("qwen2", 2), ("experts-softmax", 2), ("llama-tied-biased", 4)])
+@pytest.mark.parametrize(("family", "ranks"), [("qwen2", 2), ("experts-softmax", 2), ("learned-sinks", 4)])
 def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> None:
     expected = logits(session(family, 1, opt_level))
     groups = thread_groups(ranks)

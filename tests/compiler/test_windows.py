@@ -33,7 +33,18 @@ from sscc.ir.geometry import Geometry, Span
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, ROW, WINDOW, Artifacts, fed, loaded, opened
+from tests.compiler.small_stacks import (
+    BATCH,
+    CHUNK,
+    CONTEXT,
+    ROW,
+    WINDOW,
+    Artifacts,
+    check_continued,
+    fed,
+    loaded,
+    opened,
+)
 from tests.families import random_tokens
 
 SHAPE: dict[str, Any] = small_stacks.SHAPE | {"sliding_window": WINDOW}
@@ -289,22 +300,7 @@ def test_a_prompt_continues_another_bit_for_bit(
     family: str, kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
 ) -> None:
     """From a chunk before the first window is full, and from one behind several."""
-    session = opened(artifacts(family, kept, opt_level), interpreter)
-    prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(3, seed=2)
-    expected = fed(session, prompt, tokens)
-    chunks = {number: session.empty_rows() for number in range(5)}
-    session.start_prefill(1, prompt, fill=chunks)
-    while not session.step_prefill(4):
-        pass
-    assert np.array_equal(session.prefill_logits, expected[0])
-    assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
-    for reused in (1, session.reusable_chunks(len(prompt))):
-        session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
-        session.start_prefill(0, prompt, [chunks[number] for number in range(reused)])
-        while not session.step_prefill(5):
-            pass
-        rows = [session.prefill_logits, *(session.decode({0: token})[0].copy() for token in tokens)]
-        assert np.array_equal(np.stack(rows), expected)
+    check_continued(opened(artifacts(family, kept, opt_level), interpreter), (1,), 3)
 
 
 @pytest.mark.parametrize(("family", "kept"), [("gemma3", "small"), ("qwen2", "int8")])
@@ -334,8 +330,10 @@ def test_goldens_of_a_mixed_stack_are_met(
 
 
 @pytest.mark.usefixtures("exports_anew")
-def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Captured attention gets no mask: such a model would be compiled without its window."""
+def test_a_window_that_only_a_mask_of_the_models_own_knows_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither a keyword nor the mask that transformers makes tells attention: the window would be lost."""
     attend = modeling_mistral.MistralAttention.forward
 
     def forward(self: Any, *args: Any, **keywords: Any) -> Any:
@@ -347,10 +345,11 @@ def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.Monkey
             self.config = config
 
     monkeypatch.setattr(modeling_mistral.MistralAttention, "forward", forward)
+    monkeypatch.setattr(modeling_mistral, "create_sliding_window_causal_mask", lambda **keywords: None)
     random_model("mistral").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    message = "layer 0 attends to a sliding window of 10 positions by its config, and tells its attention function "
-    with pytest.raises(UnsupportedError, match=message + "of all positions: sscc would compile something else"):
+    message = "layer 0 attends to a sliding window of 10 positions by its config .sliding_window., and tells its "
+    with pytest.raises(UnsupportedError, match=message + "attention function of all positions: sscc would compile so"):
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
 
 

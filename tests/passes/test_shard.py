@@ -4,6 +4,7 @@ through a prompt that outgrows the cache and the steps after it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 from torch_mlir import ir
+from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.interpret.module import module_session, stored_layout
@@ -19,19 +21,21 @@ from sscc.compiler.options import CompileOptions
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, RankError, UnsupportedError
+from sscc.ir.geometry import Geometry
+from sscc.ir.levels import get_facts, set_facts
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut, Segment
+from sscc.ir.weight_format import Encoding, parse_format
 from sscc.passes.base import run_passes
-from sscc.passes.pipeline import PIPELINES
-from sscc.passes.shard import Shard
-from sscc.passes.split_layers import SplitLayers
+from sscc.passes.build_entries import BuildEntries
+from sscc.passes.pipeline import pipeline_of
+from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.collectives.group import ALONE, Group, ThreadGroup, run_ranks, thread_groups
+from sscc.runtime.quantization import encode
 from sscc.runtime.session import Session
-from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, shape_options, weights
-from tests.families import random_model
-
-TO_GRAPH = PIPELINES[2][: [item.name for item in PIPELINES[2]].index("build-entries") + 1]
-SPLIT = [item.name for item in TO_GRAPH].index(SplitLayers.name) + 1
+from tests import tiny_configs
+from tests.compiler.interpret.models import GEOMETRY, PROMPT, SLOT, TOKENS, shape_options, weights_of
+from tests.families import LATENT, SHAPE, random_model
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +44,31 @@ def _context() -> Iterator[None]:
         yield
 
 
+MANY = SHAPE | {"num_attention_heads": 16, "head_dim": 4}
+MANY_HEADS: dict[str, PreTrainedConfig] = {
+    "sixteen-heads": LlamaConfig(**MANY, num_key_value_heads=16),
+    "eight-to-a-head": Qwen3Config(**MANY, num_key_value_heads=2),
+    "latent-sixteen": LATENT["latent-among-experts"].__class__(
+        **LATENT["latent-among-experts"].to_diff_dict() | {"num_attention_heads": 16, "num_key_value_heads": 16}
+    ),
+}
+POLICIES: dict[str, Geometry] = {
+    "snapstream": GEOMETRY,
+    "query": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=4),
+    "fetch": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=16, fetch=2),
+}
+
+
+@cache
+def model(family: str) -> PreTrainedModel:
+    return tiny_configs.random_model(MANY_HEADS[family]) if family in MANY_HEADS else random_model(family)
+
+
 @cache
 def imported(family: str) -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        random_model(family).config.save_pretrained(folder)
+        model(family).config.save_pretrained(folder)
         options = shape_options()
         compile_model(
             CompileOptions(folder / "config.json", folder / "a.mlir", compile_to="import", weights="none", **options)  # type: ignore[arg-type]
@@ -52,17 +76,21 @@ def imported(family: str) -> str:
         return (folder / "a.mlir").read_text()
 
 
-def graph(family: str, ranks: int) -> ir.Module:
+def graph(family: str, ranks: int, policy: str = "snapstream", weights: str | None = None) -> ir.Module:
     """The module of level graph, cut over so many ranks."""
     module = parse_module(imported(family), family)
-    run_passes(module, [*TO_GRAPH[:SPLIT], *([Shard(ranks)] if ranks > 1 else []), *TO_GRAPH[SPLIT:]])
+    set_facts(module, get_facts(module)[0], POLICIES[policy])
+    steps = pipeline_of(2, parse_format(weights) if weights else None, ranks)
+    run_passes(module, steps[: [item.name for item in steps].index(BuildEntries.name) + 1])
     return module
 
 
 def session(module: ir.Module, family: str, group: Group = ALONE) -> Session:
-    whole = weights(family)
+    whole = weights_of(model(family))
     stored = {name: stack for role in STORED for name, stack in stored_layout(module, role).items()}
     named = {name: whole[(stack.sources or (name,))[0]] for name, stack in stored.items()}
+    codes = {name: Encoding.parse(stack.encoding) for name, stack in stored.items() if stack.encoding}
+    named |= to_tensors({name: encode(named[name].numpy(), encoding) for name, encoding in codes.items()})
     return module_session(module, named, precision="f64", group=group)
 
 
@@ -84,28 +112,65 @@ def cuts(module: ir.Module) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("family", "ranks"),
+    ("family", "ranks", "policy"),
     [
-        ("llama", 2),  # one KV head: both ranks have all heads
-        ("llama-tied-biased", 4),
-        ("qwen2", 2),
-        ("gpt-neox", 2),  # queries, keys and values of a head beside each other
-        ("gpt2", 2),  # all queries, all keys, all values one after another; products with weights as they lie
-        ("phi3", 2),  # joined likewise, and gate and up
-        ("olmo2", 2),  # norms over all heads
-        ("windows-among-others", 2),
-        ("experts-softmax", 2),
+        ("llama-tied-biased", 4, "snapstream"),
+        ("gpt-neox", 2, "snapstream"),  # queries, keys and values of a head beside each other
+        ("gpt2", 2, "snapstream"),  # all queries, all keys, all values; products with weights as they lie
+        ("phi3", 2, "snapstream"),  # joined likewise, and gate and up
+        ("windows-among-others", 2, "query"),
+        ("experts-softmax", 2, "snapstream"),
+        ("sixteen-heads", 16, "snapstream"),
+        # KV heads fewer than ranks.
+        ("llama", 4, "query"),  # one for all
+        ("olmo2", 4, "snapstream"),  # norms over all heads, of two KV heads
+        ("learned-sinks", 4, "fetch"),
+        ("shared-in-turns", 4, "query"),
+        ("eight-to-a-head", 8, "query"),
+        ("eight-to-a-head", 16, "snapstream"),
+        # All heads read one latent row.
+        ("latent-among-experts", 2, "fetch"),
+        ("latent-sixteen", 8, "query"),
+        ("latent-sixteen", 16, "snapstream"),
     ],
 )
-def test_ranks_compute_together_what_one_computes(family: str, ranks: int) -> None:
-    expected = logits(session(graph(family, 1), family))
-    module = graph(family, ranks)
+def test_ranks_compute_together_what_one_computes(family: str, ranks: int, policy: str) -> None:
+    check_ranks(family, graph(family, 1, policy), graph(family, ranks, policy), ranks)
+
+
+def check_ranks(family: str, whole: ir.Module, cut: ir.Module, ranks: int) -> None:
+    expected = logits(session(whole, family))
     groups = thread_groups(ranks)
-    sessions = [session(module, family, group) for group in groups]
+    sessions = [session(cut, family, group) for group in groups]
     by_rank = run_ranks(groups, lambda group: logits(sessions[group.rank]))
     for rows in by_rank:
         np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
         assert np.array_equal(rows, by_rank[0]), "sums are taken in the order of ranks, whoever takes them"
+
+
+@pytest.mark.parametrize(
+    ("family", "weights"),
+    [("phi3", "int4:8:zero-point"), ("experts-softmax", "int8:8"), ("gpt2", "int4:8:minimum")],
+)
+def test_codes_and_their_scales_are_cut_alike(family: str, weights: str) -> None:
+    check_ranks(family, graph(family, 1, weights=weights), graph(family, 2, weights=weights), 2)
+
+
+def test_groups_do_not_straddle_ranks() -> None:
+    joined = cuts(graph("phi3", 2, weights="int4:16"))
+    layer = {name.removeprefix("model.layers.1."): cut for name, cut in joined.items() if ".layers.1." in name}
+    assert layer == {
+        "self_attn.qkv_proj.weight.values": "0:32/2,16/2,16/2",
+        "self_attn.qkv_proj.weight.scales": "0:32/2,16/2,16/2",
+        "self_attn.o_proj.weight.values": "1:16/2",
+        "self_attn.o_proj.weight.scales": "1:2/2",
+        "mlp.gate_up_proj.weight.values": "0:48/2,48/2",
+        "mlp.gate_up_proj.weight.scales": "0:48/2,48/2",
+        "mlp.down_proj.weight": "1:48/2",  # a rank's 24 are one group and a half: it stays as it is
+    }
+    for encoding in (Encoding.parse("int4:16/values"), Encoding.parse("int8:16/scales/transposed")):
+        for whole in (Cut(0, (Segment(32, 2),)), Cut(1, (Segment(64, 2), Segment(32, 1)))):
+            assert encoding.cut_of_source(encoding.cut_of_part(whole, 2), 2) == whole
 
 
 def test_what_is_cut_how() -> None:
@@ -123,13 +188,11 @@ def test_what_is_cut_how() -> None:
     assert {name: cut for name, cut in tied.items() if "embed" in name} == {
         "model.embed_tokens.weight.cut1": "1:32/2", "model.embed_tokens.weight.cut0": "0:96/2"
     }  # fmt: skip
-    few = cuts(graph("llama", 2))  # of one KV head all ranks have all query heads
-    assert not any("self_attn" in name for name in few)
-
-
-def test_heads_of_latent_rows_are_not_cut_yet() -> None:
-    with pytest.raises(UnsupportedError, match=r"of one latent row, .* cannot be cut over ranks yet"):
-        graph("latent-among-experts", 2)
+    few = cuts(graph("eight-to-a-head", 4))
+    path = "model.layers.1.self_attn."
+    assert {name.removeprefix(path): cut for name, cut in few.items() if name.startswith(path)} == {
+        "q_proj.weight": "0:64/4", "k_proj.weight": "0:8/2", "v_proj.weight": "0:8/2", "o_proj.weight": "1:64/4"
+    }  # fmt: skip
 
 
 def test_a_sum_is_one_collective_per_block() -> None:

@@ -18,10 +18,10 @@ from sscc.ir.schedule import LatentChunkAttention
 from sscc.runtime.backends.cpu.attention_tiles import QueryRows, scores_kernel, tiling
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows
 from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.figures import LARGEST_LATENT_BLOCK, ROW_BLOCK
+from sscc.runtime.backends.cpu.figures import LARGEST_LATENT_BLOCK
 from sscc.runtime.backends.cpu.mlir import Value
-from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
-from sscc.runtime.backends.cpu.prefill_attention import Append, Causal, QueryBlock, block_of_queries
+from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand
+from sscc.runtime.backends.cpu.prefill_attention import Causal, QueryBlock, append_phase, block_of_queries
 from sscc.runtime.backends.cpu.row_copies import (
     SIZES,
     Meta,
@@ -42,16 +42,8 @@ def lower_latent_chunk_attention(step: LatentChunkAttention, operands: dict[str,
     Raises InputError for operands that do not fit.
     """
     attention = _Latent.of_step(step, operands, features)
-    part = Append(step.new_latent, step.latent_scratch)
-
-    def append(context: Context) -> None:
-        f, start = context.f, context.scalars[step.start]
-        with f.when(attention.fits(f, start)), f.loop(context.begin, context.end) as unit:
-            first = unit.index * ROW_BLOCK
-            with f.loop(first, f.min(first + ROW_BLOCK, attention.live(context))) as row:
-                part.emit(context, operands, f.constant(0), row.index, start)
-
-    return Lowered((Phase(-(-attention.chunk // ROW_BLOCK), append), attention.phase))
+    append = append_phase(attention, ((step.new_latent, step.latent_scratch),))
+    return Lowered((append, attention.phase))
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ weights are, where queries are bf16 and products are of pairs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Span
@@ -65,18 +66,8 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
     """
     check_strides(step.kind, operands, (step.new_key, step.new_value))
     attention = Causal.of(step, operands, features, step.k_scratch, step.v_scratch)
-    appends = (Append(step.new_key, step.k_scratch), Append(step.new_value, step.v_scratch))
-    blocks = -(-attention.chunk // ROW_BLOCK)
-
-    def append(context: Context) -> None:
-        f, start = context.f, context.scalars[step.start]
-        with f.when(attention.fits(f, start)), f.loop(context.begin, context.end) as unit:
-            head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
-            with f.loop(first, f.min(first + ROW_BLOCK, attention.live(context))) as row:
-                for part in appends:
-                    part.emit(context, operands, head, row.index, start)
-
-    return Lowered((Phase(attention.kv_heads * blocks, append), attention.phase))
+    append = append_phase(attention, ((step.new_key, step.k_scratch), (step.new_value, step.v_scratch)))
+    return Lowered((append, attention.phase))
 
 
 def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], features: Features) -> Lowered:
@@ -107,21 +98,6 @@ def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) 
                     copy_row(f, source, query_type, target, observed_type, depth)
 
     return Lowered((Phase(heads * blocks, observe),))
-
-
-@dataclass(frozen=True)
-class Append:
-    """Rows of a chunk that go into a scratch at `start`."""
-
-    new: str
-    scratch: str
-
-    def emit(self, context: Context, operands: dict[str, Meta], head: Value, row: Value, start: Value) -> None:
-        f = context.f
-        source = address(f, context.operands[self.new], 0, head, row)
-        target = address(f, context.operands[self.scratch], 0, head, start + row)
-        (shape, _, dtype), scratch = operands[self.new], operands[self.scratch]
-        write_row(f, source, dtype, target, scratch[2], shape[3], scratch[0][3])
 
 
 @dataclass(frozen=True)
@@ -275,6 +251,29 @@ class Causal:
                 begin = block * self.queries
                 with f.when((first | block.ne(pair)) & (begin < live)):
                     self.block_at(context, head, begin, live).emit()
+
+
+def append_phase(attention: Causal, parts: Sequence[tuple[str, str]]) -> Phase:
+    """A chunk's rows go into scratches at `start`, in units of (head of the rows, 32 of them).
+
+    Args:
+        parts: the names of new rows and of their scratch.
+    """
+    blocks = -(-attention.chunk // ROW_BLOCK)
+    heads = attention.operands[parts[0][0]][0][1]
+
+    def append(context: Context) -> None:
+        f, start = context.f, context.scalars[attention.start]
+        with f.when(attention.fits(f, start)), f.loop(context.begin, context.end) as unit:
+            head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
+            with f.loop(first, f.min(first + ROW_BLOCK, attention.live(context))) as row:
+                for new, scratch in parts:
+                    source = address(f, context.operands[new], 0, head, row.index)
+                    target = address(f, context.operands[scratch], 0, head, start + row.index)
+                    (shape, _, dtype), (stored, _, stored_dtype) = attention.operands[new], attention.operands[scratch]
+                    write_row(f, source, dtype, target, stored_dtype, shape[3], stored[3])
+
+    return Phase(heads * blocks, append)
 
 
 def block_of_queries(group: int, chunk: int, panel: int, most: int = LARGEST_QUERY_BLOCK) -> int:

@@ -76,7 +76,7 @@ PROGRAM = Program(
     tensors=(
         Tensor("y", (2, 3), "f32", "output", "hbm", 64),
         Tensor("x", (2, 3), "f32", "input", "hbm", 0),
-        Tensor("w", (2, 3), "bf16", "weight", "hbm", 128, ("layers.0.w", "layers.1.w")),
+        Tensor("w", (2, 3), "bf16", "weight", "hbm", 128, ("layers.0.w", "layers.1.w"), cut="2:12/4"),
     ),
     bodies=(TWICE, COPY),
     kernels=(
@@ -115,10 +115,12 @@ PROGRAM = Program(
         ),
     ),
     arena_bytes=128,
+    grid=(2, 4),
 )
 LINES = """\
-schedule: 1 kernels, 2 bodies, 128 bytes of working memory, format 7
+schedule: 1 kernels, 2 bodies, 128 bytes of working memory on each of 2x4 ranks, format 8
   hbm 0x0000000000 input     f32  2x3                  x
+  hbm 0x0000000080 weight    bf16 2x3                  w (of a rank: 2:12/4)
 KERNEL decode_layer.looped    -- model.layers.0 model.py:9
   read   x0: f32[12]
   write  y0: f32[3]
@@ -169,7 +171,7 @@ def test_kernels_and_entries_come_before_bodies() -> None:
 
 def test_memory_is_in_order_of_addresses() -> None:
     text = list_program(PROGRAM)
-    assert text.index("x\n") < text.index(" y\n") < text.index(" w\n")
+    assert text.index(" x\n") < text.index(" y\n") < text.index(" w (")
 
 
 def test_the_listing_is_the_same_every_time() -> None:

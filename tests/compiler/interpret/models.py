@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.capture import config_constants
@@ -50,7 +51,11 @@ def graph(family: str, dtype: str) -> str:
 
 def weights(family: str, dtype: str = "f32") -> dict[str, Tensor]:
     """Weights and constants by the names that the module has for them."""
-    model = random_model(family, DTYPES[dtype])
+    return weights_of(random_model(family, DTYPES[dtype]), dtype)
+
+
+def weights_of(model: PreTrainedModel, dtype: str = "f32") -> dict[str, Tensor]:
+    """Those of any model that was compiled for this context."""
     built = build_model(deepcopy(model.config), DTYPES[dtype])
     return {**model.state_dict(), **config_constants(built, GEOMETRY.max_context)}
 
