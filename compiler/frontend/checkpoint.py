@@ -243,7 +243,7 @@ def _model_weights(
     if quantization:
         source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
     _check_weight_dtypes(path, source)
-    return RenamedSource(source, decoder, part=decoder is not whole)
+    return RenamedSource(source, decoder, None if decoder is whole else whole)
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:

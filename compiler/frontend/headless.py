@@ -48,7 +48,10 @@ _HEADED: dict[type[PreTrainedConfig], type[PreTrainedModel] | None] = {}
 
 
 def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
-    decoder = MODEL_MAPPING.get(config_class, None)
+    try:
+        decoder = MODEL_MAPPING.get(config_class, None)
+    except ValueError:  # transformers lists a class that its package does not have (voxtral_realtime_text)
+        return None
     whole = _whole_of(config_class)
     if not isinstance(decoder, type) or whole is None:
         return None
