@@ -43,6 +43,7 @@ from sscc.compiler.frontend.sources import (
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Array
 
@@ -179,7 +180,7 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist{similar_file(path)}")
     if path.is_dir():
         return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {

@@ -32,6 +32,7 @@ from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.suggestions import similar_file
 
 logger = logging.getLogger("sscc")
 
@@ -56,7 +57,7 @@ def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist") from error
+        raise InputError(f"{path} does not exist{similar_file(path)}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     return parse_json(data, str(path), unique=unique)
