@@ -190,7 +190,7 @@ class LeadingInterpreter:
         return self._crew.group.ranks
 
     @property
-    def failure(self) -> RankError | None:
+    def lost(self) -> RankError | None:
         """Why it cannot go on, if it cannot."""
         return self._crew.error
 
