@@ -27,6 +27,7 @@ from sscc.compiler.frontend.admission import (
     module_suspicions,
     shared_layers,
     suspicions,
+    window_field,
 )
 from sscc.compiler.frontend.capture import (
     Capture,
@@ -274,7 +275,7 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
 
     def check(prefill: Captured) -> None:
         check_attention(prefill, layer_count(config), kinds)
-        check_windows(prefill, lambda layer: layer_window(config, layer, context))
+        check_windows(prefill, lambda layer: (layer_window(config, layer, context), window_field(config, layer)))
         check_softcaps(prefill, attention_softcaps(config))
         check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])
 

@@ -81,7 +81,7 @@ class CompileOptions:
 
     Attributes:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        target: the machine, "rdu" or "rdu:FILE" (sscc.ir.target).
+        target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
         tp: ranks that run the program together, each with a part of its weights; None for 1.
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.

@@ -78,6 +78,10 @@ class Cut:
         """The shape that each rank holds of a tensor of `shape`."""
         return [*shape[: self.axis], self.local, *shape[self.axis + 1 :]]
 
+    def whole_shape(self, shape: Sequence[int]) -> list[int]:
+        """The shape of a tensor of which each rank holds one of `shape`."""
+        return [*shape[: self.axis], self.size, *shape[self.axis + 1 :]]
+
     def of_stack(self) -> Cut:
         """How a stack of tensors is cut that are cut so."""
         return Cut(self.axis + 1, self.segments)

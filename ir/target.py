@@ -1,9 +1,11 @@
 """The description of what a program is compiled for: every figure of the modelled hardware, as data, with where it
 comes from.
 
-`rdu` names the description that ships with sscc, `rdu:FILE` one's own in the same form. Nothing else in the
-code knows a figure of the hardware. The CPU that executes schedules is not described here: it is a backend
-(`sscc.runtime.backends`), whose figures are its own.
+`rdu` names the socket that ships with sscc, `rdu:NAME` another description that does, `rdu:FILE` one's own in the same
+form. A description may name a shipped one as its `base`: what it does not say is as it is there, so that the facts of
+a socket stand in one file however many sockets a node has. Nothing else in the code knows a figure of the hardware.
+The CPU that executes schedules is not described here: it is a backend (`sscc.runtime.backends`), whose figures are its
+own.
 """
 
 from __future__ import annotations
@@ -218,41 +220,79 @@ def _figures_of(record: Any) -> dict[str, Figure]:
     return {name: value for name, value in field_values.items() if isinstance(value, Figure)}
 
 
+def shipped_targets() -> tuple[str, ...]:
+    """The names of the descriptions that ship with sscc."""
+    names = (Path(file.name) for file in files("sscc.ir").joinpath("targets").iterdir())
+    return tuple(sorted(name.stem for name in names if name.suffix == ".json"))
+
+
 def load_target(target: str) -> Target:
-    """The target that ``--target`` names: ``rdu``, or ``rdu:FILE``.
+    """The target that ``--target`` names: ``rdu``, ``rdu:NAME`` of one that ships with sscc, or ``rdu:FILE``.
 
     Raises:
         UsageError: another family. InputError: a file that is missing, or no description of a target.
     """
-    family, colon, file = target.partition(":")
-    if family != FAMILY or (colon and not file):
-        raise UsageError(f"--target is {target!r}, it must be {FAMILY} or {FAMILY}:FILE")
-    if not colon:
-        text = files("sscc.ir").joinpath("targets", f"{DEFAULT}.json").read_text(encoding="utf-8")
-        return parse_target(text, DEFAULT)
+    family, colon, name = target.partition(":")
+    shipped = shipped_targets()
+    if family != FAMILY or (colon and not name):
+        names = ", ".join(f"{FAMILY}:{known}" for known in shipped)
+        raise UsageError(f"--target is {target!r}, it must be {FAMILY}, {names} or {FAMILY}:FILE")
+    if not colon or name in shipped:
+        return parse_target(_shipped(name or DEFAULT), name or DEFAULT)
     try:
-        return parse_target(Path(file).read_text(encoding="utf-8"), file)
+        return parse_target(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the target description {file} cannot be read: {error}") from None
+        known = ", ".join(shipped)
+        raise InputError(f"the target description {name} cannot be read: {error} (shipped are {known})") from None
+
+
+def _shipped(name: str) -> str:
+    return files("sscc.ir").joinpath("targets", f"{name}.json").read_text(encoding="utf-8")
 
 
 def parse_target(text: str, origin: str) -> Target:
     """A description from its file form. Raises InputError naming what is missing, unknown or out of range."""
     where = f"the target description {origin}"
+    target: Target = decode(_parse(text, where), Target, "it", where)
+    _check(target, where)
+    return target
+
+
+def _parse(text: str, where: str) -> Any:
+    """The records of a file form, those of its base included, and no format."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON: {error}") from None
-    if isinstance(data, dict):
-        version = data.pop("format", 1)
-        if version != FORMAT_VERSION:
-            raise InputError(
-                f"{where} has format {quoted(repr(version))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
-                "prints one to start from; what was compiled for another has to be compiled again"
-            )
-    target: Target = decode(data, Target, "it", where)
-    _check(target, where)
-    return target
+    if not isinstance(data, dict):
+        return data
+    version = data.pop("format", 1)
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{where} has format {quoted(repr(version))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
+            "prints one to start from; what was compiled for another has to be compiled again"
+        )
+    if "base" not in data:
+        return data
+    base, shipped = data.pop("base"), shipped_targets()
+    if base not in shipped:
+        raise InputError(f"{where} has the base {quoted(repr(base))}, it must be one of {', '.join(shipped)}")
+    return _changed(_parse(_shipped(base), f"the target description {base}"), data)
+
+
+def _changed(base: Any, changes: Any) -> Any:
+    """Records with changes: parts of a record by their keys, records of a list by their names; what the base has not
+    comes behind."""
+    if isinstance(base, dict) and isinstance(changes, dict):
+        return base | {key: _changed(base.get(key), value) for key, value in changes.items()}
+    if isinstance(base, list) and isinstance(changes, list):
+        records = [item for item in (*base, *changes) if isinstance(item, dict) and isinstance(item.get("name"), str)]
+        if len(records) == len(base) + len(changes):
+            named: dict[str, Any] = {}
+            for item in records:
+                named[item["name"]] = _changed(named.get(item["name"]), item)
+            return list(named.values())
+    return changes
 
 
 def _check(target: Target, where: str) -> None:

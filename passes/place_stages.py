@@ -8,9 +8,12 @@ Depths: 2 for what is loaded, so that the next tile, or the next iteration's val
 where they cannot (a straight run, or a loop that carries a value on the chip); 1 for what is loaded once. Where that
 does not fit, streams between stages get 1, then whole values that are loaded; then the largest weights get no
 buffer: their stages read them from memory (a vocabulary without divisors makes one tile of the whole head).
+Where a stage exchanges values with other ranks, the tiles of whatever comes after it, in a loop of all its stages, get
+a slot each, so that matrices may be there whole; where that does not fit half as many, and so on.
 
 Why: with two slots a load runs ahead of the stage that reads it, and with units by work the stages of a pipeline take
-about as long as each other.
+about as long as each other. While a stage waits for other ranks, those behind it wait too, and two tiles of each of
+their matrices are there soon: main memory would idle until the exchange is over. What it loads meanwhile needs room.
 
 Before::
 
@@ -65,6 +68,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.collectives import COLLECTIVES
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_target
@@ -94,7 +98,7 @@ class PlaceStages(Pass):
 
 
 _Depths = dict[df.StreamKind, int]
-"""Slots of a buffer, by the kind of its stream."""
+"""Slots that a buffer has at least, by the kind of its stream."""
 
 
 @dataclass
@@ -104,44 +108,67 @@ class _Stream:
     Attributes:
         op, index: whose result it is.
         slot: bytes of a slot.
+        ahead: slots of tiles that are worth having where there is room.
     """
 
     op: ir.Operation
     index: int
     slot: int
     kind: df.StreamKind
+    ahead: int = 0
 
     @property
     def name(self) -> str:
         return df.stage_name(_call(self.op))
 
+    def depth(self, depths: _Depths, part: int) -> int:
+        """Its slots, where of those ahead it has a `part`-th."""
+        return max(depths[self.kind], self.ahead // part)
+
 
 @dataclass
 class _Pipeline:
-    """Stages that are on the chip together."""
+    """Stages that are on the chip together.
+
+    Attributes:
+        handed: what an iteration of a loop hands to the next on the chip.
+        loops: whether it is a loop, not a straight run.
+    """
 
     streams: list[_Stream] = field(default_factory=list)
     stages: list[ir.Operation] = field(default_factory=list)
     handed: list[ir.Value] = field(default_factory=list)
-    overlapping: bool = False
+    loops: bool = False
+
+    def look_ahead(self) -> None:
+        """Finds the tiles that can be loaded while a stage waits for other ranks."""
+        exchanging = [index for index, stage in enumerate(self.stages) if _exchanges(stage)]
+        waiting = self.stages[0 if self.loops else exchanging[0] :] if exchanging else []
+        for stream in self.streams:
+            if stream.kind == "tile" and stream.op.parent in waiting:
+                stream.ahead = _tiles(stream.op.parent)
 
     def place(self, target: Target, kernel: str) -> None:
         self._buffers(target, kernel)
         self._units(target, kernel)
 
     def _buffers(self, target: Target, kernel: str) -> None:
-        between = (2, 1) if self.overlapping else (1,)
+        between = (2, 1) if self.loops and not self.handed else (1,)
         fixed: _Depths = {"tile": 2, "early": 1, "carried": 2}
         choices: list[_Depths] = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
         room = target.nearest.capacity.value
-        depths = next((d for d in choices if self._bytes(d) <= room), choices[-1])
-        while self._bytes(depths) > room:
+        none = 1 + max((stream.ahead for stream in self.streams), default=0)
+        depths = next((d for d in choices if self._bytes(d, none) <= room), choices[-1])
+        while self._bytes(depths, none) > room:
             if not self._leave_in_memory(depths):
                 self._refuse(depths, target.nearest, kernel)
+        part = 1
+        while part < none and self._bytes(depths, part) > room:
+            part *= 2
         address = 0
         places = {}
         for stream in self.streams:
-            depth = depths[stream.kind]
+            depth = stream.depth(depths, part)
             places[id(stream.op), stream.index] = df.BufferPlace(depth, address)
             address += align(depth * stream.slot)
         count("buffers", len(self.streams))
@@ -164,14 +191,14 @@ class _Pipeline:
         largest.op.erase()
         return True
 
-    def _bytes(self, depths: _Depths) -> int:
-        return sum(align(depths[stream.kind] * stream.slot) for stream in self.streams)
+    def _bytes(self, depths: _Depths, part: int) -> int:
+        return sum(align(stream.depth(depths, part) * stream.slot) for stream in self.streams)
 
     def _refuse(self, depths: _Depths, memory: MemoryLevel, kernel: str) -> None:
         largest = sorted(self.streams, key=lambda s: -depths[s.kind] * s.slot)[:3]
         listed = ", ".join(f"{s.name} {format_bytes(depths[s.kind] * s.slot)}" for s in largest)
         raise UnsupportedError(
-            f"required {format_bytes(self._bytes(depths))} of {memory.label}, "
+            f"required {format_bytes(sum(depths[s.kind] * s.slot for s in self.streams))} of {memory.label}, "
             f"capacity {format_bytes(int(memory.capacity.value))}: kernel {kernel}, largest buffers {listed}; "
             "a smaller --batch or --prefill-chunk needs less"
         )
@@ -199,7 +226,7 @@ def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
         if df.PIPELINED in parent.attributes:
             carried = carried_on_chip(parent)
             yielded = list(list(block.operations)[-1].operation.operands)
-            pipeline = _Pipeline(overlapping=not carried, handed=[yielded[index] for index in carried])
+            pipeline = _Pipeline(handed=[yielded[index] for index in carried], loops=True)
             inits = [parent.operands[3 + index] for index in carried]
             for op in [op.operation for op in parent.block.operations if df.EARLY in op.operation.attributes]:
                 kind: df.StreamKind = "carried" if op.results[0] in inits else "early"
@@ -208,6 +235,7 @@ def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
             pipeline = _Pipeline()
         _collect(block, pipeline)
         if pipeline.stages:
+            pipeline.look_ahead()
             yield pipeline
 
 
@@ -263,10 +291,17 @@ def _work(op: ir.Operation) -> int:
     """Operations of all firings of a stage: two per multiplication of a product, one per point of anything else."""
     body = StageBody.of(_call(op))
     count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if computes(inner))
-    firings = 1
-    if df.TILES in op.attributes:
-        firings = int(op.operands[1].owner.operation.attributes["value"].value)
-    return count * firings
+    return count * (_tiles(op) if df.TILES in op.attributes else 1)
+
+
+def _tiles(loop: ir.Operation) -> int:
+    """Iterations of a loop over tiles."""
+    return int(loop.operands[1].owner.operation.attributes["value"].value)
+
+
+def _exchanges(op: ir.Operation) -> bool:
+    """Whether a stage sends values to other ranks."""
+    return any(inner.name in COLLECTIVES for inner in StageBody.of(_call(op)).ops)
 
 
 def _points(op: ir.Operation) -> int:

@@ -211,6 +211,7 @@ def time_decode(
     context: int | None = None,
     *,
     staying: float = 0.0,
+    mean_experts: bool = False,
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
@@ -223,7 +224,7 @@ def time_decode(
     means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
     return time_entry(
         artifact.program, DECODE, target.of_rank(artifact.program.ranks), valid_rows=tokens, mean_rows=means,
-        staying=staying, prefetch=prefetch, record=record,
+        staying=staying, mean_experts=mean_experts, prefetch=prefetch, record=record,
     )  # fmt: skip
 
 

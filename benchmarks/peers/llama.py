@@ -14,8 +14,6 @@ from benchmarks.peers.protocol import Measure, Setup, Unsupported, serve
 
 TOOLS = Path(__file__).parents[2] / ".peers" / "llama" / "build" / "bin"
 
-TRIES = 8  # llama-batched-bench prints through a thread of its own, and sometimes ends before that has written
-
 
 class Llama(Measure):
     def __init__(self, file: Path, threads: int) -> None:
@@ -28,13 +26,14 @@ class Llama(Measure):
         if batch * (context + steps) > 65_536:
             raise Unsupported(f"{batch} sequences of {context} tokens were not asked of llama-batched-bench")
         rows = -(-(context + steps) // 256) * 256
-        words = ("-c", batch * rows, "-npp", context, "-ntg", steps, "-npl", batch, "-fa", "on")
-        for _ in range(TRIES):
-            lines = self._run("llama-batched-bench", *words, "--output-format", "jsonl").splitlines()
-            for line in lines:
-                if line.startswith("{"):
-                    return float(json.loads(line)["t_tg"])
-        raise Unsupported(f"llama-batched-bench printed no result, {TRIES} times")
+        # The tool prints through a thread of its own, and may end before that has written: so the shape that is asked
+        # for is not its last one.
+        words = ("-c", batch * rows, "-npp", f"{context},1", "-ntg", steps, "-npl", batch, "-fa", "on")
+        lines = self._run("llama-batched-bench", *words, "--output-format", "jsonl").splitlines()
+        for result in (json.loads(line) for line in lines if line.startswith("{")):
+            if result["pp"] == context:
+                return float(result["t_tg"])
+        raise Unsupported(f"llama-batched-bench printed no result for {batch} sequences of {context} tokens")
 
     def prefill(self, tokens: int) -> float:
         return self._bench("-p", tokens, "-n", 0)

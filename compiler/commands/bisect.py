@@ -40,8 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through, else -O's"
     )
     parser.add_argument("-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))}")
+    parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
     parser.add_argument("--compile-to", default=LEVELS[-1], choices=LEVELS[1:], help="stop after this level")
-    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
+    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
@@ -148,8 +149,10 @@ def _outcomes(
 ) -> Iterator[StepOutcome]:
     from sscc.compiler.dumps import read_dump
     from sscc.compiler.interpret.module import is_runnable
+    from sscc.ir.context import parse_module, print_module
     from sscc.ir.levels import passes_done
-    from sscc.passes.pipeline import parse_pipeline, passes_between
+    from sscc.passes.base import run_passes, step_text
+    from sscc.passes.pipeline import parse_pipeline, passes_between, ranks_of
 
     if args.other is not None:
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
@@ -160,7 +163,12 @@ def _outcomes(
     if args.pass_pipeline is not None:
         yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
         return
-    steps = passes_between(passes_done(module), args.compile_to, options.opt_level, options.weight_format)
+    done, weights = passes_done(module), options.weight_format
+    steps = passes_between(done, args.compile_to, options.opt_level, weights, options.tp)
+    if ranks_of(list(map(step_text, steps))) > 1:
+        whole = parse_module(print_module(module), str(args.model))
+        run_passes(whole, passes_between(done, "graph", options.opt_level, weights, 1))
+        yield bisection.module("one rank", whole)
     yield from bisection.passes(module, steps)
     if args.compile_to == LEVELS[-1]:
         yield bisection.schedule(module)

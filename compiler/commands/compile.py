@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT",
         help="default: MODEL's stem + .rdu, in this folder; - for stdout, of a lower level's text",
     )
-    parser.add_argument("--target", default="rdu", help="machine: rdu (default), or rdu:FILE (see `sscc targets`)")
+    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument(
         "-O",

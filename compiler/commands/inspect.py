@@ -22,7 +22,7 @@ SHOWN_KERNELS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
-    parser.add_argument("--target", help="rdu or rdu:FILE, the machine to model (default: what it was compiled for)")
+    parser.add_argument("--target", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)")
     parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
     parser.add_argument("--prompt", type=int, metavar="N", help="time the prefill of N tokens too")

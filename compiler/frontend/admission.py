@@ -29,6 +29,7 @@ from sscc.compiler.frontend.model_config import (
     CHUNKED,
     attention_chunk,
     causal_class,
+    layer_types_field,
     listed_layer_types,
     model_context,
     model_parts,
@@ -216,15 +217,16 @@ def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator
     crossing, layers = (getattr(config, name, None) for name in ("cross_attention_layers", "num_hidden_layers"))
     if isinstance(crossing, (list, tuple)) and any(layer in range(layers or 0) for layer in crossing):
         yield f"layers of cross-attention (cross_attention_layers = {list(crossing)})"
-    if cls._is_stateful and not set(listed_layer_types(config)) & FULL_LAYERS:
-        yield "state-space or recurrent layers"
+    if cls._is_stateful and not listed_layer_types(config):
+        yield f"state-space or recurrent layers (model_type = {config.model_type})"
 
 
 def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
     """The first layer of each kind that is neither full attention nor within a window."""
-    types = listed_layer_types(config)
+    types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
+        said = f"({field}[{layer}] = {kind})"
         if kind in FULL_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
@@ -234,14 +236,14 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
             if type(size) is not int or size < 1:
                 yield f"layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
         elif kind in STATE_LAYERS:
-            yield f"layer {layer} is a state-space or hybrid layer ({kind}), which keeps another state than K and V"
+            yield f"layer {layer} is a state-space or hybrid layer {said}, which keeps another state than K and V"
         elif kind in INDEXED_LAYERS:
             yield (
-                f"layer {layer} attends to positions that an index of its own chooses ({kind}): a choice by query, and "
+                f"layer {layer} attends to positions that an index of its own chooses {said}: a choice by query, and "
                 "sscc keeps no keys of such an index"
             )
         else:
-            yield f"layer {layer} is {kind}, not full attention"
+            yield f"layer {layer} is not full attention {said}"
 
 
 def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
@@ -250,13 +252,20 @@ def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
         yield f"{where} is sliding-window attention, of no window ({field} = {window})"
 
 
+def window_field(config: PreTrainedConfig, layer: int) -> str:
+    """The field that says which positions a query of a layer sees; "" where it sees all by what the layer is called."""
+    types = listed_layer_types(config)
+    if not types:
+        return "sliding_window"
+    return "attention_chunk_size" if types[layer] == CHUNKED else WINDOW_FIELDS.get(types[layer], "")
+
+
 def layer_window(config: PreTrainedConfig, layer: int, max_context: int) -> Span:
     """Which positions a query of a layer sees, as the config says; no window where it sees all of `max_context`."""
     size = attention_chunk(config, layer)
     if size is not None:
         return Span(size, size).inside(max_context)
-    types = listed_layer_types(config)
-    window = getattr(config, WINDOW_FIELDS.get(types[layer], "") if types else "sliding_window", None)
+    window = getattr(config, window_field(config, layer), None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return Span()
     return Span(int(window)).inside(max_context)

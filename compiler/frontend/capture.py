@@ -364,20 +364,24 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
     )
 
 
-def check_windows(captured: Captured, windows: Callable[[int], Span]) -> None:
-    """Refuses a layer that attends within another window than `windows` says of it: a model may have it in a mask of
-    its own, which captured attention does not get.
+def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]) -> None:
+    """Refuses a layer that attends within another window than its config says: a model may have it in a mask of its
+    own, which captured attention does not get.
+
+    Args:
+        windows: by layer, with the config's field.
 
     Raises:
         UnsupportedError: naming the first such layer.
     """
     for node in _attention_nodes(captured):
         layer, window = node.args[3], _window(node)
-        expected = windows(layer)
+        expected, field = windows(layer)
         if window != expected:
+            by = f"its config ({field})" if field else "its config"
             raise UnsupportedError(
-                f"layer {layer} attends to {expected} by its config, and tells its attention function of {window}: "
-                "sscc would compile something else"
+                f"layer {layer} attends to {expected} by {by}, and tells its attention function of {window}: sscc "
+                "would compile something else"
             )
 
 

@@ -213,16 +213,18 @@ def text_decoder(config: PreTrainedConfig) -> PreTrainedConfig:
     return decoder
 
 
+def layer_types_field(config: PreTrainedConfig) -> str:
+    """The field of the config that calls each of its layers something; "" where none does."""
+    return next((name for name in LAYER_LISTS if getattr(config, name, None)), "")
+
+
 def listed_layer_types(config: PreTrainedConfig) -> list[str]:
     """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
-    for name in LAYER_LISTS:
-        types = getattr(config, name, None)
-        if not types:
-            continue
-        if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
-            raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
-        return list(types)
-    return []
+    name = layer_types_field(config)
+    types = getattr(config, name) if name else []
+    if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
+        raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+    return list(types)
 
 
 def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
@@ -268,7 +270,8 @@ def _decoded(values: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
     if config.is_encoder_decoder:
-        raise UnsupportedError(f"{origin}: {config.model_type} is an encoder-decoder, only decoder-only models compile")
+        name = f"{config.model_type} is an encoder-decoder (is_encoder_decoder = True)"
+        raise UnsupportedError(f"{origin}: {name}, only decoder-only models compile")
     quantization = quantization_of(config)
     if quantization:
         check_quantization(quantization, origin)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -123,12 +124,23 @@ def stated_context() -> int | None:
 # ------------------------------------------------------------------------------- registration with transformers
 
 
+@dataclass(frozen=True)
+class WindowMask:
+    """What a model gets in the place of a mask that bounds how far back its queries see: it tells its attention so.
+
+    Attributes:
+        size: how many positions a query sees at most, its own included.
+    """
+
+    size: int
+
+
 def attention_function(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | WindowMask | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -143,7 +155,7 @@ def attention_function(
         query: [b, H, s, D], after RoPE.
         key: [b, Hkv, s, D].
         value: [b, Hkv, s, Dv].
-        attention_mask: must be None.
+        attention_mask: None, or what `window_mask` makes.
         scaling: factor on the dot products; D ** -0.5 if None.
         dropout: must be zero.
         sliding_window: how many positions a query sees, its own included; None where it sees all before it.
@@ -160,7 +172,8 @@ def attention_function(
     layer = getattr(module, "layer_idx", None)
     if layer is None:
         raise UnsupportedError(f"{type(module).__name__} has no layer_idx: sscc cannot tell which layer it attends for")
-    if attention_mask is not None:
+    told = attention_mask if isinstance(attention_mask, WindowMask) else None
+    if attention_mask is not told:
         raise UnsupportedError(
             f"layer {layer} passes an attention mask: sscc compiles plain causal attention only; "
             "leave attention_mask out, and use a model that builds no mask of its own"
@@ -174,7 +187,7 @@ def attention_function(
         )
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    window = bounded_window(layer, sliding_window, getattr(module, "config", None))
+    window = bounded_window(layer, sliding_window, getattr(module, "config", None), told)
     settings = (window.size, _softcap(layer, softcap), _sinks(layer, s_aux, query), window.stride)
     out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
     return out.transpose(1, 2).contiguous(), None
@@ -200,13 +213,20 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         )
 
 
-def bounded_window(layer: int, sliding_window: Any, config: Any) -> Span:
+def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMask | None = None) -> Span:
     """The window that bounds what a layer sees; none where the longest sequence does not outgrow it.
 
-    A sliding window is told by a keyword. Chunks only a mask tells of, which is not made here: of these the config is
-    believed, and the probe, whose text is of several chunks, compares it with the model's own mask.
+    A sliding window is told by a keyword, a mask, or both. That a mask is of chunks it does not say: of these the
+    config is believed, and the probe, whose text is of several chunks, compares it with the model's own mask.
     """
     size = attention_chunk(config, layer)
+    if mask is not None and size is None:
+        if sliding_window not in (None, mask.size):
+            raise UnsupportedError(
+                f"layer {layer} passes sliding_window={sliding_window!r} to its attention, and a mask of a window of "
+                f"{mask.size} positions: sscc compiles one or the other"
+            )
+        sliding_window = mask.size
     for name, value in (("sliding_window", sliding_window), ("attention_chunk_size", size)):
         if value is not None and (type(value) is not int or value < 1):
             raise UnsupportedError(f"layer {layer} attends with {name}={value!r}, expected a number of positions")
@@ -220,8 +240,9 @@ def bounded_window(layer: int, sliding_window: Any, config: Any) -> Span:
     return window if limit is None else window.inside(limit)
 
 
-def no_mask(*args: Any, **keywords: Any) -> None:
-    """The mask function of the "sscc" implementation: causality is the operator's own business."""
+def window_mask(*args: Any, local_size: int | None = None, **keywords: Any) -> WindowMask | None:
+    """The mask function of the "sscc" implementation: causality is the operator's own business, a window is told."""
+    return None if local_size is None else WindowMask(local_size)
 
 
 def _softcap(layer: int, softcap: Any) -> float:
@@ -245,4 +266,4 @@ def _sinks(layer: int, sinks: Any, query: Tensor) -> Tensor | None:
 
 
 AttentionInterface.register(IMPLEMENTATION, attention_function)
-AttentionMaskInterface.register(IMPLEMENTATION, no_mask)
+AttentionMaskInterface.register(IMPLEMENTATION, window_mask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import is_runnable, module_session, signature_of, stored_layout
+from sscc.ir.collectives import grid_of
 from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
 from sscc.ir.weight_format import Encoding
@@ -22,6 +24,7 @@ from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, lay
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.backends.reference.backend import Reference
+from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.golden_replay import Difference, compare
 from sscc.runtime.session import Session
 
@@ -103,8 +106,27 @@ class StepOutcome:
         return 0.0 if self.difference is None else self.difference.rowwise
 
 
+Opening = Callable[[Sequence[Group]], Sequence[Session]]
+"""Opens a session for each of these ranks."""
+
+
+def _logits(trial: Trial, ranks: int, sessions: Opening) -> Array:
+    """What the ranks of a program compute together. Raises CheckError where they do not all have the same."""
+    if ranks == 1:
+        (session,) = sessions([ALONE])
+        return trial.logits(session)
+    groups = thread_groups(ranks)
+    opened = sessions(groups)
+    by_rank = run_ranks(groups, lambda group: trial.logits(opened[group.rank]))
+    for rank, logits in enumerate(by_rank):
+        if not np.array_equal(logits, by_rank[0], equal_nan=True):
+            raise CheckError(f"rank {rank} has other logits than rank 0: {compare(logits, by_rank[0])}")
+    return by_rank[0]
+
+
 class Bisection:
-    """Compares the outputs of modules and programs, all with the same weights and the same trial.
+    """Compares the outputs of modules and programs, all with the same weights and the same trial. The ranks of those
+    that are cut over ranks run side by side, each in a thread.
 
     Args:
         tensors: gives every source of the weights and of the constants of the first runnable module.
@@ -139,21 +161,23 @@ class Bisection:
 
     def module(self, name: str, module: ir.Module) -> StepOutcome:
         """The outcome of a module as it stands."""
-        return self._outcome(name, get_level(module), lambda: self._module_session(module), signature_of(module))
+
+        def sessions(groups: Sequence[Group]) -> list[Session]:
+            weights = to_tensors(self._stored(stored_layout(module, "weight"), stored_layout(module, "constant")))
+            return [module_session(module, weights, precision=self._precision, group=group) for group in groups]
+
+        return self._outcome(name, get_level(module), prod(grid_of(module)), sessions, signature_of(module))
 
     def schedule(self, module: ir.Module) -> StepOutcome:
         """The outcome of the schedule that is emitted for `module`, on the reference interpreter."""
-        signature = signature_of(module)
-        return self._outcome(SCHEDULE, SCHEDULE, lambda: self._program_session(module, signature), signature)
+        program, signature = emit_program(module), signature_of(module)
 
-    def _module_session(self, module: ir.Module) -> Session:
-        weights = self._stored(stored_layout(module, "weight"), stored_layout(module, "constant"))
-        return module_session(module, to_tensors(weights), precision=self._precision)
+        def session(group: Group) -> Session:
+            layouts = [layout_of(program, role, group.rank) for role in ("weight", "constant")]
+            conditions = Conditions(precision=self._precision, group=group)
+            return Session(signature, Reference(program).open(self._stored(*layouts), conditions))
 
-    def _program_session(self, module: ir.Module, signature: Signature) -> Session:
-        program = emit_program(module)
-        weights = self._stored(layout_of(program, "weight"), layout_of(program, "constant"))
-        return Session(signature, Reference(program).open(weights, Conditions(precision=self._precision)))
+        return self._outcome(SCHEDULE, SCHEDULE, program.ranks, lambda groups: list(map(session, groups)), signature)
 
     def _stored(self, weights: Layout, constants: Layout) -> dict[str, Array]:
         if self._tensors is None:
@@ -161,11 +185,13 @@ class Bisection:
         read = KeepingReader(reading(to_arrays(self._tensors), "the model"), self._kept)
         return stack_tensors({**weights, **constants}, read)
 
-    def _outcome(self, name: str, level: str, session: Callable[[], Session], signature: Signature) -> StepOutcome:
+    def _outcome(
+        self, name: str, level: str, ranks: int, sessions: Opening, signature: Signature
+    ) -> StepOutcome:
         if self._trial is None:
             self._trial = self._trial_of(signature)
         try:
-            logits = self._trial.logits(session())
+            logits = _logits(self._trial, ranks, sessions)
         except UnsupportedError as error:
             raise UnsupportedError(f"after {name}: {error}") from None
         except (CheckError, InputError) as error:

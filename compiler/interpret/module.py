@@ -194,14 +194,17 @@ def _is_entry(function: Any) -> bool:
 
 
 def stored_layout(module: ir.Module, role: str) -> dict[str, Stack]:
-    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of."""
+    """What the entries take as arguments of a role ("weight" or "constant"), by name, and what each is made of: of what
+    is cut over ranks the whole, as `ModuleInterpreter` wants it."""
     layout = {}
     for function in functions(module):
         if not _is_entry(function):
             continue
         for argument in arguments_of(function):
             if argument.role == role:
-                spec = TensorSpec(shape_of(argument.type), str(argument.type.element_type))
+                shape = shape_of(argument.type)
+                shape = tuple(Cut.parse(argument.cut).whole_shape(shape)) if argument.cut else shape
+                spec = TensorSpec(shape, str(argument.type.element_type))
                 layout[argument.name] = Stack(spec, argument.made_of, argument.encoding)
     return layout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ def time_entry(
     valid_rows: int | None = None,
     mean_rows: Mapping[int, int] = MappingProxyType({}),
     staying: float = 0.0,
+    mean_experts: bool = False,
     prefetch: bool = True,
     record: bool = False,
 ) -> Timing:
@@ -36,6 +37,8 @@ def time_entry(
         mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
         staying: where each step's query chooses rows of a store, the share of them that stays near from the step
             before, 0 .. 1: as measured on a model.
+        mean_experts: of experts that tokens choose, as many are read as in the mean where choices are alike; else as
+            many as may be.
         prefetch: False holds every load of iteration i + 1 of a pipeline back until iteration i has ended.
         record: keep every firing, for a trace; implies a full replay.
         target: of a program of several ranks, what one of them runs on (`Target.of_rank`).
@@ -62,7 +65,8 @@ def time_entry(
         )
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
-    timer = KernelTimer(program, target, Settings(valid_rows, mean_rows, staying, prefetch, record, program.grid))
+    settings = Settings(valid_rows, mean_rows, staying, prefetch, record, program.grid, mean_experts)
+    timer = KernelTimer(program, target, settings)
     tensors = {tensor.name: tensor for tensor in program.tensors}
     kernels = {kernel.name: kernel for kernel in program.kernels}
     overhead = target.costs.launch_seconds.value + target.costs.boundary_seconds.value
@@ -87,13 +91,12 @@ def time_entry(
         launches=tuple(launches),
         launch_overhead=overhead,
         tensor_bytes={name: nbytes for name, nbytes in moved.items() if nbytes},
-        assumptions=tuple(_assumptions(target, program.grid, valid_rows, staying, prefetch)),
+        assumptions=tuple(_assumptions(target, settings)),
     )
 
 
-def _assumptions(
-    target: Target, grid: Sequence[int], valid_rows: int | None, staying: float, prefetch: bool
-) -> Iterator[str]:
+def _assumptions(target: Target, settings: Settings) -> Iterator[str]:
+    grid, valid_rows, staying = settings.grid, settings.valid_rows, settings.staying
     used = ["boundary_seconds", "launch_seconds", "firing_seconds"]
     used += [f"{level.name}.{what}" for level in target.memories for what in ("bandwidth", "latency")]
     used += ["clock", "simd_lanes", "simd_stages", "f32_flops"]
@@ -110,6 +113,8 @@ def _assumptions(
     yield f"every slot is active; decode attention reads every row of a cache and computes on {rows} of each slot"
     if staying:
         yield f"of the rows that a query chooses, {staying:g} stay from the step before and are read where the ring is"
+    if settings.mean_experts:
+        yield "tokens choose experts independently, all alike: what is read of them is the mean"
     if grid:
         yield (
             f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link and is "
@@ -120,5 +125,5 @@ def _assumptions(
             f"{target.sockets.value:g} sockets are that many sockets' worth of bandwidth, arithmetic and capacity: "
             "no tensor parallelism, no traffic between sockets"
         )
-    if not prefetch:
+    if not settings.prefetch:
         yield "loads of an iteration wait for the end of the one before (no prefetch)"

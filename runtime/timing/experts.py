@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from sscc.ir.schedule import Body, Launch, Param, Product, Program, Vector, launches, pipelines
+from sscc.runtime.timing.work import mean_places
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,8 @@ class ExpertReads:
 
     @property
     def mean(self) -> float:
-        """Experts of a layer that are read in the mean, where every choice of a token is as likely as any other one and
-        tokens choose independently: X (1 - (1 - k / X)^T)."""
-        return float(self.experts * (1 - (1 - self.chosen / self.experts) ** self.tokens))
+        """Experts of a layer that are read in the mean (`mean_places`)."""
+        return mean_places(self.experts, self.chosen, self.tokens)
 
     def bytes_of(self, experts: float) -> int:
         """Bytes of so many experts of each layer."""

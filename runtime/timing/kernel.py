@@ -51,6 +51,7 @@ class Settings:
     prefetch: bool
     record: bool
     grid: Sequence[int]
+    mean_experts: bool = False
 
 
 class KernelTimer:
@@ -235,7 +236,7 @@ class _StageCost:
 
     def _measure(self, scalars: Mapping[str, int]) -> Cost:
         s = self._settings
-        work = measure(self._body, scalars, s.valid_rows, s.mean_rows, s.staying, s.grid)
+        work = measure(self._body, scalars, s.valid_rows, s.mean_rows, s.staying, s.grid, s.mean_experts)
         read: Counter[str] = Counter()
         written: Counter[str] = Counter()
         moved: Counter[str] = Counter()

@@ -4,7 +4,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 
 * A parameter that several steps read comes in once per firing; it counts at most with its own size.
 * A gather (`load`, `GatherRows`) moves one element, or row, per point; at most the whole table.
-* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named.
+* A product with an indirect axis reads a slice per index, at most all of them: of experts as many as may be named, or
+  as many as are named in the mean (`mean_places`).
   Where a step makes the slices from codes, it makes and reads those alone.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
   the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
@@ -117,6 +118,7 @@ def measure(
     mean_rows: Mapping[int, int] = MappingProxyType({}),
     staying: float = 0.0,
     grid: Sequence[int] = (),
+    mean_experts: bool = False,
 ) -> Work:
     """Counts one firing.
 
@@ -127,8 +129,15 @@ def measure(
             the mean of the layers.
         staying: of the rows that a query chooses, where any may be fetched, the share that stays near.
         grid: the ranks of the program.
+        mean_experts: of what products choose by an index, as much is read as in the mean; else the most.
     """
-    return _Meter(body, scalars, valid_rows, mean_rows, staying, grid).measure()
+    return _Meter(body, scalars, valid_rows, mean_rows, staying, grid, mean_experts).measure()
+
+
+def mean_places(places: int, chosen: int, tokens: int) -> float:
+    """How many of so many places are named in the mean, where each of the tokens names `chosen` different ones, every
+    choice is as likely as any other, and tokens choose independently: X (1 - (1 - k / X)^T)."""
+    return float(places * (1 - (1 - chosen / places) ** tokens))
 
 
 @dataclass(frozen=True)
@@ -153,10 +162,11 @@ class _Meter:
         mean_rows: Mapping[int, int],
         staying: float,
         grid: Sequence[int],
+        mean_experts: bool,
     ) -> None:
         self._body, self._scalars, self._valid, self._mean = body, scalars, valid_rows, mean_rows
         self.staying = staying
-        self._grid = grid
+        self._grid, self._mean_experts = grid, mean_experts
         self._sent = self._hops = 0
         self._roots = {p.name: _Region(p.name, p.shape, p.dtype) for p in body.params}
         self._roots.update({local.name: _Region(local.name, local.shape, local.dtype) for local in body.locals})
@@ -165,7 +175,7 @@ class _Meter:
             source = self._regions[window.view.tensor]
             self._regions[window.name] = _Region(source.root, window.view.shape, source.dtype)
         products = (step for step in body.steps if isinstance(step, Product) and step.b.indirect is not None)
-        self._named = {step.b.param: _named(step) for step in products}
+        self._named = {step.b.param: self._named_by(step.b, step.dims) for step in products}
         self._capped: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._extra: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._products: Counter[Dtype] = Counter()
@@ -231,7 +241,7 @@ class _Meter:
         root = self._regions[name].root
         for operand, (axis, named) in self._named.items():
             if self._regions[operand].root == root and root in {local.name for local in self._body.locals}:
-                return Fraction(min(named, self.shape(operand)[axis]), self.shape(operand)[axis])
+                return Fraction(named, self.shape(operand)[axis])
         return Fraction(1)
 
     def access(
@@ -242,12 +252,23 @@ class _Meter:
         read."""
         spans, rows = [_span(row, dims) for row in access.map], access.map
         if access.indirect is not None:
-            axis, index = access.indirect.axis, access.indirect.index
+            index = access.indirect.index
             self.access(index, dims)
-            spans[axis], rows = min(_indices(index, dims), self.shape(access.param)[axis]), (*rows, *index.map)
+            axis, named = self._named_by(access, dims)
+            spans[axis], rows = named, (*rows, *index.map)
         used = [size for d, size in enumerate(dims) if any(row[d] for row in rows)]
         count = min(prod(spans), prod(used)) if prod(dims) else 0
         self.elements(access.param, int(count * share), write=write)
+
+    def _named_by(self, access: Access, dims: tuple[int, ...]) -> tuple[int, int]:
+        """The indirect axis of an operand of a product, and how many of its places are named. Of the numbers that the
+        product finds in the tensor of indices, those along the last dimension are a token's choices."""
+        assert access.indirect is not None
+        places = self.shape(access.param)[access.indirect.axis]
+        *tokens, chosen = [s for d, s in enumerate(dims) if any(row[d] for row in access.indirect.index.map)] or [1]
+        if self._mean_experts:
+            return access.indirect.axis, round(mean_places(places, min(chosen, places), prod(tokens)))
+        return access.indirect.axis, min(prod(tokens) * chosen, places)
 
     def dtype(self, name: str) -> Dtype:
         return self._regions[name].dtype
@@ -266,17 +287,6 @@ class _Meter:
     def vector(self, points: int, operations: int) -> None:
         if points and operations:
             self._vectors.append((points, operations))
-
-
-def _indices(index: Access, dims: tuple[int, ...]) -> int:
-    """How many numbers a product finds in the tensor of an indirect axis."""
-    return prod(size for d, size in enumerate(dims) if any(row[d] for row in index.map))
-
-
-def _named(step: Product) -> tuple[int, int]:
-    """The indirect axis of a product, and how many of its places may be named."""
-    assert step.b.indirect is not None
-    return step.b.indirect.axis, _indices(step.b.indirect.index, step.dims)
 
 
 def _span(row: tuple[int, ...], dims: tuple[int, ...]) -> int:

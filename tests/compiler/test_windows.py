@@ -330,8 +330,10 @@ def test_goldens_of_a_mixed_stack_are_met(
 
 
 @pytest.mark.usefixtures("exports_anew")
-def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Captured attention gets no mask: such a model would be compiled without its window."""
+def test_a_window_that_only_a_mask_of_the_models_own_knows_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither a keyword nor the mask that transformers makes tells attention: the window would be lost."""
     attend = modeling_mistral.MistralAttention.forward
 
     def forward(self: Any, *args: Any, **keywords: Any) -> Any:
@@ -343,10 +345,11 @@ def test_a_window_that_only_the_mask_knows_is_refused(monkeypatch: pytest.Monkey
             self.config = config
 
     monkeypatch.setattr(modeling_mistral.MistralAttention, "forward", forward)
+    monkeypatch.setattr(modeling_mistral, "create_sliding_window_causal_mask", lambda **keywords: None)
     random_model("mistral").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    message = "layer 0 attends to a sliding window of 10 positions by its config, and tells its attention function "
-    with pytest.raises(UnsupportedError, match=message + "of all positions: sscc would compile something else"):
+    message = "layer 0 attends to a sliding window of 10 positions by its config .sliding_window., and tells its "
+    with pytest.raises(UnsupportedError, match=message + "attention function of all positions: sscc would compile so"):
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
 
 

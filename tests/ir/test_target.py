@@ -12,7 +12,7 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.ir.choices import TIERS
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.target import Target, load_target, parse_target
+from sscc.ir.target import Target, load_target, parse_target, shipped_targets
 from tests.targets import changed, described, description, figure
 
 LATENCY = {"value": 1e-6, "unit": "s", "origin": "assumed", "note": "a test"}
@@ -31,8 +31,9 @@ def test_the_shipped_target_says_where_each_figure_comes_from() -> None:
     assert all(figure.note for figure in figures.values())
     assumed = {name for name, figure in figures.items() if figure.origin == "assumed"}
     assert assumed == {
-        "clock", "socket.bandwidth", "launch_seconds", "firing_seconds", "f32_flops", "simd_lanes", "simd_stages",
-    }  # fmt: skip
+        *("clock", "socket.bandwidth", "socket.latency", "launch_seconds", "firing_seconds"),
+        *("f32_flops", "simd_lanes", "simd_stages"),
+    }
     assert figures["boundary_seconds"].origin == "fitted"
 
 
@@ -107,15 +108,61 @@ def test_the_slowest_tier_decides_how_long_bytes_take() -> None:
     assert target.seconds({"hbm": 10**9, "ddr": 2 * 10**8}) == 2.0
 
 
+@pytest.mark.parametrize("name", shipped_targets())
+def test_nodes_are_sockets_of_one_description(name: str) -> None:
+    socket, node = load_target("rdu"), load_target(f"rdu:{name}")
+    sockets = int(name.partition("-")[2] or 1)
+    assert (node.name, node.sockets.value) == (name, sockets)
+    assert {**node.figures, "sockets": socket.sockets} == socket.figures
+    assert node.of_rank(sockets).figures | {"sockets": socket.sockets} == socket.figures
+
+
+def test_nodes_of_8_and_16_ship() -> None:
+    assert shipped_targets() == ("sn40l", "sn40l-16", "sn40l-8")
+
+
+def test_a_description_may_change_a_shipped_one(tmp_path: Path) -> None:
+    file = tmp_path / "faster.json"
+    slower = {"name": "link", "bandwidth": {**LATENCY, "unit": "bytes/s"}}
+    file.write_text(json.dumps({
+        "format": 2, "base": "sn40l-8", "name": "faster",
+        "levels": [{"name": "hbm", "bandwidth": {"value": 1.8e12}}], "links": [slower],
+    }))  # fmt: skip
+    target, node = load_target(f"rdu:{file}"), load_target("rdu:sn40l-8")
+    different = {name for name, figure in target.figures.items() if figure != node.figures.get(name)}
+    assert different == {"hbm.bandwidth", "link.bandwidth"}
+    assert target.figures["hbm.bandwidth"].note == node.figures["hbm.bandwidth"].note
+    assert [link.name for link in target.links] == ["socket", "link"]
+    assert parse_target(target.to_json(), "written") == target
+
+
+@pytest.mark.parametrize("base", ["sn40l-32", "", ["sn40l"], None, "../sn40l"])
+def test_other_bases_are_refused(base: Any) -> None:
+    with pytest.raises(InputError, match=r"mine\.json has the base .*, it must be one of sn40l, sn40l-16, sn40l-8"):
+        parsed({"format": 2, "base": base})
+
+
 @pytest.mark.parametrize("target", ["gpu", "rdu:", "", "RDU"])
 def test_other_targets_are_refused(target: str) -> None:
-    with pytest.raises(UsageError, match="must be rdu or rdu:FILE"):
+    with pytest.raises(UsageError, match="must be rdu, rdu:sn40l, rdu:sn40l-16, rdu:sn40l-8 or rdu:FILE"):
         load_target(target)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"cannot be read: .* \(shipped are sn40l, sn40l-16, sn40l-8\)"):
         load_target(f"rdu:{tmp_path / 'none.json'}")
+
+
+def test_ranks_share_the_sockets_of_a_node() -> None:
+    node = load_target("rdu:sn40l-16")
+    assert [node.of_rank(ranks).sockets.value for ranks in (1, 2, 4, 16)] == [16, 8, 4, 1]
+    assert load_target("rdu").of_rank(32).sockets.value == 1
+    with pytest.raises(UsageError, match="the 16 sockets of sn40l-16 cannot be shared by 3 ranks"):
+        node.of_rank(3)
+    data = description()
+    data["links"] = []
+    with pytest.raises(UsageError, match="sn40l has no links, which 2 ranks would need"):
+        parsed(data).of_rank(2)
 
 
 def clock(**values: Any) -> Callable[[Any], Any]:

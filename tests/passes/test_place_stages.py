@@ -88,6 +88,60 @@ def test_everything_has_two_slots_where_iterations_overlap() -> None:
     assert depths(placed()) == {"h": 2, "exp": 2, "w": 2, "up": 2, "u": 2, "down": 2}
 
 
+EXCHANGE = """
+shard.grid @ranks(shape = 2)
+func.func private @k(%h: tensor<8x256xf32> {sscc.state = "h"}, %w: tensor<256x1024xf32> {sscc.weight = "w"},
+    %u: tensor<1024x256xf32> {sscc.weight = "u"}, %n: index {sscc.input = "n"})
+    -> (tensor<8x256xf32> {sscc.state = "h"}) attributes {sscc.kernel} {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %zero = arith.constant 0.0 : f32
+  %e = tensor.empty() : tensor<8x256xf32>
+  %z = linalg.fill ins(%zero : f32) outs(%e : tensor<8x256xf32>) -> tensor<8x256xf32>
+  %f = tensor.empty() : tensor<8x1024xf32>
+  %y = linalg.fill ins(%zero : f32) outs(%f : tensor<8x1024xf32>) -> tensor<8x1024xf32>
+  BEGIN
+    %p = linalg.matmul ins(INPUT, %w : tensor<8x256xf32>, tensor<256x1024xf32>) outs(%y : tensor<8x1024xf32>)
+      -> tensor<8x1024xf32> loc("up")
+    %s = SUM tensor<8x1024xf32> loc("sum")
+    %q = linalg.matmul ins(%s, %u : tensor<8x1024xf32>, tensor<1024x256xf32>) outs(%z : tensor<8x256xf32>)
+      -> tensor<8x256xf32> loc("down")
+  END
+}
+"""
+"""Products of 4 tiles of 256 KiB each, between them a sum over ranks."""
+
+RUN = {"BEGIN": "", "INPUT": "%h", "END": "return %q : tensor<8x256xf32>"}
+LOOP = {
+    "BEGIN": "%l = scf.for %i = %c0 to %n step %c1 iter_args(%x = %h) -> tensor<8x256xf32> {",
+    "INPUT": "%x",
+    "END": "scf.yield %q : tensor<8x256xf32>\n  }\n  return %l : tensor<8x256xf32>",
+}
+SUM = "shard.all_reduce %p on @ranks grid_axes = [0] : tensor<8x1024xf32> ->"
+NO_SUM = "linalg.exp ins(%p : tensor<8x1024xf32>) outs(%f : tensor<8x1024xf32>) ->"
+
+
+def exchanging(control: dict[str, str], between: str = SUM, sram: int | None = None) -> dict[str, int]:
+    """Slots of the matrices' tiles."""
+    text = EXCHANGE
+    for name, part in {**control, "SUM": between}.items():
+        text = text.replace(name, part)
+    slots = depths(placed(text, sram=sram))
+    return {name: slots[name] for name in ("w", "u")}
+
+
+def test_tiles_behind_an_exchange_have_slots_for_all_of_them() -> None:
+    """What stages wait for other ranks for is time in which matrices can be loaded whole."""
+    assert exchanging(LOOP) == {"w": 4, "u": 4}
+    assert exchanging(RUN) == {"w": 2, "u": 4}
+    assert exchanging(LOOP, NO_SUM) == exchanging(RUN, NO_SUM) == {"w": 2, "u": 2}
+
+
+def test_tiles_that_do_not_fit_have_fewer_slots() -> None:
+    assert exchanging(LOOP, sram=3 * 1024 * KIB) == {"w": 4, "u": 4}
+    assert exchanging(LOOP, sram=2 * 1024 * KIB) == {"w": 2, "u": 2}
+
+
 def test_no_two_buffers_share_an_address() -> None:
     spans = sorted((place.address, place.depth * size) for place, size in buffers(placed()).values())
     assert spans[0][0] == 0

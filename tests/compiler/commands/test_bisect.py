@@ -74,9 +74,23 @@ class EndlessLoops(Pass):
                     op.operands[1] = index_constant(1000)
 
 
+@dataclass(frozen=True)
+class NoSums(Pass):
+    """Ranks keep their parts of a sum to themselves."""
+
+    name: ClassVar[str] = "no-sums"
+    level: ClassVar[str] = "kernels"
+
+    def run(self, module: ir.Module) -> None:
+        for op in list(walk(module)):
+            if op.name == "shard.all_reduce":
+                op.results[0].replace_all_uses_with(op.operands[0])
+                op.erase()
+
+
 @pytest.fixture(autouse=True)
 def _wrong_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (WrongScale, NoNumbers, EndlessLoops):
+    for kind in (WrongScale, NoNumbers, EndlessLoops, NoSums):
         monkeypatch.setitem(pipeline.REGISTRY, kind.name, kind)
 
 
@@ -125,6 +139,27 @@ def test_a_wrong_pass_of_the_pipeline_is_named(
     assert named == ["build-entries", "outline-kernels", "wrong-scale"]
     assert "wrong-scale changes the outputs: ||a - b|| / ||b|| is " in err
     assert err.rstrip().endswith("against build-entries, at most 1e-05 is rounding")
+
+
+def test_ranks_are_compared_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The passes behind the cut are right; one that loses sums is named."""
+    random_model("qwen2").config.save_pretrained(tmp_path)
+    words = ["bisect", str(tmp_path / "config.json"), "--no-weights", "--tp", "2", *SHAPE, *TRIAL]
+    steps = pipeline.PIPELINES[2]
+    after = [item.name for item in steps].index("merge-equal-kernels") + 1
+    monkeypatch.setitem(pipeline.PIPELINES, 2, (*steps[:after], NoSums(), *steps[after:]))
+    assert main(words) == 4
+    out, err = capsys.readouterr()
+    rows = [line.split() for line in out.splitlines()[1:]]
+    names = ["one", "build-entries", "outline-kernels{granularity=layer}", "merge-equal-kernels", "no-sums"]
+    assert [row[0] for row in rows] == names
+    assert "no-sums changes the outputs: ||a - b|| / ||b|| is " in err
+    assert "against one rank" in err
+    monkeypatch.undo()
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "all agree within 1e-05"
 
 
 def test_a_given_pipeline_with_the_weights_of_a_checkpoint(

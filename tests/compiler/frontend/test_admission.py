@@ -126,14 +126,14 @@ REFUSED = [
     ("t5", {}, "encoder-decoder"),
     ("bert", {}, "bidirectional"),
     ("gpt2", {"add_cross_attention": True}, "cross-attention"),
-    ("deepseek_v32", {}, "layer 0 attends to positions that an index of its own chooses .indexed_attention"),
-    ("glm_moe_dsa", {}, "layer 0 attends to positions that an index of its own chooses .indexed_attention"),
+    ("deepseek_v32", {}, "layer 0 attends to positions that an index of its own chooses .layer_types.0. = indexed_"),
+    ("glm_moe_dsa", {}, "layer 0 attends to positions that an index of its own chooses .layer_types.0. = indexed_"),
     ("llama4_text", {"attention_chunk_size": 0}, "layer 0 is chunked attention, of no chunk .attention_chunk_size = 0"),
     ("mamba", {}, "state-space"),
     ("jamba", {}, "state-space"),
-    ("lfm2", {"layer_types": ["full_attention", "conv"]}, "layer 1 is a state-space or hybrid layer .conv"),
+    ("lfm2", {"layer_types": ["full_attention", "conv"]}, "layer 1 is a state-space .* .layer_types.1. = conv"),
     ("gemma3", {}, "composed of several models .text_config, vision_config"),
-    ("reformer", {}, "layer 0 is local, not full attention; layer 1 is lsh, not full attention"),
+    ("reformer", {}, "layer 0 is not full attention .attn_layers.0. = local.; layer 1 .* .attn_layers.1. = lsh"),
     ("cpmant", {}, "learned biases of scores by distance .position_bias_num_buckets = 512"),
     ("xlnet", {}, "its attention is not causal .attn_type = bi"),
 ]
@@ -407,8 +407,8 @@ def test_caps_on_scores_are_told_from_those_on_logits() -> None:
         ),
         (
             {"layer_types": None, "layers_block_type": ["attention", "mamba", "spiral"]},
-            "layer 1 is a state-space or hybrid layer (mamba), which keeps another state than K and V; layer 2 is "
-            "spiral, not full attention",
+            "layer 1 is a state-space or hybrid layer (layers_block_type[1] = mamba), which keeps another state than K "
+            "and V; layer 2 is not full attention (layers_block_type[2] = spiral)",
         ),
         (
             {"layer_types": ["full_attention", "chunked_attention"], "attention_chunk_size": 64.0},

@@ -51,7 +51,7 @@ def compile_config(path: Path) -> int:
         ({"eos_token_id": -1}, 5, "eos_token_id is -1, it must be a token id"),
         ({"eos_token_id": "x"}, 5, "llama config"),
         ({"max_position_embeddings": "many"}, 5, "max_position_embeddings"),
-        ({"model_type": "mamba"}, 3, "state-space or recurrent layers"),
+        ({"model_type": "rwkv"}, 3, "state-space or recurrent layers (model_type = rwkv)"),
         ({"model_type": "cpmant"}, 3, "position_bias_num_buckets = 512"),
         ({"model_type": "gptj"}, 3, "does not go through transformers' attention interface"),
         ({"model_type": ["llama"]}, 5, "has no model_type"),

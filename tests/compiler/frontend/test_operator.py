@@ -13,6 +13,7 @@ from transformers import (
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    PhimoeConfig,
     PreTrainedConfig,
 )
 
@@ -110,9 +111,10 @@ def test_a_window_reaches_the_operator_unless_it_covers_the_context() -> None:
     assert [window.size for window in windows] == [4, 4, 0, 0, 0, 0, 4, 4]
 
 
-def test_the_model_within_a_window_is_transformers_own() -> None:
-    config = MistralConfig(**SHAPE, sliding_window=4)
-    windowed, whole = run(config), run(MistralConfig(**SHAPE, sliding_window=None))
+@pytest.mark.parametrize("config_class", [MistralConfig, PhimoeConfig], ids=["told by both", "told by the mask"])
+def test_the_model_within_a_window_is_transformers_own(config_class: type[PreTrainedConfig]) -> None:
+    config = config_class(**SHAPE, sliding_window=4)
+    windowed, whole = run(config), run(config_class(**SHAPE, sliding_window=None))
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -163,6 +165,10 @@ class AttentionModule(torch.nn.Module):
         ({"s_aux": torch.zeros(3)}, r"layer 3 has learned sinks \(s_aux\) of \[3\], expected one of each of 2 heads"),
         ({"never_heard_of": 1}, "layer 3 passes never_heard_of=1"),
         ({"attention_mask": torch.zeros(1)}, "layer 3 passes an attention mask"),
+        (
+            {"attention_mask": operator.WindowMask(4), "sliding_window": 5},
+            "layer 3 passes sliding_window=5 to its attention, and a mask of a window of 4 positions",
+        ),
         ({"dropout": 0.1}, r"layer 3 uses dropout 0\.1"),
     ],
 )

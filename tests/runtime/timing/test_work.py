@@ -82,6 +82,18 @@ def test_of_an_indirect_axis_as_many_places_count_as_there_are_indices() -> None
         assert work.products == {"bf16": 2 * 3 * 7 * 5}
 
 
+@pytest.mark.parametrize(("tokens", "most", "mean"), [(1, 2, 2), (4, 8, 5), (16, 8, 8)])
+def test_of_experts_the_mean_may_be_counted(tokens: int, most: int, mean: int) -> None:
+    """Of 8 a token chooses 2: 8 (1 - (3/4)^T) are read in the mean, 5.47 by four tokens."""
+    token, pair = (1, 0, 0, 0, 0), (0, 1, 0, 0, 0)
+    row, column = (0, 0, 1, 0, 0), (0, 0, 0, 1, 0)
+    b = Access("b", ((0,) * 5, row, column), Indirect(0, Access("i", (token, pair))))
+    step = Product((tokens, 2, 7, 5), (3,), Access("a", (token, column)), b, Access("c", (token, pair, row)))
+    shapes = {"a": (tokens, 5), "b": (8, 7, 5), "c": (tokens, 2, 7), "i": (tokens, 2)}
+    assert counted(step, shapes).read["b"] == most * 70
+    assert counted(step, shapes, mean_experts=True).read["b"] == mean * 70
+
+
 def test_only_the_part_that_an_access_reaches_counts() -> None:
     step = Vector((4, 2), (Access("x", ((2, 0, 1), (0, 0, 3))),), Access("y", ((1, 0, 0), (0, 1, 0))), (), "in0")
     work = counted(step, {"x": (100, 10), "y": (4, 2)})
