@@ -42,8 +42,8 @@ def begins(value: ir.Value, rows: ir.Value) -> bool:
 
 
 def computes(op: ir.Operation) -> bool:
-    """Whether `op` is work on tensors: not a view, not a constant, not what gives a number (a place in a table, a rank),
-    and not a part of another operation's body."""
+    """Whether `op` is work on tensors: not a view, not a constant, not what gives a number (a place in a table, a
+    rank), and not a part of another operation's body."""
     if is_view(op) or is_rematerialised(op) or not op.results or isinstance(op.results[0].type, ir.IndexType):
         return False
     inside = op.parent.operation.name in ("func.func", "scf.for", "scf.if")

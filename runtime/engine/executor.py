@@ -82,7 +82,7 @@ class Executor:
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
-        self._prompts = PromptCache(0 if signature.continues else keep)
+        self._prompts = PromptCache(keep if signature.copies_slots and not signature.continues else 0)
         self._prefixes = PrefixStore(session, keep if signature.continues else 0)
         self._counters = Counters()
         self._ids = 0
