@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
     check_at_least,
     check_execution_arguments,
+    followed,
     log_to_stderr,
     session_of,
     tokenizer_and_template,
 )
 from sscc.ir.errors import UsageError
+from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
 
 KEY_VARIABLE = "SSCC_API_KEY"
@@ -29,23 +32,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     network = parser.add_argument_group("network")
     network.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="P", help=f"0 is any free one (default: {DEFAULT_PORT})"
+        "--port", type=int, default=DEFAULT_PORT, metavar="P", help="0 is any free one"
     )
     network.add_argument(
-        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help=f"to listen on (default: {DEFAULT_HOST})"
+        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help="to listen on"
     )
     network.add_argument("--api-key", metavar="KEY", help=f"that clients must send (default: {KEY_VARIABLE}, if set)")
-    network.add_argument("--served-model-name", metavar="NAME", help="default: the artifact's name, without .rdu")
+    network.add_argument(
+        "--served-model-name", metavar="NAME", help="that clients ask for (default: the artifact's name, without .rdu)"
+    )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help=f"that wait (default: {QUEUE})")
+    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help="requests that wait")
     limits.add_argument(
         "--max-body",
-        type=int,
+        type=parse_bytes,
         default=BODY_BYTES,
         metavar="BYTES",
-        help=f"of a request's body (default: {BODY_BYTES})",
+        help="of a request's body: 4194304, 4M or 4MiB",
     )
-    limits.add_argument("--max-prompt", type=int, metavar="TOKENS", help="default: what the context permits")
+    limits.add_argument(
+        "--max-prompt", type=int, metavar="TOKENS", help="of a prompt (default: what the context permits)"
+    )
     limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: likewise)")
     limits.add_argument("--timeout", type=float, metavar="S", help="seconds that a request may take (default: any)")
     limits.add_argument(
@@ -53,18 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_DRAIN_SECONDS,
         metavar="S",
-        help=f"seconds that requests may go on after a signal (default: {DEFAULT_DRAIN_SECONDS:g})",
+        help="seconds that requests may go on after a signal",
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--prompt-cache",
-        type=int,
+        type=parse_bytes,
         default=0,
         metavar="BYTES",
-        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes "
-        "(default: 0)",
+        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes",
     )
-    engine.add_argument("--prefill-steps", type=int, metavar="N", help="chunk steps between two decode steps")
+    engine.add_argument(
+        "--prefill-steps",
+        type=int,
+        metavar="N",
+        help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
+    )
     add_execution_arguments(parser.add_argument_group("execution"))
 
 
@@ -73,6 +84,8 @@ def main(args: argparse.Namespace) -> int:
     key = _api_key(args)
     _check_packages()
     log_to_stderr()
+    if followed(args):
+        return 0
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
@@ -100,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         timeout=args.timeout,
     )
     options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
-    with Engine(session_of(artifact, args), tokenizer, options) as engine:
+    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if key is None and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
         app = create_app(engine, model, limits, key)
