@@ -8,6 +8,9 @@ Where all layers' rows of a prompt stay in the states of its slot, or a window b
 prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are there,
 those of windows in the scratch.
 
+Where ranks have the rows of slots of their own (`own_slot`), the number of the rank says which these are, and that rank
+alone compresses a layer into the slot.
+
 Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
 resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
 counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.

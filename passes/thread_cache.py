@@ -70,6 +70,13 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
+Where ranks share KV heads (`kv.head_parts`, of the pass shard), they have the same rows, and choose together. At the
+end of a prompt their scores are summed before they are pooled; where a step's query chooses, it is scored with those of
+all of them. If they divide the slots, each has the rows of its part alone: a step sends queries to the ranks that have
+the slots, by all_to_all, attends there with all heads that read a KV head, and sends back what comes of it; what
+follows a prompt's last chunk is two functions then, `choose`, which all of them run, and `compress` with `own_slot` in
+the place of `slot`, for the rank that has it.
+
 A layer that shares the K and V of an earlier one (`kv.shared_attention`) has no state and no `compress` of its own: it
 attends to the rows of that layer, which has updated them in this step, or appended them in its phase of a prompt, and
 to those that its prompt selected. Where queries choose, it chooses by its own query and that layer's landmarks.

@@ -204,8 +204,7 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         known_width = None if group.latent else group.key.width  # prefill's queries are not as wide as a latent row
         known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, known_width))
     if g.selects:
-        slots = (s.batch,) if g.indexed else ()
-        known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
+        known[group.state("selected")] = ("state", "i64", chosen if g.indexed else (layers, group.kv_heads, g.topk))
     return known
 
 

@@ -14,7 +14,8 @@ from math import prod
 from sscc.ir.schedule import DTYPE_BYTES, AllGather, AllReduce, AllSlice, AllToAll, Body, Instr, Kernel, pipelines
 from sscc.ir.sharding import peers
 from sscc.ir.sizes import align, dense_strides
-from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, NoNativeCodeError, Regions
+from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions
+from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 
 
 @dataclass(frozen=True)
