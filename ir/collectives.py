@@ -15,7 +15,9 @@ from math import prod
 from torch_mlir import ir
 from torch_mlir.dialects import shard
 
-COLLECTIVES = frozenset({"shard.all_reduce", "shard.all_gather", "shard.all_slice", "shard.all_to_all"})
+EXCHANGES = frozenset({"shard.all_reduce", "shard.all_gather", "shard.all_to_all"})
+"""In which ranks wait for each other."""
+COLLECTIVES = EXCHANGES | {"shard.all_slice"}
 GRID = "ranks"
 
 
