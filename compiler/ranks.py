@@ -127,7 +127,12 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
     finally:
         for name in ("RANK", *common):
             del os.environ[name]
-    return Crew(links, group, lambda: _stop(processes))
+
+    def stop() -> None:
+        _stop(processes)
+        leave()
+
+    return Crew(links, group, stop)
 
 
 def _started(
@@ -223,6 +228,14 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     else:
         chosen = SharedMemory(memory, rank, ranks, SPIN_US if each else 0.0)
     return ProcessGroup(rank, ranks, values, chosen), commands, share
+
+
+def leave() -> None:
+    """Takes this process out of the ranks that it has joined."""
+    import torch.distributed as distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _connect(rank: int, ranks: int) -> tuple[list[Link], list[Link]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sscc.compiler.loading import open_interpreter
-from sscc.compiler.ranks import Opening, join, launched, share_of_threads, start
+from sscc.compiler.ranks import Opening, join, launched, leave, share_of_threads, start
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
@@ -42,7 +42,7 @@ def open_session(
         return Session(artifact.signature, opened)
     if _launched(artifact) is not None:
         group, links, share = join(transport, threads)
-        crew = Crew(links, group, lambda: None)
+        crew = Crew(links, group, leave)
     else:
         share, _ = share_of_threads(threads, ranks)
         path = None if checkpoint is None else str(checkpoint.resolve())

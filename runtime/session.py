@@ -149,7 +149,7 @@ class Session:
     @property
     def failure(self) -> BaseException | None:
         """Why no call can be made any more, where that is known: a rank of the program is gone."""
-        failure: BaseException | None = getattr(self.interpreter, "failure", None)
+        failure: BaseException | None = getattr(self.interpreter, "lost", None)
         return failure
 
     def close(self) -> None:

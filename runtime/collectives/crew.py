@@ -177,10 +177,13 @@ class LeadingInterpreter:
     """Rank 0's interpreter, which the others follow. A session sees nothing else of them.
 
     What it shows of tensors is rank 0's part. Nobody may write there: the others would not know.
+
+    Attributes:
+        own: the interpreter of rank 0's part.
     """
 
     def __init__(self, inner: Interpreter, crew: Crew) -> None:
-        self._inner = inner
+        self.own = inner
         self._crew = crew
         weakref.finalize(self, crew.close)
         crew.wait()
@@ -190,13 +193,13 @@ class LeadingInterpreter:
         return self._crew.group.ranks
 
     @property
-    def failure(self) -> RankError | None:
+    def lost(self) -> RankError | None:
         """Why it cannot go on, if it cannot."""
         return self._crew.error
 
     @property
     def team(self) -> Team | None:
-        team: Team | None = getattr(self._inner, "team", None)
+        team: Team | None = getattr(self.own, "team", None)
         return team
 
     def run(
@@ -211,21 +214,21 @@ class LeadingInterpreter:
         crew.works(True)
         try:
             crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
-            return self._inner.run(entry, inputs, scalars, copy=copy)
+            return self.own.run(entry, inputs, scalars, copy=copy)
         except BaseException as error:
             crew.failed(error)
         finally:
             crew.works(False)
 
     def tensor(self, name: str) -> Array:
-        return self._inner.tensor(name)
+        return self.own.tensor(name)
 
     def reset(self) -> None:
         self._crew.call(RESET)
-        self._inner.reset()
+        self.own.reset()
 
     def memory(self) -> MemoryUse | None:
-        return self._inner.memory()
+        return self.own.memory()
 
     def close(self) -> None:
         self._crew.close()
