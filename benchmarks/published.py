@@ -31,7 +31,8 @@ from benchmarks.table import replace_block
 if TYPE_CHECKING:
     from sscc.ir.target import Figure, SocketLink, Target
     from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.timing import PipelineTiming, Timing
+    from sscc.runtime.timing import Timing
+    from sscc.runtime.timing.result import PipelineTiming
 
 FOLDER = Path(__file__).parent / "configs"
 INSIDE = 0.15
@@ -250,14 +251,20 @@ PREFILL_SHARES = {
     "ring": 0.32,
 }
 """Percent of a layer of experts at 128k, SnapStream's Table 4."""
+PROMPT = DEPLOYMENTS[1].setup
+LACKS = {
+    "output projection": "what it exchanges at the assumed bandwidth of links; see below",
+    "experts": f"their weights are read for every chunk of {R1_CHUNK} tokens, in the published kernel once",
+    "attention": "the keys and values of all rows so far are made of latent rows for every chunk",
+}
 KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("output projection", ("o_proj",)),
     ("router", ("gate ", "topk", "mlp.gate.")),
-    ("experts", ("expert", "gate", "up_proj", "down_proj", "post_attention_layernorm")),
+    ("experts", ("expert", "gate", "up_proj", "down_proj", "post_attention_layernorm", "addf 2")),
+    ("output projection", ("o_proj", "addf")),
     ("SnapKV", ("observ", "select", "log_sum_exp", "all_reduce", "kept_positions", "concat", "self_attn.kv_b_proj")),
     ("ring", ("gather",)),
     ("attention", ("latent_chunk_attention",)),
-    ("QKV", ("q_", "kv_", "input_layernorm", "self_attn", "table", "state")),
+    ("QKV", ("q_", "kv_", "input_layernorm", "self_attn", "table", "hidden", "x")),
 )
 """Which of the published kernels a stage belongs to, by what its name, or that of what it loads, begins with."""
 
@@ -266,18 +273,20 @@ def prefill(programs: Programs) -> Iterator[Row]:
     """A prompt of 131072 tokens of DeepSeek-R1 on 16 sockets: shares of a layer of experts."""
     from sscc.runtime.inspection import time_prefill
 
-    artifact = programs[DEPLOYMENTS[1].setup]
-    timing = time_prefill(artifact, node(16), 131072)
-    layers = next(launch.kernel for launch in reversed(timing.launches) if len(launch.kernel.pipelines) > 1)
-    seconds = kernel_seconds(layers.pipelines, timing.target)
-    total = sum(seconds.values())
+    timing = time_prefill(programs[PROMPT], node(16), PROMPT.context)
+    shares = kernel_shares(layer_of_experts(timing), timing.target)
     for name, share in PREFILL_SHARES.items():
-        yield Row(name, share, 100 * seconds.get(name, 0.0) / total, "%")
+        yield Row(name, share, shares[name], "%", why=LACKS.get(name, ""))
 
 
-def kernel_seconds(pipelines: Sequence[PipelineTiming], target: Target) -> Mapping[str, float]:
-    """Seconds of the published kernels, were they to run one after another on a whole socket: the longest of their
-    arithmetic, their bytes from a memory and what they exchange."""
+def layer_of_experts(timing: Timing) -> Sequence[PipelineTiming]:
+    """The last layers' kernel of a prompt."""
+    return next(launch.kernel for launch in reversed(timing.launches) if len(launch.kernel.pipelines) > 1).pipelines
+
+
+def kernel_shares(pipelines: Sequence[PipelineTiming], target: Target) -> Mapping[str, float]:
+    """Percent that the published kernels take, were they to run one after another on a whole socket: each the longest
+    of its arithmetic, its bytes from a memory and what it exchanges."""
     units = target.units.pcus.value
     bandwidth = {tier.name: target.bandwidth(tier.name) for tier in target.levels}
     bandwidth |= {link.name: link.bandwidth.value for link in target.links}
@@ -287,7 +296,8 @@ def kernel_seconds(pipelines: Sequence[PipelineTiming], target: Target) -> Mappi
         kernel["compute"] += stage.compute_seconds * (stage.pcus or units) / units
         for tier, nbytes in stage.nbytes.items():
             kernel[tier] += nbytes / bandwidth[tier]
-    return {name: max(each.values()) for name, each in parts.items()}
+    seconds = {name: max(each.values()) for name, each in parts.items()}
+    return {name: 100 * each / sum(seconds.values()) for name, each in seconds.items()}
 
 
 def kernel_of(stage: str) -> str:
@@ -299,12 +309,14 @@ def kernel_of(stage: str) -> str:
     raise ValueError(f"stage {stage!r} belongs to no published kernel")
 
 
-LINKS = (0.5, 1.0, 2.0)
+LINKS = (0.5, 1.0, 2.0, 4.0)
 """By what factors links are better than assumed: times their bandwidth, and divided by it their latency."""
 
 
 def links(programs: Programs) -> str:
     """How long steps take where links between sockets are worse and better than assumed."""
+    from sscc.runtime.inspection import time_prefill
+
     setups = {
         "Llama-3.1-8B, 8 sockets, 4k": Setup("llama-3.1-8b", 8, 4096, 4096),
         "Llama-3.1-8B, 16 sockets, 8k": Setup("llama-3.1-8b", 16, 8192, 8192),
@@ -314,14 +326,19 @@ def links(programs: Programs) -> str:
     (link,) = node(16).links
     assumed = [f"{figure.value * scale:g} {unit}" for figure, scale, unit in _link_figures(link)]
     lines = [
-        f"Steps in ms with links of so many times the assumed {assumed[0]} and of so small a part of the assumed "
-        f"{assumed[1]}, and with links that take no time.\n",
+        f"Steps in ms, with links of so many times the assumed {assumed[0]} and latencies of as small a part of the "
+        f"assumed {assumed[1]}, and with links that take no time.\n",
         f"| step | {' | '.join(f'{factor:g}x' for factor in LINKS)} | no time |",
         "|---" + "|---:" * (len(LINKS) + 1) + "|",
     ]
     for name, setup in setups.items():
         steps = [programs.step(setup, with_links(node(setup.sockets), factor)) for factor in (*LINKS, 1e12)]
         lines.append(f"| {name} | {' | '.join(f'{1e3 * step.seconds:.4g}' for step in steps)} |")
+    layers = layer_of_experts(time_prefill(programs[PROMPT], node(16), PROMPT.context))
+    for name in ("output projection", "attention"):
+        shares = [kernel_shares(layers, with_links(node(16), factor))[name] for factor in (*LINKS, 1e12)]
+        heading = f"of a prompt of 128k tokens, {name}, % (published {PREFILL_SHARES[name]:g})"
+        lines.append(f"| {heading} | {' | '.join(f'{share:.3g}' for share in shares)} |")
     return "\n".join(lines)
 
 
@@ -351,10 +368,10 @@ def table(make: Callable[[Programs], Iterator[Row]]) -> Callable[[Programs], str
         rows = list(make(programs))
         lines = ["| what | published | modelled | modelled / published | |", "|---|---:|---:|---:|---|"]
         for row in rows:
-            mark = "" if row.inside else "**outside** "
-            ratio = f"{mark}{row.ratio:.2f}"
+            ratio = f"{row.ratio:.2f}" if row.inside else f"**outside** {row.ratio:.2f}"
             published, modelled = (f"{value:.4g} {row.unit}".strip() for value in (row.published, row.modelled))
-            lines.append(f"| {row.what} | {row.bound} {published} | {modelled} | {ratio} | {row.why} |")
+            bound = f"{row.bound} {published}".strip()
+            lines.append(f"| {row.what} | {bound} | {modelled} | {ratio} | {row.why} |")
         return "\n".join(lines)
 
     return rendered
