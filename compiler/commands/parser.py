@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
-            return super()._get_value(action, arg_string)  # type: ignore[misc]  # argparse's own, which stubs leave out
+            return super()._get_value(action, arg_string)
         except UsageError as error:
             raise argparse.ArgumentError(action, str(error)) from None
 
