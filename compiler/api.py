@@ -56,7 +56,7 @@ def load(
         UsageError: there is no such interpreter.
         InputError: missing, truncated, damaged, or of a newer format.
     """
-    from sscc.compiler.loading import open_session
+    from sscc.compiler.sessions import open_session
     from sscc.runtime.artifact.reading import Artifact
 
     checkpoint_path = None if checkpoint is None else Path(checkpoint)

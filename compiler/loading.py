@@ -1,4 +1,4 @@
-"""An artifact and weights become a session: its own weights, those it refers to, or another checkpoint's."""
+"""An artifact and weights become an interpreter: its own weights, those it refers to, or another checkpoint's."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from sscc.ir.errors import InputError
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors, taken
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
-from sscc.runtime.session import Session
+from sscc.runtime.collectives.group import ALONE, Group
+from sscc.runtime.session import interpreter_of
 
 
-def open_session(
+def open_interpreter(
     artifact: Artifact,
     checkpoint: Path | None = None,
     *,
     interpreter: str = DEFAULT_BACKEND,
     threads: int | None = None,
-) -> Session:
-    """A session on `artifact`.
+    group: Group = ALONE,
+) -> Interpreter:
+    """What executes `artifact`, or the part of one rank of it.
 
     Args:
         checkpoint: run these weights, of the same names and shapes, instead of the artifact's. Where the artifact
             refers to a checkpoint, that one is opened and its digest compared.
         interpreter: one of `sscc.runtime.backends.registry.BACKENDS`.
         threads: how many it may use; None leaves it to the interpreter.
+        group: of an artifact of several ranks, the one that this is.
 
     Raises:
-        UsageError: there is no such interpreter.
+        UsageError: there is no such interpreter, or the artifact is one of other ranks.
         InputError: the weights are missing, damaged, of other shapes, or not the ones referred to.
     """
-    resolver = _resolver(artifact, checkpoint)
-    return Session.from_artifact(artifact, interpreter=interpreter, resolver=resolver, threads=threads)
+    conditions = Conditions(artifact.schedule_digest, threads, group=group)
+    return interpreter_of(artifact, conditions, interpreter, _resolver(artifact, checkpoint))
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:

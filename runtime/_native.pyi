@@ -58,7 +58,7 @@ class Team:
 class Meeting:
     """Where the ranks of a program meet: in memory that all of them see, be they threads or processes."""
 
-    def __init__(self, address: int, rank: int, ranks: int, *, timeout: float = 8.0, spin_us: float = 0.0) -> None:
+    def __init__(self, address: int, rank: int, ranks: int, *, timeout: float = 6.0, spin_us: float = 0.0) -> None:
         """A rank among several.
 
         Args:

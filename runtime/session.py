@@ -136,21 +136,27 @@ class Session:
         precision: str = "f32",
         checked: bool = False,
     ) -> Session:
-        """Joins an artifact to its own weights, or to those that `resolver` gives (`Artifact.weights`).
-
-        Args:
-            interpreter: the name of a backend, of which only what it needs is imported.
-            threads, precision, checked: see `Conditions`.
-
-        Raises:
-            UsageError: there is no such backend, or it cannot do what is asked.
-            InputError: the weights are missing or others than the program wants, or the program is malformed.
-        """
-        backend = artifact.backend(interpreter)
-        # Weights that are packed as the backend wants them are used where they lie.
-        weights = artifact.weights(resolver, packed=artifact.packer == backend.name)
+        """Joins an artifact to its own weights, or to those that `resolver` gives (`interpreter_of`)."""
         conditions = Conditions(artifact.schedule_digest, threads, precision, checked)
-        return cls(artifact.signature, backend.open(weights, conditions))
+        return cls(artifact.signature, interpreter_of(artifact, conditions, interpreter, resolver))
+
+    @property
+    def ranks(self) -> int:
+        """How many run the program together."""
+        ranks: int = getattr(self.interpreter, "ranks", 1)
+        return ranks
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why no call can be made any more, where that is known: a rank of the program is gone."""
+        failure: BaseException | None = getattr(self.interpreter, "lost", None)
+        return failure
+
+    def close(self) -> None:
+        """Ends the other ranks of a program of several. The session is of no use after that."""
+        close = getattr(self.interpreter, "close", None)
+        if close is not None:
+            close()
 
     @property
     def team(self) -> Team | None:
@@ -262,7 +268,9 @@ class Session:
         return (length - needed) // s.prefill_chunk
 
     def empty_rows(self) -> Rows:
-        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""
+        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill. Raises UsageError where several ranks
+        have rows."""
+        self._check_alone()
         return self._rows.empty()
 
     @property
@@ -492,6 +500,10 @@ class Session:
 
     # -- checks
 
+    def _check_alone(self) -> None:
+        if self.ranks > 1:
+            raise UsageError(f"what slots hold cannot be copied where {self.ranks} ranks hold it, each a part")
+
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.signature.batch:
             raise UsageError(f"slot {slot} does not exist, the program has slots 0 .. {self.signature.batch - 1}")
@@ -503,6 +515,8 @@ class Session:
 
     def _check_fresh(self, slot: int, done: str) -> None:
         self._check_filled(slot)
+        if done == "copied":
+            self._check_alone()
         fed = int(self._position[slot] - self._prompt_len[slot])
         if fed:
             raise UsageError(
@@ -551,6 +565,25 @@ class Session:
                 f"slot {slot} holds {held} tokens, the program was compiled for at most {limit}: "
                 f"compile with a larger --max-context"
             )
+
+
+def interpreter_of(
+    artifact: Artifact, conditions: Conditions, interpreter: str = DEFAULT_BACKEND, resolver: Resolver | None = None
+) -> Interpreter:
+    """What executes an artifact, with its own weights or those that `resolver` gives (`Artifact.weights`); of several
+    ranks, with the part of the one that `conditions` name.
+
+    Args:
+        interpreter: the name of a backend, of which only what it needs is imported.
+
+    Raises:
+        UsageError: there is no such backend, or it cannot do what is asked.
+        InputError: the weights are missing or others than the program wants, or the program is malformed.
+    """
+    backend = artifact.backend(interpreter)
+    # Weights that are packed as the backend wants them are used where they lie.
+    packed = artifact.packer == backend.name
+    return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
 
 
 def _plain(logits: Array) -> Array:

@@ -49,7 +49,7 @@ LAYERS: Layers = (
     ("sscc.runtime.backends.registry",),
     # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
-    ("sscc.runtime.prefix_rows",),
+    ("sscc.runtime.collectives.crew", "sscc.runtime.prefix_rows"),
     ("sscc.runtime.session",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.engine",),
@@ -71,6 +71,8 @@ LAYERS: Layers = (
     ("sscc.compiler.checkpoint_tensors", "sscc.compiler.frontend"),
     ("sscc.compiler.backend",),
     ("sscc.compiler.interpret", "sscc.compiler.loading", "sscc.compiler.packaging"),
+    ("sscc.compiler.ranks",),
+    ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
     ("sscc.compiler.api", "sscc.compiler.quality"),
     ("sscc.compiler.commands",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from sscc.compiler.commands.engines import (
     add_execution_arguments,
     check_at_least,
     check_execution_arguments,
+    followed,
     log_to_stderr,
     session_of,
     tokenizer_and_template,
@@ -58,13 +59,16 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.engine import Engine, EngineOptions
 
     sampling = sampling_of(args)
+    if followed(args):
+        return 0
     artifact = Artifact.load(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
     geometry = artifact.signature.geometry
     kept = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # of the whole conversation
-    with Engine(session_of(artifact, args), tokenizer, EngineOptions(prompt_cache_bytes=kept)) as engine:
+    options = EngineOptions(prompt_cache_bytes=kept if artifact.program.ranks == 1 else 0)
+    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if sys.stdin.isatty():
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)

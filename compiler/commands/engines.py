@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,12 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
         help="do not compare the weights with their digests, which is done once until their files change",
     )
     add_interpreter_arguments(group)
+    group.add_argument("--tp", type=int, metavar="N", help="ranks; N is what the artifact was compiled for (default)")
+    group.add_argument(
+        "--transport",
+        metavar="NAME",
+        help="between ranks: memory, or a backend of torch.distributed (default: memory if they share it, else gloo)",
+    )
 
 
 def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
@@ -74,8 +81,30 @@ def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate 
 
 
 def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
-    from sscc.compiler.loading import open_session
+    """A session as the options say. Raises as `open_session`, and UsageError for another --tp than the artifact's."""
+    from sscc.compiler.sessions import open_session
     from sscc.runtime import _native
 
+    _check_ranks(artifact, args)
     threads = args.threads or _native.usable_threads()
-    return open_session(artifact, args.checkpoint, interpreter=args.interpreter, threads=threads)
+    return open_session(
+        artifact, args.checkpoint, interpreter=args.interpreter, threads=threads, transport=args.transport
+    )
+
+
+def followed(args: argparse.Namespace) -> bool:
+    """Whether torchrun has started this process as another rank than 0: then it has followed that one to its end."""
+    if os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ:
+        return False
+    from sscc.compiler.sessions import follow_session
+    from sscc.runtime.artifact.reading import Artifact
+
+    artifact = Artifact.load(args.artifact, verify=args.verify)
+    _check_ranks(artifact, args)
+    return follow_session(artifact, args.checkpoint, args.interpreter, args.threads, args.transport)
+
+
+def _check_ranks(artifact: Artifact, args: argparse.Namespace) -> None:
+    ranks = artifact.program.ranks
+    if args.tp is not None and args.tp != ranks:
+        raise UsageError(f"--tp is {args.tp}, and {artifact.path} is compiled for {ranks} rank{'s' * (ranks > 1)}")

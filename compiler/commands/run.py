@@ -9,6 +9,7 @@ import mmap
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
     check_execution_arguments,
+    followed,
     log_to_stderr,
     session_of,
 )
@@ -95,12 +97,14 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     log_to_stderr()
+    if followed(args):
+        return 0
     from sscc.runtime.artifact.reading import Artifact
 
     sampling = sampling_of(args)
     artifact = Artifact.load(args.artifact, verify=args.verify)
-    session = session_of(artifact, args)
-    return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
+    with closing(session_of(artifact, args)) as session:
+        return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
     check_at_least,
     check_execution_arguments,
+    followed,
     log_to_stderr,
     session_of,
     tokenizer_and_template,
@@ -82,6 +84,8 @@ def main(args: argparse.Namespace) -> int:
     key = _api_key(args)
     _check_packages()
     log_to_stderr()
+    if followed(args):
+        return 0
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
@@ -109,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
         timeout=args.timeout,
     )
     options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
-    with Engine(session_of(artifact, args), tokenizer, options) as engine:
+    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if key is None and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
         app = create_app(engine, model, limits, key)

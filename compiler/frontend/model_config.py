@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    MODEL_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -187,6 +194,15 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
     return headed_class(config) if cls is None else cls
+
+
+def composite_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """transformers' own class of the composite model with this config; None where it has none."""
+    for mapping in (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING):
+        cls = mapping.get(type(config), None)
+        if isinstance(cls, type):
+            return cls
+    return None
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from sscc.compiler.files import write_text
-from sscc.compiler.loading import open_session
 from sscc.compiler.quality.cells import QUERY, Cell
 from sscc.compiler.quality.equal_bytes import snapstream_that_holds
 from sscc.compiler.quality.example import Example
@@ -21,6 +20,7 @@ from sscc.compiler.quality.model_files import ModelFiles
 from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, most_new_tokens
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
+from sscc.compiler.sessions import open_session
 from sscc.ir.errors import UsageError
 from sscc.runtime.session import Session
 

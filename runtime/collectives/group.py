@@ -39,6 +39,9 @@ class Group(Protocol):
     def windows(self, nbytes: int) -> Windows:
         """Windows of so many bytes for native code; all ranks call it at once. Raises RankError where one is gone."""
 
+    def end(self, rank: int) -> None:
+        """Ends what any rank waits for, now or later, because `rank` cannot go on."""
+
 
 class Alone:
     """The group of a program that is not cut."""
@@ -50,6 +53,9 @@ class Alone:
 
     def windows(self, nbytes: int) -> Windows:
         raise InternalError("a program of one rank exchanges nothing")
+
+    def end(self, rank: int) -> None:
+        """Nobody waits."""
 
 
 ALONE = Alone()
@@ -115,13 +121,12 @@ class ThreadGroup:
         self._meeting.native.append(meeting)
         return windows
 
-    def leave(self) -> None:
-        """Ends the waiting of all others with an error."""
+    def end(self, rank: int) -> None:
         if self._meeting.failed is None and not self._meeting.barrier.broken:
-            self._meeting.failed = self.rank
+            self._meeting.failed = rank
         self._meeting.barrier.abort()
         for meeting in list(self._meeting.native):
-            meeting.fail(self.rank)
+            meeting.fail(rank)
 
 
 def thread_groups(ranks: int, timeout: float = 60.0) -> list[ThreadGroup]:
@@ -145,7 +150,7 @@ def run_ranks(groups: Sequence[ThreadGroup], work: Callable[[ThreadGroup], Value
         try:
             return work(group)
         except BaseException:
-            group.leave()
+            group.end(group.rank)
             raise
 
     with ThreadPoolExecutor(len(groups)) as pool:

@@ -16,7 +16,7 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from sscc.ir.errors import InputError, SsccError
+from sscc.ir.errors import InputError, SsccError, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics
@@ -61,14 +61,13 @@ class Executor:
 
     Attributes:
         done: set when the thread has ended.
-        failure: the exception that ended it, if one did.
     """
 
     def __init__(self, session: Session, options: EngineOptions) -> None:
         signature = session.signature
         self.session = session
         self.done = threading.Event()
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
         self._options = options
         self._geometry = signature.plan.main.geometry
         self._one_chunk = session.signature.prefill_steps(1)
@@ -82,6 +81,8 @@ class Executor:
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
+        if keep and session.ranks > 1:
+            raise UsageError(f"prompts cannot be kept (--prompt-cache) where {session.ranks} ranks hold their rows")
         self._prompts = PromptCache(0 if signature.continues else keep)
         self._prefixes = PrefixStore(session, keep if signature.continues else 0)
         self._counters = Counters()
@@ -94,6 +95,11 @@ class Executor:
             session.release(slot)
 
     # ------------------------------------------------------------------------------------- asked by other threads
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that ended it, if one did, or that the next call of the session will end with."""
+        return self._failure or self.session.failure
 
     def submit(self, request: Request, prompt: Array, ends: Array) -> Job:
         """Takes a request that was checked. Raises QueueFull, EngineClosed."""
@@ -249,7 +255,7 @@ class Executor:
         """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
         waits for it."""
         with self._lock:
-            self.failure = error
+            self._failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
             for job in [*self._jobs(), *(message for message in waiting if isinstance(message, Job))]:
                 self._end(job, "error", error)

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 import sscc
+from sscc.ir.errors import RankError
 from sscc.runtime.engine import Completion, Engine, Ticket
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
@@ -83,8 +84,9 @@ class _Endpoints:
 
     async def health(self, request: Request) -> Response:
         """200 where requests are taken, 503 where none are any more."""
-        if self._engine.failure is not None:
-            return JSONResponse({"status": "failed"}, 503)
+        if (ended := self._engine.failure) is not None:
+            reason = {"reason": str(ended)} if isinstance(ended, RankError) else {}
+            return JSONResponse({"status": "failed", **reason}, 503)
         if request.app.state.closing:
             return JSONResponse({"status": "closing"}, 503)
         return JSONResponse({"status": "ok"})

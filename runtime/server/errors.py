@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from sscc.ir.errors import SsccError, UsageError
+from sscc.ir.errors import RankError, SsccError, UsageError
 from sscc.runtime.engine import EngineClosed, QueueFull
 
 _log = logging.getLogger("sscc.server")
@@ -87,7 +87,7 @@ def from_engine(error: SsccError) -> ApiError:
         return ApiError(
             429, str(error), kind="rate_limit_error", code="queue_full", headers={"retry-after": RETRY_SECONDS}
         )
-    if isinstance(error, EngineClosed):
+    if isinstance(error, EngineClosed | RankError):
         return unavailable(str(error))
     if isinstance(error, UsageError):
         return invalid(str(error))

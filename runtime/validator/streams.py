@@ -180,7 +180,7 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
         tiles = _tiles_of_slot(facts, per)
         index = Linear(0, ((view.pipeline.index, 1),)) if facts.stage.when == "each" else None
         pieces = [_piece(view, facts, port, tiles, index) for port in ports]
-        _check_pieces(view, facts, ports[0], pieces, limits)
+        _check_pieces(view, ports[0], pieces, limits)
         return
     several, left = divmod(per, trips)
     if left:
@@ -196,7 +196,7 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
     for begin in range(0, followed - several + 1, several):
         indices = [view.lower.plus(Linear(begin + n)) for n in range(several)]
         pieces = [_piece(view, facts, port, facts.stage.grid, index) for port in ports for index in indices]
-        _check_pieces(view, facts, ports[0], pieces, limits)
+        _check_pieces(view, ports[0], pieces, limits)
 
 
 def _tiles_of_slot(facts: StageFacts, per: int) -> tuple[int, ...]:
@@ -243,7 +243,6 @@ def _piece(
 
 def _check_pieces(
     view: PipelineView,
-    facts: StageFacts,
     port: PortFacts,
     pieces: Sequence[tuple[int, list[tuple[int, int]]]],
     limits: Limits,

@@ -29,6 +29,7 @@ PARAMETERS = {
     "gpt-oss-120b": 116.8,
     "gpt-oss-20b": 20.9,
     "kimi-k2": 1026.0,
+    "llama-3.1-405b": 405.9,
     "llama-3.1-70b": 70.6,
     "llama-3.1-8b": 8.03,
     "llama-4-maverick": 400.7,

@@ -12,8 +12,8 @@ import pytest
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
-from sscc.compiler.loading import open_session
 from sscc.compiler.options import CompileOptions
+from sscc.compiler.sessions import open_session
 from sscc.ir.choices import LEVELS
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE

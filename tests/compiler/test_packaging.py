@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.compiler.loading import open_session
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
+from sscc.compiler.sessions import open_session
 from sscc.compiler.signatures import program_signature
 from sscc.ir.errors import InputError, InternalError, OutputError
 from sscc.ir.geometry import Geometry

@@ -286,7 +286,7 @@ class Artifacts(Target):
     def _execute(self, path: Path) -> list[int]:
         """What `sscc run`, `serve` and `inspect` read of an artifact. Returns its tokens."""
         from sscc.compiler.commands.engines import tokenizer_and_template
-        from sscc.compiler.loading import open_session
+        from sscc.compiler.sessions import open_session
         from sscc.runtime.inspection import inspect_artifact
         from sscc.runtime.text import decode, encode
 

@@ -298,7 +298,7 @@ class _Lowering:
         meets = any(isinstance(self.body.steps[n // 2], AllReduce | AllGather) and n % 2 for n in numbers)
         f, pointers, shared = self._begin(group.units, f"steps {[n // 2 for n in numbers]}", meets=meets)
         scalars = self._scalars(f)
-        places = {p.name: self._place(f, p.name, pointers[p.name]) for p in self.body.params}
+        places = {p.name: self._place(p.name, pointers[p.name]) for p in self.body.params}
         for name in self.shared:
             places[name] = RegionPointer(self._shared_local(f, name, shared), self.regions.dtypes[name])
         for name, (place, nbytes) in self.exchanged.items():
@@ -365,7 +365,7 @@ class _Lowering:
         """How many positions are not padding."""
         return f.load(f["scalars"] + 8 * len(self.body.scalars), I64)
 
-    def _place(self, f: Function, name: str, pointer: Value) -> RegionPointer:
+    def _place(self, name: str, pointer: Value) -> RegionPointer:
         panels = self.packed.get(name)
         if not isinstance(panels, Panels):
             return RegionPointer(pointer, self.regions.dtypes[name])

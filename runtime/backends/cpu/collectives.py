@@ -50,9 +50,10 @@ def axes_of(body: Body) -> list[tuple[int, ...]]:
 
 def part_bytes(body: Body) -> int:
     """Bytes of a window that one firing of a body needs: those of its largest part."""
-    dtypes: dict[str, tuple[tuple[int, ...], str]] = {p.name: (p.shape, p.dtype) for p in (*body.params, *body.locals)}
-    dtypes |= {w.name: (w.view.shape, dtypes[w.view.tensor][1]) for w in body.windows}
-    parts = [dtypes[step.part] for step in collectives_of(body)]
+    named: dict[str, tuple[tuple[int, ...], str]] = {param.name: (param.shape, param.dtype) for param in body.params}
+    named |= {local.name: (local.shape, local.dtype) for local in body.locals}
+    named |= {window.name: (window.view.shape, named[window.view.tensor][1]) for window in body.windows}
+    parts = [named[step.part] for step in collectives_of(body)]
     return max((align(prod(shape) * DTYPE_BYTES[dtype]) for shape, dtype in parts), default=0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from sscc.ir.schedule import AllGather, AllReduce, Body, Product, Reduction, Vector
+from sscc.ir.schedule import Body, Product, Reduction, Vector
 from sscc.ir.weight_format import FLOAT8_DTYPE, RANKS
 from sscc.runtime.backends.cpu.nests import Nest, Regions, nest_of
 
@@ -44,9 +44,6 @@ def dequantised_locals(body: Body, regions: Regions) -> dict[str, Dequantised]:
     writes: dict[str, int] = {}
     spoiled: set[str] = set()
     for step in body.steps:
-        if isinstance(step, AllReduce | AllGather):
-            spoiled |= {regions.resolve(step.part).region}
-            continue
         if not isinstance(step, Vector | Reduction | Product):
             spoiled |= {regions.resolve(name).region for name in regions.names_in(step)}
             continue

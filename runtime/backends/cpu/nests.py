@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
 from sscc.ir.opspec import Op, spec_of_step
-from sscc.ir.schedule import Access, Body, Instr, Product, Reduction, Vector
+from sscc.ir.schedule import Access, AllGather, AllReduce, Body, Collective, Instr, Product, Reduction, Vector
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 
@@ -106,8 +106,12 @@ class Regions:
         self._body = body.name
         self._windows = {w.name: w.view for w in body.windows}
 
-    def names_in(self, step: Op) -> list[str]:
+    def names_in(self, step: Op | Collective) -> list[str]:
         """The parameters, locals and windows that a step which is not affine names."""
+        if isinstance(step, AllReduce):
+            return [step.part, step.total]
+        if isinstance(step, AllGather):
+            return [step.part, step.whole]
         return list(dict.fromkeys(spec_of_step(step).regions(step).values()))
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:

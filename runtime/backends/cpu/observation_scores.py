@@ -43,7 +43,7 @@ def slice_range(f: Function, part: Value, slices: int, length: Value) -> tuple[V
     return first, f.min(end, length)
 
 
-def holds(f: Function, length: Value, rows: int) -> Value:
+def holds(length: Value, rows: int) -> Value:
     """Whether a prompt's length is one that `rows` rows hold, 1 .. rows (i1)."""
     return (length >= 1) & (length <= rows)
 
@@ -125,7 +125,7 @@ class Scorer:
         """Writes scores [0, length) of the units' slices."""
         f, length = context.f, context.scalars[self.step.length]
         end = self.scored(f, length)
-        with f.when(holds(f, length, self.limit)), f.loop(context.begin, context.end) as unit:
+        with f.when(holds(length, self.limit)), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // self.slices, unit.index % self.slices
             scores = address(f, context.operands[self.step.scores], head)
             with f.when(part.eq(0)), f.loop(end, length) as place:
@@ -141,7 +141,7 @@ class Scorer:
     def emit_partial_sums(self, context: Context) -> None:
         """Writes the peak and the total of every packed row over the units' slices of keys, to shared scratch."""
         f, length = context.f, context.scalars[self.step.length]
-        with f.when(holds(f, length, self.limit)), f.loop(context.begin, context.end) as unit:
+        with f.when(holds(length, self.limit)), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // self.slices, unit.index % self.slices
             first, last = slice_range(f, part, self.slices, length)
             peaks = context.shared + unit.index * (2 * self.row_bytes)

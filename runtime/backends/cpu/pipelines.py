@@ -303,9 +303,9 @@ class _PipelinePlan:
         for other in self.stages[self.stages.index(stage) + 1 :]:
             grid = self.draft.grid(len(other.stage.grid))
             env = {**self.env, **{f"t{d}": register for d, register in enumerate(grid)}}
-            for port, param in zip(other.ports, other.body.params, strict=True):
+            for port in other.ports:
                 if isinstance(port, MemoryPort) and other.stage.when == stage.stage.when:
-                    _, pointer = self._memory(other, port, param.dtype, env)
+                    _, pointer = self._memory(other, port, env)
                     if pointer.region in self.draft.packed:
                         return _all_tiles(pointer, other.stage.trips, grid)
         return []
@@ -352,7 +352,7 @@ class _PipelinePlan:
         self, stage: ResolvedStage, port: MemoryPort | BufferPort, dtype: str, env: Mapping[str, int], grid: list[int]
     ) -> tuple[Strides, _Pointer]:
         if isinstance(port, MemoryPort):
-            return self._memory(stage, port, dtype, env)
+            return self._memory(stage, port, env)
         slots = self.slots[port.buffer]
         size = DTYPE_BYTES[dtype]
         terms = [(self.draft.operand(name, env), c * size) for name, c in port.view.terms]
@@ -385,7 +385,7 @@ class _PipelinePlan:
         return NoNativeCodeError(f"stage {stage.stage.name!r} of {self.where}", why)
 
     def _memory(
-        self, stage: ResolvedStage, port: MemoryPort, dtype: str, env: Mapping[str, int]
+        self, stage: ResolvedStage, port: MemoryPort, env: Mapping[str, int]
     ) -> tuple[Strides, _Pointer]:
         draft = self.draft
         shape = next(p.shape for p in self.kernel.kernel.params if p.name == port.param)

@@ -40,7 +40,7 @@ from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
-from sscc.runtime.backends.cpu.mlir import F32, I32, Function, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I32, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import (
     SIZES,
@@ -223,7 +223,7 @@ class Causal:
     def value_as_it_lies(self) -> bool:
         return not self.tiles.pairs and self.operands[self.names[2]][2] == "f32"
 
-    def fits(self, f: Function, start: Value) -> Value:
+    def fits(self, start: Value) -> Value:
         """Whether the chunk lies in the scratch (i1)."""
         return (start >= 0) & (start + self.chunk <= self.limit)
 
@@ -243,7 +243,7 @@ class Causal:
         """Units [begin, end)."""
         f = context.f
         live = self.live(context)
-        with f.when(self.fits(f, context.scalars[self.start])), f.loop(context.begin, context.end) as unit:
+        with f.when(self.fits(context.scalars[self.start])), f.loop(context.begin, context.end) as unit:
             head, pair = unit.index // self.pairs, unit.index % self.pairs
             with f.loop(0, 2) as side:
                 first = side.index.eq(0)
@@ -264,7 +264,7 @@ def append_phase(attention: Causal, parts: Sequence[tuple[str, str]]) -> Phase:
 
     def append(context: Context) -> None:
         f, start = context.f, context.scalars[attention.start]
-        with f.when(attention.fits(f, start)), f.loop(context.begin, context.end) as unit:
+        with f.when(attention.fits(start)), f.loop(context.begin, context.end) as unit:
             head, first = unit.index // blocks, unit.index % blocks * ROW_BLOCK
             with f.loop(first, f.min(first + ROW_BLOCK, attention.live(context))) as row:
                 for new, scratch in parts:

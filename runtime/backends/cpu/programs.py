@@ -93,7 +93,7 @@ def apply(f: Function, instr: Instr, args: Sequence[Arg], dtypes: Sequence[str])
         return f.constant(0, I1)
     values = spread(f, *args)
     if op == "select":
-        return _select(f, instr, args)
+        return _select(f, args)
     if op in _FLOAT:
         result = _FLOAT[op](f, *values)
         return rounded(f, result, instr.type)
@@ -114,7 +114,7 @@ def _is_zero(f: Function, value: Arg) -> bool:
     return isinstance(value, Value) and value == f.constant(0)
 
 
-def _select(f: Function, instr: Instr, args: Sequence[Arg]) -> Arg:
+def _select(f: Function, args: Sequence[Arg]) -> Arg:
     condition = args[0]
     if condition == f.constant(0, I1):
         return args[2]

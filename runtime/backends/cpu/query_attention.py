@@ -322,7 +322,7 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     """
     rows, choice = _sizes(step, operands, features)
     near = ResidentRows.of(step, operands, choice) if step.fetch else None
-    inner, extra, own = _attention(step, operands, choice)
+    inner, extra, own = _attention(step, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
     attention = lower_decode_attention(inner, known, features)
     private, (scale, cap) = _scoring_scratch(rows, choice.group, choice.scoring_bytes), _logit_scale(step, LOG2E)
@@ -383,7 +383,7 @@ def _sizes(
 
 
 def _attention(
-    step: QueryAttention, operands: dict[str, Meta], choice: Choice
+    step: QueryAttention, choice: Choice
 ) -> tuple[DecodeAttention, dict[str, tuple[Meta, int]], int]:
     """The attention over what is chosen, its operands in shared scratch with their places there, and their bytes."""
     shape = (choice.slots, choice.kv_heads, step.topk)

@@ -91,8 +91,7 @@ class _Keeper:
         keys, rows = self.unit.kept("exponentials", 0), self.rows.choice.rows
         self._choose(keys, self.sink, self.candidates, f.constant(self.room), at["chosen"], rows, tops)
         fetched = self._fetched(chosen_count, keys)
-        kept, free = self._kept(chosen_count, keys, fetched)
-        self._merge(kept, fetched, free)
+        self._merge(self._kept(chosen_count, keys, fetched))
 
     # -- lists
 
@@ -151,8 +150,8 @@ class _Keeper:
         self._put(at["fetched"], count, f.constant(_NEVER))
         return count
 
-    def _kept(self, chosen_count: Value, keys: Value, fetched: Value) -> tuple[Value, Value]:
-        """Lists resident rows that stay, and free places; how many there are of both."""
+    def _kept(self, chosen_count: Value, keys: Value, fetched: Value) -> Value:
+        """Lists resident rows that stay, and free places; how many stay."""
         f, at = self.f, self.at
         self._set_marks(self.resident, self.room, 0)
         self._set_marks(at["chosen"], chosen_count, 1)
@@ -186,11 +185,11 @@ class _Keeper:
                 number + self._one_if(is_spare),
                 chosen + self._one_if(is_chosen),
             )
-        kept, free = entry.results[:2]
+        kept = entry.results[0]
         self._put(at["kept"], kept, f.constant(_NEVER))
-        return kept, free
+        return kept
 
-    def _merge(self, kept: Value, fetched: Value, free: Value) -> None:
+    def _merge(self, kept: Value) -> None:
         """Writes positions and places, and copies what is fetched."""
         f, at, zero = self.f, self.at, self.f.constant(0)
         with f.loop(0, self.room, 1, [zero, zero]) as entry:

@@ -50,7 +50,7 @@ def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Low
 
     def pool(context: Context) -> None:
         f, length = context.f, context.scalars[step.length]
-        with f.when(holds(f, length, limit)), f.loop(context.begin, context.end) as unit:
+        with f.when(holds(length, limit)), f.loop(context.begin, context.end) as unit:
             head, part = unit.index // slices, unit.index % slices
             first, last = slice_range(f, part, slices, length)
             scores, pooled = (address(f, context.operands[name], head) for name in (step.scores, step.pooled))
@@ -91,7 +91,7 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
 
     def select(context: Context) -> None:
         f, length = context.f, context.scalars[step.length]
-        with f.when(holds(f, length, limit)), f.loop(context.begin, context.end) as head:
+        with f.when(holds(length, limit)), f.loop(context.begin, context.end) as head:
             scores = address(f, context.operands[step.scores], head.index)
             keys = context.shared + head.index * row
             end = f.max(length - step.recent, step.sink)

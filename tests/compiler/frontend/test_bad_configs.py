@@ -21,7 +21,6 @@ from tests.families import SHAPE
 
 LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}
 SECONDS = 10.0  # of processor time: what a hang would exceed
-ADDRESS_SPACE = 8 << 30
 
 
 def write(folder: Path, **changes: Any) -> Path:

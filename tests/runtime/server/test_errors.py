@@ -11,6 +11,7 @@ import httpx2
 import openai
 import pytest
 
+from sscc.ir.errors import RankError
 from sscc.runtime.server import gate
 from sscc.runtime.server.jobs import RequestLimits
 from tests.runtime.server.fake import CONTEXT, NAME, Running, listening, reply, running
@@ -272,6 +273,16 @@ class TestFailure:
             assert httpx2.get(f"{server.url}/health").status_code == 503
             assert error_of(httpx2.post(f"{server.v1}/completions", json={"prompt": "a"} | GREEDY), 503)
             assert httpx2.get(f"{server.url}/metrics").status_code == 200
+
+    def test_a_rank_of_the_program_is_gone(self) -> None:
+        """Told from a failure of the engine itself: 503 from the first request on, and why."""
+        with running() as server:
+            server.interpreter.failure = RankError("rank 1 has ended")
+            for _ in range(2):
+                answer = httpx2.post(f"{server.v1}/completions", json={"prompt": "a"} | GREEDY)
+                assert "rank 1 has ended" in error_of(answer, 503)["message"]
+            health = httpx2.get(f"{server.url}/health")
+            assert (health.status_code, health.json()) == (503, {"status": "failed", "reason": "rank 1 has ended"})
 
     def test_it_fails_in_a_stream(self) -> None:
         with running() as server, openai.OpenAI(base_url=server.v1, api_key="any", max_retries=0) as client:

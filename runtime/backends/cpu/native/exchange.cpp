@@ -1,5 +1,6 @@
 #include "exchange.hpp"
 
+#include <algorithm>
 #include <ctime>
 #include <limits>
 #include <thread>
@@ -80,7 +81,8 @@ void Meeting::await(int rank, std::uint32_t number, const std::function<void()>&
             relax();
         }
     }
-    for (;;) {
+    std::chrono::nanoseconds waited{0};
+    for (auto last = std::chrono::steady_clock::now();;) {
         sleepers(rank).fetch_add(1);
         const auto seen = word.load();
         if (!there(seen)) {
@@ -92,7 +94,10 @@ void Meeting::await(int rank, std::uint32_t number, const std::function<void()>&
         }
         check();
         idle();
-        if (std::chrono::steady_clock::now() - start > options_.timeout) {
+        const auto now = std::chrono::steady_clock::now();
+        waited += std::min<std::chrono::nanoseconds>(now - last, 5 * kNap);  // no more, if the process was suspended
+        last = now;
+        if (waited > options_.timeout) {
             end(rank, Ending::kStalled);
             check();
         }

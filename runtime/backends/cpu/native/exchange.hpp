@@ -38,7 +38,7 @@ class Meeting : public Exchange {
 
     struct Options {
         int rank = 0, ranks = 1;
-        std::chrono::nanoseconds timeout = std::chrono::seconds(8);  // that a rank waits for another one
+        std::chrono::nanoseconds timeout = std::chrono::seconds(6);  // that a rank waits for another one
         std::chrono::nanoseconds spin{0};                            // before it sleeps
     };
 

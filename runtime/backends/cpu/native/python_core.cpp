@@ -235,7 +235,7 @@ void add_core(nb::module_& m) {
                  new (self) Meeting(reinterpret_cast<std::byte*>(address),
                                     {rank, ranks, seconds(timeout), seconds(spin_us * 1e-6)});
              },
-             nb::arg("address"), nb::arg("rank"), nb::arg("ranks"), nb::kw_only(), nb::arg("timeout") = 8.0,
+             nb::arg("address"), nb::arg("rank"), nb::arg("ranks"), nb::kw_only(), nb::arg("timeout") = 6.0,
              nb::arg("spin_us") = 0.0)
         .def_static("nbytes", &Meeting::bytes, nb::arg("ranks"))
         .def("meet",

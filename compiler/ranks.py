@@ -1,0 +1,283 @@
+"""Processes of one machine or several that run a program of several ranks: started here, or by torchrun.
+
+Rank 0 is the process of the command. It starts the others itself (`start`), with this module as their program; or every
+rank was started by torchrun with the same command (`join`), in which all but rank 0 follow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hmac
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sscc.compiler.loading import open_interpreter
+from sscc.ir.errors import InputError, RankError, SsccError, UsageError, quoted
+from sscc.runtime import _native
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.interpreter import Interpreter
+from sscc.runtime.collectives.crew import Crew, follow
+from sscc.runtime.collectives.links import PATIENCE, Link
+from sscc.runtime.collectives.processes import SPIN_US, Distributed, ProcessGroup, SharedMemory, shared_by_all
+
+MEMORY = "memory"
+"""The transport of ranks of one machine; others are what torch.distributed calls its backends."""
+DEFAULT_BACKEND = "gloo"
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+ENDING_SECONDS = 1.0
+"""That a rank has to end in when it is told to."""
+_FORMING_SECONDS = 300.0
+_SECRET_BYTES = 32
+_KILLED_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a rank opens the program.
+
+    Attributes:
+        threads: of this rank.
+        checkpoint: as `open_interpreter` takes it.
+    """
+
+    artifact: str
+    checkpoint: str | None
+    interpreter: str
+    threads: int
+    verify: bool
+
+
+def launched() -> tuple[int, int] | None:
+    """Which rank torchrun has started this process as, and of how many; None where it did not."""
+    if not all(name in os.environ for name in _VARIABLES):
+        return None
+    rank, ranks = (os.environ[name] for name in _VARIABLES[:2])
+    if not (rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks)):
+        raise UsageError(f"RANK is {rank!r} and WORLD_SIZE {ranks!r}: these are no ranks")
+    return int(rank), int(ranks)
+
+
+def share_of_threads(threads: int | None, ranks: int) -> tuple[int, bool]:
+    """Threads of a rank, of those that all ranks of this machine may use together; whether each has a CPU."""
+    usable = _native.usable_threads()
+    share = max(1, (threads or usable) // ranks)
+    return share, share * ranks <= usable
+
+
+# ------------------------------------------------------------------------------------------------ started by rank 0
+
+
+def start(opening: Opening, ranks: int, transport: str | None) -> Crew:
+    """Starts all ranks but this one, which is rank 0.
+
+    Args:
+        transport: as of `join`.
+
+    Raises InputError where the system does not give what they need.
+    """
+    if transport not in (None, MEMORY):
+        return _start_distributed(opening, ranks, transport)
+    memory = SharedMemory.create()
+    processes: list[subprocess.Popen[bytes]] = []
+    commands, values = [], []
+    spin_us = SPIN_US if opening.threads * ranks <= _native.usable_threads() else 0.0
+
+    try:
+        for rank in range(1, ranks):
+            here, there = zip(socket.socketpair(), socket.socketpair(), strict=True)
+            descriptors = [memory, *(end.fileno() for end in there)]
+            task = {"rank": rank, "ranks": ranks, "descriptors": descriptors, "spin_us": spin_us}
+            processes.append(_started(task, opening, descriptors))
+            for end in there:
+                end.close()
+            commands.append(Link(here[0], rank))
+            values.append(Link(here[1], rank))
+    except OSError as error:
+        _stop(processes)
+        raise InputError(f"rank {len(processes) + 1} cannot be started: {error.strerror}") from None
+    group = ProcessGroup(0, ranks, values, SharedMemory(memory, 0, ranks, spin_us))
+    return Crew(commands, group, lambda: _stop(processes))
+
+
+def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
+    """Starts the others as torchrun would."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": str(port)}  # fmt: skip
+    task = {"transport": transport}
+    processes = [_started(task, opening, (), {**common, "RANK": str(rank)}) for rank in range(1, ranks)]
+    os.environ.update(common, RANK="0")
+    try:
+        group, links, _ = join(transport, opening.threads * ranks)
+    except BaseException:
+        _stop(processes)
+        raise
+    finally:
+        for name in ("RANK", *common):
+            del os.environ[name]
+
+    def stop() -> None:
+        _stop(processes)
+        leave()
+
+    return Crew(links, group, stop)
+
+
+def _started(
+    task: Mapping[str, Any], opening: Opening, descriptors: Sequence[int], variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
+    command = [sys.executable, "-m", "sscc.compiler.ranks", line]
+    environment = {**os.environ, **(variables or {})}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Waits for processes that were told to end, and ends those that do not."""
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS if process is processes[0] else 0.1)
+        process.kill()
+        process.wait()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The program of a rank that another process has started; that one reports what goes wrong."""
+    task = json.loads(argv[1])
+    _end_with(task["parent"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what an interruption ends
+    opening = Opening(**task["opening"])
+    try:
+        if "transport" in task:
+            group, (commands,), _ = join(task["transport"], None)
+        else:
+            rank, ranks = task["rank"], task["ranks"]
+            memory, *ends = task["descriptors"]
+            commands, values = (Link(socket.socket(fileno=end), 0) for end in ends)
+            group = ProcessGroup(rank, ranks, [values], SharedMemory(memory, rank, ranks, task["spin_us"]))
+        follow(commands, group, lambda: _interpreter(opening, group))
+    except SsccError as error:
+        return error.exit_code
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """Has the system kill this process when the one that has started it ends."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_KILLED_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(RankError.exit_code)
+
+
+def _interpreter(opening: Opening, group: ProcessGroup) -> Interpreter:
+    artifact = Artifact.load(Path(opening.artifact), verify=opening.verify)
+    checkpoint = None if opening.checkpoint is None else Path(opening.checkpoint)
+    return open_interpreter(
+        artifact, checkpoint, interpreter=opening.interpreter, threads=opening.threads, group=group
+    )
+
+
+# ------------------------------------------------------------------------------------------------ started by torchrun
+
+
+def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list[Link], int]:
+    """Joins the ranks that torchrun has started.
+
+    Args:
+        transport: MEMORY, or a backend of torch.distributed; None: memory where all ranks share it, else gloo.
+
+    Returns: this rank's group, its links for commands (of rank 0 to all others), and its threads.
+
+    Raises:
+        InputError: the ranks do not find each other, or have nothing through which to exchange.
+    """
+    import torch.distributed as distributed
+
+    try:
+        distributed.init_process_group(DEFAULT_BACKEND, timeout=timedelta(seconds=_FORMING_SECONDS))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"the ranks do not find each other: {quoted(error)}") from None
+    rank, ranks = distributed.get_rank(), distributed.get_world_size()
+    commands, values = _connect(rank, ranks)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    share, each = share_of_threads(threads, local)
+
+    def exchange(value: Any) -> list[Any]:
+        everyone: list[Any] = [None] * ranks
+        distributed.all_gather_object(everyone, value)
+        return everyone
+
+    memory = shared_by_all(exchange, rank) if transport in (None, MEMORY) else None
+    if memory is None and transport == MEMORY:
+        raise InputError("the ranks do not share memory: give another --transport")
+    chosen: SharedMemory | Distributed
+    if memory is None:
+        chosen = Distributed(transport or DEFAULT_BACKEND)
+    else:
+        chosen = SharedMemory(memory, rank, ranks, SPIN_US if each else 0.0)
+    return ProcessGroup(rank, ranks, values, chosen), commands, share
+
+
+def leave() -> None:
+    """Takes this process out of the ranks that it has joined."""
+    import torch.distributed as distributed
+
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _connect(rank: int, ranks: int) -> tuple[list[Link], list[Link]]:
+    """Links for commands and for values, between rank 0 and each other one, of those that know a secret."""
+    import torch.distributed as distributed
+
+    told: list[Any] = [None]
+    server = None
+    if rank == 0:
+        address = os.environ["MASTER_ADDR"]
+        try:
+            family = socket.getaddrinfo(address, None)[0][0]
+            server = socket.create_server((address, 0), family=family)
+        except OSError as error:
+            raise InputError(f"rank 0 cannot listen at {address}: {error.strerror}") from None
+        server.settimeout(_FORMING_SECONDS)
+        told = [(server.getsockname()[:2], secrets.token_bytes(_SECRET_BYTES))]
+    distributed.broadcast_object_list(told, src=0)
+    where, secret = told[0]
+    if server is None:
+        links = []
+        for number in range(2):
+            try:
+                connection = socket.create_connection(where, PATIENCE)
+                connection.sendall(secret + bytes([number]) + rank.to_bytes(2, "little"))
+            except OSError as error:
+                raise RankError(f"rank 0 does not answer at {where[0]}: {error}") from None
+            links.append(Link(connection, 0))
+        return [links[0]], [links[1]]
+    found: tuple[dict[int, Link], dict[int, Link]] = ({}, {})
+    with server:
+        while min(map(len, found)) < ranks - 1:
+            connection, _ = server.accept()
+            connection.settimeout(PATIENCE)
+            hello = connection.recv(_SECRET_BYTES + 3, socket.MSG_WAITALL)
+            if len(hello) == _SECRET_BYTES + 3 and hmac.compare_digest(hello[:_SECRET_BYTES], secret):
+                peer = int.from_bytes(hello[-2:], "little")
+                found[hello[_SECRET_BYTES]][peer] = Link(connection, peer)
+            else:
+                connection.close()
+    return tuple([of[peer] for peer in sorted(of)] for of in found)  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,299 @@
+"""Ranks that follow one: rank 0 has the session, and tells the others of every call of the interpreter that it makes.
+
+So session, engine and server are of one process, whatever the number of ranks. Each rank makes the same calls of its
+own interpreter, with its own part of the weights; in them they exchange what the program says.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from sscc.ir.errors import RankError, SsccError, quoted
+from sscc.runtime.backends.interpreter import Interpreter, MemoryUse
+from sscc.runtime.collectives.group import Group
+from sscc.runtime.collectives.links import PATIENCE, Link
+
+if TYPE_CHECKING:
+    from sscc.runtime._native import Team
+    from sscc.runtime.artifact.tensor_files import Array
+
+RUN, RESET, PING, END = "run", "reset", "ping", "end"
+"""What rank 0 says."""
+READY, PONG, FAILED = "ready", "pong", "failed"
+"""What the others say."""
+
+PING_SECONDS = 1.0
+
+
+class Crew:
+    """The ranks that follow rank 0, which makes one.
+
+    A thread of its own listens to them and asks whether they are there, also while nothing is to be done.
+
+    Args:
+        links: to the others, by rank.
+        group: rank 0's.
+        stop: ends the others, by force where they do not end themselves; called once.
+    """
+
+    def __init__(self, links: Sequence[Link], group: Group, stop: Callable[[], None]) -> None:
+        self.group = group
+        self.error: RankError | None = None
+        self._links = list(links)
+        self._stop = stop
+        self._state = threading.Condition()
+        self._ready: set[int] = set()
+        self._asked: dict[int, float] = {}  # seconds since a rank was asked whether it is there
+        self._busy = False
+        self._closed = False
+        self._sending = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, name="sscc-ranks", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when all are ready. Raises RankError where one has failed before."""
+        with self._state:
+            self._state.wait_for(lambda: self.error is not None or len(self._ready) == len(self._links))
+        self.check()
+
+    def check(self) -> None:
+        """Raises RankError where a rank is gone."""
+        if self.error is not None:
+            raise RankError(str(self.error))
+
+    def call(self, *message: object) -> None:
+        """Tells all others what to do."""
+        self.check()
+        with self._sending:
+            for link in self._links:
+                try:
+                    link.send(message)
+                except RankError as error:
+                    self._lost(error, link.peer)
+        self.check()
+
+    def works(self, busy: bool) -> None:
+        """Whether the others may be at work, and so cannot answer."""
+        self._busy = busy
+
+    def failed(self, error: BaseException) -> NoReturn:
+        """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
+        if isinstance(error, RankError):
+            self._lost(error, 0)
+            self.check()
+        self._lost(RankError("rank 0 has failed"), 0)
+        raise error
+
+    def close(self) -> None:
+        """Ends the others; nothing happens if they have ended."""
+        with self._state:
+            if self._closed:
+                return
+            self._closed = True
+        if self.error is None:
+            for link in self._links:
+                try:
+                    link.send((END,), 1.0)
+                except RankError:
+                    continue
+        self._stop()
+        for link in self._links:
+            link.shut()
+        self._thread.join()
+        for link in self._links:
+            link.close()
+
+    # -- the thread
+
+    def _listen(self) -> None:
+        poll = select.poll()
+        links = {link.fileno(): link for link in self._links}
+        for descriptor in links:
+            poll.register(descriptor, select.POLLIN)
+        asked = time.monotonic()
+        while not self._closed and self.error is None:
+            for descriptor, _ in poll.poll(PING_SECONDS * 250):
+                self._hear(links[descriptor])
+            now = time.monotonic()
+            passed = min(now - asked, PING_SECONDS)  # of a process that was suspended no more counts
+            if passed >= PING_SECONDS / 2:
+                asked = now
+                self._ask(passed)
+
+    def _hear(self, link: Link) -> None:
+        try:
+            what, *rest = link.receive()
+        except RankError as error:
+            self._lost(error, link.peer)
+            return
+        if what == FAILED:
+            self._lost(RankError(f"rank {link.peer} has failed: {rest[0]}"), link.peer)
+        elif what == PONG:
+            self._asked.pop(link.peer, None)
+        elif what == READY:
+            with self._state:
+                self._ready.add(link.peer)
+                self._state.notify_all()
+
+    def _ask(self, passed: float) -> None:
+        for link in self._links:
+            if link.peer not in self._ready:
+                continue
+            if link.peer not in self._asked:
+                self._asked[link.peer] = 0.0
+                with self._sending:
+                    try:
+                        link.send((PING,))
+                    except RankError as error:
+                        self._lost(error, link.peer)
+            elif self._busy:
+                self._asked[link.peer] = 0.0
+            else:
+                self._asked[link.peer] += passed
+                if self._asked[link.peer] > PATIENCE:
+                    self._lost(RankError(f"rank {link.peer} does not answer"), link.peer)
+
+    def _lost(self, error: RankError, rank: int) -> None:
+        """The first error ends everything."""
+        with self._state:
+            if self._closed or self.error is not None:
+                return
+            self.error = error
+            self._state.notify_all()
+        self.group.end(rank)
+        for link in self._links:
+            link.shut()
+        self._stop()
+
+
+class LeadingInterpreter:
+    """Rank 0's interpreter, which the others follow. A session sees nothing else of them.
+
+    What it shows of tensors is rank 0's part. Nobody may write there: the others would not know.
+
+    Attributes:
+        own: the interpreter of rank 0's part.
+    """
+
+    def __init__(self, inner: Interpreter, crew: Crew) -> None:
+        self.own = inner
+        self._crew = crew
+        weakref.finalize(self, crew.close)
+        crew.wait()
+
+    @property
+    def ranks(self) -> int:
+        return self._crew.group.ranks
+
+    @property
+    def lost(self) -> RankError | None:
+        """Why it cannot go on, if it cannot."""
+        return self._crew.error
+
+    @property
+    def team(self) -> Team | None:
+        team: Team | None = getattr(self.own, "team", None)
+        return team
+
+    def run(
+        self,
+        entry: str,
+        inputs: Mapping[str, Array],
+        scalars: Mapping[str, int] | None = None,
+        *,
+        copy: bool = True,
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        crew = self._crew
+        crew.works(True)
+        try:
+            crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
+            return self.own.run(entry, inputs, scalars, copy=copy)
+        except BaseException as error:
+            crew.failed(error)
+        finally:
+            crew.works(False)
+
+    def tensor(self, name: str) -> Array:
+        return self.own.tensor(name)
+
+    def reset(self) -> None:
+        self._crew.call(RESET)
+        self.own.reset()
+
+    def memory(self) -> MemoryUse | None:
+        return self.own.memory()
+
+    def close(self) -> None:
+        self._crew.close()
+
+
+def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]) -> None:
+    """Does on another rank what rank 0 says, until it says that this was all.
+
+    Raises:
+        RankError: rank 0 is gone, or another rank is.
+        SsccError: what has failed here; rank 0 is told.
+    """
+    try:
+        interpreter = open_interpreter()
+        link.send((READY,))
+        patience = None  # rank 0 may take its time to begin
+        while True:
+            what, *rest = link.receive(patience)
+            if what == END:
+                return
+            if what == RUN:
+                entry, inputs, scalars = rest
+                interpreter.run(entry, inputs, scalars, copy=False)
+            elif what == RESET:
+                interpreter.reset()
+            elif what == PING:
+                link.send((PONG,))
+                patience = PATIENCE
+    except BaseException as error:
+        group.end(group.rank)
+        text = str(error) if isinstance(error, SsccError) else f"{type(error).__name__}: {quoted(error)}"
+        if not isinstance(error, RankError):
+            with suppress(RankError):
+                link.send((FAILED, text))
+        raise
+
+
+def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Interpreter]) -> LeadingInterpreter:
+    """The interpreter of rank 0, which ranks follow that are threads of this process."""
+    pairs = [socket.socketpair() for _ in groups[1:]]
+    threads = [
+        threading.Thread(target=_follow_quietly, args=(Link(there, 0), group, open_interpreter), daemon=True)
+        for (_, there), group in zip(pairs, groups[1:], strict=True)
+    ]
+
+    def stop() -> None:
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(PATIENCE)
+
+    for thread in threads:
+        thread.start()
+    links = [Link(here, rank + 1) for rank, (here, _) in enumerate(pairs)]
+    crew = Crew(links, groups[0], stop)
+    try:
+        return LeadingInterpreter(open_interpreter(groups[0]), crew)
+    except BaseException as error:
+        crew.failed(error)
+
+
+def _follow_quietly(link: Link, group: Group, open_interpreter: Callable[[Group], Interpreter]) -> None:
+    """Rank 0 says what has happened."""
+    try:
+        follow(link, group, lambda: open_interpreter(group))
+    except Exception:
+        return
+    finally:
+        link.close()
