@@ -53,7 +53,13 @@ def main() -> int:
 
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
-    made = {"cli.md": _command_line(), "passes.md": _passes(), "kv.md": _dialect(), "df.md": _dataflow(), "schedule.md": _schedule()}
+    made = {
+        "cli.md": _command_line(),
+        "passes.md": _passes(),
+        "kv.md": _dialect(),
+        "df.md": _dataflow(),
+        "schedule.md": _schedule(),
+    }
     return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
 

@@ -129,6 +129,12 @@ class Signature:
     def _plain_row(self, group: LayerGroup) -> int:
         return group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
 
+    def in_words(self) -> str:
+        """The sizes that a caller asks for first."""
+        g, most = self.geometry, "up to " if self.geometry.layer_topk else ""
+        slots = f"{self.batch} slot{'s' if self.batch > 1 else ''} of {g.max_context} tokens"
+        return f"{self.layers} layers, {self.dtype}, {slots}, cache of {most}{g.budget} rows"
+
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
