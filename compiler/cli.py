@@ -7,30 +7,15 @@ turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists th
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
 
-import sscc
-from sscc.ir.errors import InternalError, SsccError, UsageError
+from sscc.compiler.commands.parser import COMMANDS, build_parser
+from sscc.ir.errors import InternalError, SsccError
 
-COMMANDS = {
-    "compile": "compile a model into an artifact that `sscc run` executes",
-    "run": "generate text from an artifact, or replay its goldens",
-    "serve": "serve an artifact over HTTP, with OpenAI's protocol",
-    "chat": "talk to an artifact at a terminal",
-    "inspect": "tell what an artifact is and what a decode step moves",
-    "targets": "print every figure of the machine that programs are compiled for",
-    "opt": "run passes on a dump and print the result",
-    "eval": "measure what a fixed KV budget costs in quality",
-    "bisect": "name the first pass after which a model's outputs change",
-    "pack": "write a checkpoint and its tokenizer into one .pt file",
-    "doctor": "tell what sscc finds on this machine",
-}
 # Torch's threads would spin while they wait and so starve each other wherever another program runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -38,30 +23,6 @@ EXIT_BUG = InternalError.exit_code
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
-
-
-class _ArgumentParser(argparse.ArgumentParser):
-    """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
-
-
-def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The parser of every command, or of one alone, which spares the time to import the others."""
-    purpose = "Compiles language models for decoding over a compressed KV cache."
-    parser = _ArgumentParser(prog="sscc", description=purpose)
-    parser.add_argument("--version", action="version", version=f"sscc {sscc.__version__}")
-    common = _ArgumentParser(add_help=False)
-    common.add_argument(
-        "--traceback", action="store_true", help="show Python's traceback of an error (SSCC_TRACEBACK=1)"
-    )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=_sentence(summary), parents=[common])
-        if only in (None, name):
-            importlib.import_module(f"sscc.compiler.commands.{name}").add_arguments(command)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except SsccError as error:
         hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
-        return _report(f"{error}{hint}", error.exit_code, show_traceback)
+        return _report(f"{error}{hint}", error.exit_code, show_traceback, error.excerpt)
     except Exception as error:
         return _report(f"{_described(error)}; {REPORT_HINT}", EXIT_BUG, show_traceback)
 
@@ -89,10 +50,10 @@ def _run(words: list[str]) -> int:
     return code
 
 
-def _report(message: str, code: int, show_traceback: bool) -> int:
+def _report(message: str, code: int, show_traceback: bool, excerpt: str = "") -> int:
     if show_traceback:
         traceback.print_exc()
-    print(f"sscc: error: {message}", file=sys.stderr)
+    print(f"sscc: error: {message}", *([excerpt] if excerpt else []), sep="\n", file=sys.stderr)
     return code
 
 
@@ -107,10 +68,6 @@ def _described(error: Exception) -> str:
 def _silence_stdout() -> None:
     """Points stdout at /dev/null. Its reader is gone, so the flush at exit would otherwise fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
 
 
 if __name__ == "__main__":

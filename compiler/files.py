@@ -6,21 +6,19 @@ import sys
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
-from sscc.ir.files import replacing
-
-STDOUT = Path("-")
+from sscc.ir.files import STANDARD, replacing
 
 
 def refuse_stdout(path: Path | None, what: str) -> None:
     """For outputs that are no single text: raises UsageError where `path` is "-"."""
-    if path == STDOUT:
+    if path == STANDARD:
         raise UsageError(f"{what} and cannot go to stdout: give a name with -o")
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file in UTF-8, complete or not at all; or to stdout where `path` is "-". Raises OutputError, see
     `replacing`."""
-    if path == STDOUT:
+    if path == STANDARD:
         sys.stdout.write(text)
         return
     with replacing(path) as file:

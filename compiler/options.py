@@ -15,6 +15,7 @@ from sscc.compiler.files import refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
+from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
@@ -30,6 +31,7 @@ from sscc.ir.geometry import (
     Geometry,
 )
 from sscc.ir.sharding import MOST_RANKS
+from sscc.ir.suggestions import check_choice
 from sscc.ir.target import load_target
 from sscc.ir.weight_format import KEEP, Weights, parse_format
 
@@ -163,6 +165,7 @@ class CompileOptions:
         self._check_sizes()
         self._check_golden()
         self._check_levels()
+        self._check_stdin()
 
     def _check_choices(self) -> None:
         _at_least(1, tp=self.tp)
@@ -171,15 +174,15 @@ class CompileOptions:
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, "an artifact is a folder")
-        _choice("--compile-to", self.compile_to, LEVELS)
-        _choice("--weights", self.weights, WEIGHTS)
+        check_choice("--compile-to", self.compile_to, LEVELS)
+        check_choice("--weights", self.weights, WEIGHTS)
         if self.weight_format == KEEP and self.weights == "none":
             raise UsageError("--weights keep stores weights as the checkpoint has them, and here it has none")
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
-        _choice("--dtype", self.dtype, DTYPES)
-        _choice("--compile-from", self.compile_from, LEVELS[:-1])
+        check_choice("--dtype", self.dtype, DTYPES)
+        check_choice("--compile-from", self.compile_from, LEVELS[:-1])
 
     def _check_shown(self) -> None:
         shows = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
@@ -194,10 +197,10 @@ class CompileOptions:
         _at_least(0, kv_sink=self.kv_sink, kv_topk=self.kv_topk)
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
             raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
-        _choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
-        _choice("--kv-policy", self.kv_policy, KV_POLICIES)
-        _choice("--kv-rows", self.kv_rows, KV_ROWS)
-        _choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
+        check_choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
+        check_choice("--kv-policy", self.kv_policy, KV_POLICIES)
+        check_choice("--kv-rows", self.kv_rows, KV_ROWS)
+        check_choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
             _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
         if self.kv_topk_per_layer is not None:
@@ -235,6 +238,12 @@ class CompileOptions:
         )
         if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
             raise UsageError("a dump holds no weights: give them with --checkpoint, or compile with --no-weights")
+
+    def _check_stdin(self) -> None:
+        if self.model == STANDARD and self.compile_from is None:
+            raise UsageError("a model cannot come from stdin, only a dump can: give --compile-from LEVEL")
+        if self.model == STANDARD and self.output is None:
+            raise UsageError("what comes from stdin has no name for the result to be called after: give -o")
 
     @property
     def output_path(self) -> Path:
@@ -349,11 +358,6 @@ def parse_weights(text: str) -> tuple[str, Weights | None]:
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _choice(option: str, value: str | None, choices: tuple[str, ...]) -> None:
-    if value is not None and value not in choices:
-        raise UsageError(f"{option} is {value!r}, it must be {' or '.join(choices)}")
 
 
 def _at_least(low: int, **options: int | None) -> None:

@@ -13,6 +13,7 @@ from sscc.ir.context import print_module
 from sscc.ir.dump_text import readable
 from sscc.ir.errors import UsageError
 from sscc.ir.rewriting import functions
+from sscc.ir.suggestions import did_you_mean
 from sscc.passes.base import Observer
 from sscc.passes.pipeline import pass_by_name
 
@@ -57,8 +58,9 @@ class Excerpt:
         """As `of`, of what a command results in. Raises UsageError where nothing is to be shown."""
         text = self.of(module)
         if not text:
-            names = ", ".join(function.name.value for function in functions(module))
-            raise UsageError(f"no function of the module is called {self.functions}, there are {names}")
+            names = [function.name.value for function in functions(module)]
+            listed = f"{', '.join(names)}{did_you_mean(self.functions or '', names)}"
+            raise UsageError(f"no function of the module is called {self.functions}, there are {listed}")
         return text
 
 

@@ -21,6 +21,7 @@ from sscc.ir.dialects.kv import Kv
 from sscc.ir.dump_text import readable
 from sscc.ir.errors import InputError
 
+EXCERPT_COLUMNS = 100  # of a line that an error shows
 MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
 _BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|[<>]=|//[^\n]*|[()\[\]{}<>]')  # text and comments have none
 _TEXT_PLACE = re.compile(r'^loc\("-":(\d+):(\d+)\)$')
@@ -60,7 +61,8 @@ def parse_module(text: str, name: str) -> ir.Module:
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
-        raise InputError(f"{name} is not valid IR: {first_diagnostic(error, name)}") from None
+        message = f"{name} is not valid IR: {first_diagnostic(error, name)}"
+        raise InputError(message, excerpt=_pointed_at(error, text)) from None
 
 
 def _check_depth(text: str, name: str) -> None:
@@ -83,6 +85,19 @@ def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
         place = _TEXT_PLACE.sub(rf"{name}:\1:\2", str(diagnostic.location)) if name else str(diagnostic.location)
         return f"{place}: {diagnostic.message}"
     return str(error)
+
+
+def _pointed_at(error: ir.MLIRError, text: str) -> str:
+    """The line of the text that the first error is about, and a caret below its column; "" where it names no place in
+    the text. Of a long line, the part around the place."""
+    place = next((_TEXT_PLACE.match(str(diagnostic.location)) for diagnostic in error.error_diagnostics), None)
+    lines = text.split("\n")
+    if place is None or int(place[1]) > len(lines):
+        return ""
+    line, column = lines[int(place[1]) - 1], int(place[2]) - 1
+    first = max(0, min(column - EXCERPT_COLUMNS // 2, len(line) - EXCERPT_COLUMNS))
+    shown = "".join(c if c.isprintable() else " " for c in line[first : first + EXCERPT_COLUMNS])
+    return f"  {shown}\n  {' ' * (column - first)}^"
 
 
 def print_module(module: ir.Module) -> str:

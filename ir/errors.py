@@ -16,9 +16,18 @@ def quoted(text: object) -> str:
 
 
 class SsccError(Exception):
-    """Base class: an error meant for the person who ran the command."""
+    """Base class: an error meant for the person who ran the command. Its message is one line.
+
+    Attributes:
+        excerpt: the line of a text that is at fault, and a caret in the next one, to be shown below the message; "" for
+            none.
+    """
 
     exit_code = 1
+
+    def __init__(self, *args: object, excerpt: str = "") -> None:
+        super().__init__(*args)
+        self.excerpt = excerpt
 
 
 class UsageError(SsccError):

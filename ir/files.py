@@ -13,12 +13,14 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from sscc.ir.errors import InputError, OutputError
+from sscc.ir.suggestions import similar_file
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -167,6 +169,33 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------- reading
+
+
+STANDARD = Path("-")
+"""In place of a file's name: what is read comes from stdin, what is written goes to stdout."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, or of stdin where `path` is `STANDARD`. Raises InputError where it cannot be read or is
+    not UTF-8."""
+    try:
+        if path != STANDARD:
+            return path.read_text(encoding="utf-8")
+        if sys.stdin is None:
+            raise InputError("there is no stdin to read from")
+        return io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read()), encoding="utf-8").read()
+    except UnicodeDecodeError as error:
+        name, byte = shown_name(path), error.object[error.start]
+        raise InputError(f"{name} is not UTF-8 text: byte {error.start} is {byte:#04x}") from None
+    except FileNotFoundError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}{similar_file(path)}") from None
+    except OSError as error:
+        raise InputError(f"{shown_name(path)} cannot be read: {error.strerror}") from None
+
+
+def shown_name(path: Path) -> str:
+    """What messages call a file that is read."""
+    return "<stdin>" if path == STANDARD else str(path)
 
 
 class LinkError(InputError):

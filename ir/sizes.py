@@ -1,8 +1,12 @@
-"""Sizes in bytes: aligned for machines, in words for people; and where the elements of a tensor lie."""
+"""Sizes in bytes: aligned for machines, in words for people, as seconds are; and where the elements of a tensor lie."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from fractions import Fraction
+
+from sscc.ir.errors import UsageError
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
@@ -22,6 +26,34 @@ def format_bytes(nbytes: int) -> str:
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
     return f"{nbytes} bytes"
+
+
+def format_seconds(seconds: float) -> str:
+    """Four digits and a unit: "1.5 s", "20 ms", "43.68 us"."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} us"
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt])(i?b?)|b|bytes)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes from its words: "4096", "64K", "1.5GiB", "2 GB".
+
+    K, M, G and T are powers of 1024, with "iB" behind them or not; KB, MB, GB and TB are powers of 1000. Raises
+    UsageError for anything else, and for what is no whole number of bytes.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no size in bytes: write 4096, 64K, 4MiB, 1.5GiB or 2GB")
+    number, prefix, unit = match[1], (match[2] or "").lower(), (match[3] or "").lower()
+    power = " kmgt".index(prefix) if prefix else 0
+    scaled = Fraction(number) * (1000 if unit == "b" and prefix else 1024) ** power
+    if scaled.denominator != 1:
+        raise UsageError(f"{text!r} is no whole number of bytes")
+    return int(scaled)
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from sscc.ir.choices import TIERS, Tier
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.file_form import decode
+from sscc.ir.suggestions import did_you_mean
 
 DEFAULT = "sn40l"
 FAMILY = "rdu"
@@ -236,14 +237,15 @@ def load_target(target: str) -> Target:
     shipped = shipped_targets()
     if family != FAMILY or (colon and not name):
         names = ", ".join(f"{FAMILY}:{known}" for known in shipped)
-        raise UsageError(f"--target is {target!r}, it must be {FAMILY}, {names} or {FAMILY}:FILE")
+        likely = did_you_mean(target, (FAMILY, *(f"{FAMILY}:{known}" for known in shipped)))
+        raise UsageError(f"--target is {target!r}, it must be {FAMILY}, {names} or {FAMILY}:FILE{likely}")
     if not colon or name in shipped:
         return parse_target(_shipped(name or DEFAULT), name or DEFAULT)
     try:
         return parse_target(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(shipped)
-        raise InputError(f"the target description {name} cannot be read: {error} (shipped are {known})") from None
+        known = f"shipped are {', '.join(shipped)}{did_you_mean(name, shipped)}"
+        raise InputError(f"the target description {name} cannot be read: {error}; {known}") from None
 
 
 def _shipped(name: str) -> str:

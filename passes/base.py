@@ -16,7 +16,7 @@ from torch_mlir.passmanager import PassManager
 
 from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import InternalError
-from sscc.ir.levels import check_legal, record_pass, set_level
+from sscc.ir.levels import check_legal, get_level, record_pass, set_level
 
 TIDYING = "builtin.module(cse)"
 """Our operations are pure, on tensors that are values, so that upstream's own pass may take them away.
@@ -42,7 +42,8 @@ class Pass(ABC):
 
     Attributes:
         name: the pass's name on the command line and in dumps (`kernel-looping` for kernel_looping.py).
-        level: the level that the module has reached once this pass is done.
+        level: the level that the module has reached once this pass is done; "" where it stays at its own, and the
+            pass is none of those that a compilation runs.
         tidied: whether unused operations and all but one of several equal ones go away after it.
     """
 
@@ -118,11 +119,12 @@ def run_passes(
         finally:
             _COUNTS.reset(token)
         seconds = time.perf_counter() - start
-        set_level(module, item.level)
-        record_pass(module, step_text(item))
+        if item.level:
+            set_level(module, item.level)
+            record_pass(module, step_text(item))
         if verify_each or item is passes[-1]:
             try:
-                check_legal(module, item.level)
+                check_legal(module, item.level or get_level(module))
             except InternalError as error:
                 raise InternalError(f"after pass {item.name}: {error}") from None
         if item.tidied:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
+from sscc.ir.suggestions import did_you_mean
 from sscc.ir.weight_format import Weights
 from sscc.passes.absorb_latent import AbsorbLatent
 from sscc.passes.base import Pass, options_of, step_text
@@ -24,6 +25,7 @@ from sscc.passes.shard import Shard
 from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
+from sscc.passes.upstream import UPSTREAM
 
 _CAPTURED: tuple[Pass, ...] = (
     *(LowerTorch(), SplitLayers(), RepeatLayers()),
@@ -48,10 +50,11 @@ REGISTRY: dict[str, type[Pass]] = {type(item).name: type(item) for item in _ALL}
 
 
 def pass_by_name(name: str) -> type[Pass]:
-    """The class of the pass `name`. Raises UsageError for a name that no pass has."""
-    if name not in REGISTRY:
-        raise UsageError(f"there is no pass {name!r}, there are {', '.join(sorted(REGISTRY))}")
-    return REGISTRY[name]
+    """The class of the pass `name`, of ours or of MLIR's own. Raises UsageError for a name that no pass has."""
+    known: dict[str, type[Pass]] = {**REGISTRY, **UPSTREAM}
+    if name not in known:
+        raise UsageError(f"there is no pass {name!r}, there are {', '.join(sorted(known))}{did_you_mean(name, known)}")
+    return known[name]
 
 
 def pipeline_of(opt_level: int, weights: Weights | None = None, ranks: int = 1) -> tuple[Pass, ...]:
@@ -140,8 +143,8 @@ def _options(kind: type[Pass], text: str) -> dict[str, object]:
     for word in text.split():
         name, equals, value = word.partition("=")
         if name not in known or not equals:
-            listed = ", ".join(known) or "none"
-            raise UsageError(f"the pass {kind.name} has no option {word!r} (options: {listed})")
+            listed, likely = ", ".join(known) or "none", did_you_mean(name, known)
+            raise UsageError(f"the pass {kind.name} has no option {word!r} (options: {listed}){likely}")
         values[name.replace("-", "_")] = _value(f"{kind.name}{{{name}}}", known[name][0], value)
     return values
 

@@ -1,7 +1,10 @@
 """place-stages: streams get buffers, stages get compute units.
 
 What: every stream of a pipeline gets a buffer in SRAM: its depth in slots, and an address. Every stage gets compute
-units in proportion to its work, at least one.
+units, at least one. Where iterations overlap they are in proportion to its work, the time that it would take of one
+unit: then all stages take as long as each other, and as little as they can. Where stages wait for each other (a
+straight run, or a loop that carries a value on the chip) they are in proportion to the root of its work: for so many
+units in all that makes the sum of what stages take as small as it can be.
 
 Depths: 2 for what is loaded, so that the next tile, or the next iteration's value, arrives while this one is in use;
 2 for a value that one iteration hands to the next; 2 for streams between stages where iterations may overlap, 1
@@ -11,9 +14,9 @@ buffer: their stages read them from memory (a vocabulary without divisors makes 
 Where a stage exchanges values with other ranks, the tiles of whatever comes after it, in a loop of all its stages, get
 a slot each, so that matrices may be there whole; where that does not fit half as many, and so on.
 
-Why: with two slots a load runs ahead of the stage that reads it, and with units by work the stages of a pipeline take
-about as long as each other. While a stage waits for other ranks, those behind it wait too, and two tiles of each of
-their matrices are there soon: main memory would idle until the exchange is over. What it loads meanwhile needs room.
+Why: with two slots a load runs ahead of the stage that reads it. While a stage waits for other ranks, those behind it
+wait too, and two tiles of each of their matrices are there soon: main memory would idle until the exchange is over.
+What it loads meanwhile needs room.
 
 Before::
 
@@ -62,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, prod, sqrt
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -74,7 +77,7 @@ from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_target
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
-from sscc.ir.target import MemoryLevel, Target
+from sscc.ir.target import MemoryLevel, Target, Units
 from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import StageBody, body_blocks
@@ -140,6 +143,11 @@ class _Pipeline:
     handed: list[ir.Value] = field(default_factory=list)
     loops: bool = False
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether an iteration may begin before the one before it ends."""
+        return self.loops and not self.handed
+
     def look_ahead(self) -> None:
         """Finds the tiles that can be loaded while a stage waits for other ranks."""
         exchanging = [index for index, stage in enumerate(self.stages) if _exchanges(stage)]
@@ -153,7 +161,7 @@ class _Pipeline:
         self._units(target, kernel)
 
     def _buffers(self, target: Target, kernel: str) -> None:
-        between = (2, 1) if self.loops and not self.handed else (1,)
+        between = (2, 1) if self.overlaps else (1,)
         fixed: _Depths = {"tile": 2, "early": 1, "carried": 2}
         choices: list[_Depths] = [{**fixed, "whole": whole, "between": n} for whole in (2, 1) for n in between]
         room = target.nearest.capacity.value
@@ -205,16 +213,17 @@ class _Pipeline:
 
     def _units(self, target: Target, kernel: str) -> None:
         """Compute units by work, at least one each."""
-        work = {id(op): _work(op) for op in self.stages}
+        work = [_work(op, target.units) for op in self.stages]
         units = int(target.units.pcus.value)
         if len(self.stages) > units:
             raise UnsupportedError(
                 f"required {len(self.stages)} PCUs, capacity {units}: kernel {kernel} has that many stages at a time"
             )
-        spare, total = units - len(self.stages), max(1, sum(work.values()))
+        shares = work if self.overlaps else [sqrt(each) for each in work]
+        spare, total = units - len(self.stages), sum(shares) or 1.0
         i64 = ir.IntegerType.get_signless(64)
-        for op in self.stages:
-            _call(op).attributes[df.PCUS] = ir.IntegerAttr.get(i64, 1 + spare * work[id(op)] // total)
+        for op, share in zip(self.stages, shares, strict=True):
+            _call(op).attributes[df.PCUS] = ir.IntegerAttr.get(i64, 1 + int(spare * share / total))
 
 
 def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
@@ -287,11 +296,26 @@ def _call(op: ir.Operation) -> ir.Operation:
     return next(inner for inner in inside if df.is_stage(inner))
 
 
-def _work(op: ir.Operation) -> int:
-    """Operations of all firings of a stage: two per multiplication of a product, one per point of anything else."""
-    body = StageBody.of(_call(op))
-    count = sum(_points(inner) * (2 if is_contraction(inner) else 1) for inner in body.ops if computes(inner))
-    return count * (_tiles(op) if df.TILES in op.attributes else 1)
+def _work(op: ir.Operation, units: Units) -> float:
+    """Seconds that all firings of a stage would take of one compute unit."""
+    inside = [inner for inner in StageBody.of(_call(op)).ops if computes(inner)]
+    return sum(_seconds(inner, units) for inner in inside) * (_tiles(op) if df.TILES in op.attributes else 1)
+
+
+def _seconds(op: ir.Operation, units: Units) -> float:
+    """Seconds that an operation takes of one compute unit: its products at their peak, or what is done element by
+    element, so many operations for each."""
+    if is_contraction(op) or op.name in _OF_PRODUCTS:
+        factors = [value.type.element_type for value in op.operands if isinstance(value.type, ir.RankedTensorType)][:2]
+        peak = units.bf16_flops if all(str(type_) == "bf16" for type_ in factors) else units.f32_flops
+        return _points(op) * (2 if is_contraction(op) else 1) * units.pcus.value / peak.value
+    body = [inner for region in op.regions for block in region.blocks for inner in block.operations]
+    passes = ceil((len(body) - 1) / units.simd_stages.value)  # without what yields
+    return _points(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)
+
+
+_OF_PRODUCTS = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product"})
+"""Operations of which `_points` counts the operations of products."""
 
 
 def _tiles(loop: ir.Operation) -> int:
@@ -305,16 +329,17 @@ def _exchanges(op: ir.Operation) -> bool:
 
 
 def _points(op: ir.Operation) -> int:
-    """Points of an operation's iteration space; for attention, of its scores, also those by landmarks, and of the sum
-    of values."""
+    """Points of an operation's iteration space; for attention, operations of its scores, also those by landmarks, and
+    of the sum of values. Of a prompt a chunk sees half of the rows in the mean."""
     if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
         _, heads, queries, width = kv.operand_of(op, "query").type.shape
         rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
-        return 4 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
+        return 2 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
     if op.name in (*kv.DECODING, "kv.chunk_attention"):
         slots, heads, queries, width = kv.operand_of(op, "query").type.shape
         near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]
         rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
+        rows = rows // 2 if op.name == "kv.chunk_attention" else rows
         points = 4 * int(slots * heads * queries * width * rows)
         if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
             points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2

@@ -41,6 +41,7 @@ from jinja2.visitor import NodeTransformer
 from tokenizers import Tokenizer
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.files import read_text
 from sscc.runtime.template_bounds import (
     MOST_LETTERS,
     BoundedFormatter,
@@ -51,7 +52,7 @@ from sscc.runtime.template_bounds import (
     check_size,
     weigh,
 )
-from sscc.runtime.text import encode, read_text
+from sscc.runtime.text import encode
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"

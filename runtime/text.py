@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sscc.ir.errors import InputError, quoted
+from sscc.ir.files import read_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -30,18 +31,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise InputError(f"{path} is not a tokenizer that can be read: {quoted(error)}") from None
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file. Raises InputError where it cannot be read or is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-
-
 def read_prompt(path: Path) -> str:
-    """The text of a prompt file, without the newline that ends it. Raises InputError."""
+    """The text of a prompt file, or of stdin for "-", without the newline that ends it. Raises InputError."""
     return read_text(path).removesuffix("\n")
 
 

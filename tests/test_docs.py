@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.cli import build_parser
+from sscc.compiler.commands.parser import build_parser, command_parsers
 from sscc.ir import errors
 
 ROOT = Path(__file__).parents[1]
@@ -32,8 +32,7 @@ _OUTSIDE = re.compile(r"\.\./" + "shared")
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
-    actions = build_parser()._actions
-    return next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
+    return command_parsers(build_parser())
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:

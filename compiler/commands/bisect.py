@@ -37,12 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir")
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER.mlir", help="compare two dumps, run no pass")
     parser.add_argument(
-        "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through, else -O's"
+        "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through (default: -O's)"
     )
-    parser.add_argument("-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))}")
+    parser.add_argument(
+        "-O", dest="opt_level", type=int, metavar="LEVEL", help=f"{', '.join(map(str, OPT_LEVELS))} (default: 2)"
+    )
     parser.add_argument("--tp", type=int, metavar="N", help="cut over N ranks, compared with one (default: 1)")
-    parser.add_argument("--compile-to", default=LEVELS[-1], choices=LEVELS[1:], help="stop after this level")
-    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
+    parser.add_argument(
+        "--compile-to", default=LEVELS[-1], choices=LEVELS[1:], metavar="LEVEL", help="stop after this level"
+    )
+    parser.add_argument("--target", default="rdu", help="rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
@@ -64,11 +68,11 @@ def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tolerance", type=float, metavar="X", help=f"of ||a - b|| / ||b|| (default: {tolerances})")
     group.add_argument("--prompt-tokens", type=int, metavar="N", help="random ones (default: 1.25 times the cache)")
     group.add_argument(
-        "--steps", type=int, default=DEFAULT_STEPS, metavar="N", help=f"decode steps (default: {DEFAULT_STEPS})"
+        "--steps", type=int, default=DEFAULT_STEPS, metavar="N", help="decode steps"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and random weights (default: 0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of tokens and random weights")
     group.add_argument(
-        "--precision", default="f32", choices=PRECISIONS, help="f32: the program's dtypes (default); f64"
+        "--precision", default="f32", choices=PRECISIONS, metavar="TYPE", help="f32: the program's dtypes; f64"
     )
 
 

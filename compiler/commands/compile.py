@@ -9,7 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from sscc.compiler.options import DEFAULT_BATCH, DEFAULT_CHUNK, DEFAULT_GOLDEN_TOKENS, CompileOptions, parse_weights
+from sscc.compiler.options import (
+    DEFAULT_BATCH,
+    DEFAULT_BUDGET,
+    DEFAULT_CHUNK,
+    DEFAULT_GOLDEN_TOKENS,
+    CompileOptions,
+    parse_weights,
+)
 from sscc.ir.choices import DTYPES, LEVELS
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
@@ -29,16 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         type=Path,
         metavar="MODEL",
-        help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir",
+        help="Hugging Face folder, .gguf, .pt, .pth or .pt2 file; a config.json with --no-weights; a dumped .mlir, "
+        "- for one on stdin",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="OUT",
-        help="default: MODEL's stem + .rdu, in this folder; - for stdout, of a lower level's text",
+        help="- for stdout, of a lower level's text (default: MODEL's stem + .rdu, in this folder)",
     )
-    parser.add_argument("--target", default="rdu", help="rdu (default), rdu:NAME, rdu:FILE: see `sscc targets`")
+    parser.add_argument("--target", default="rdu", help="rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
     parser.add_argument(
         "-O",
@@ -46,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=2,
         metavar="LEVEL",
-        help="0: one kernel per operation; 1: one per layer; 2 (default): one per run of equal layers",
+        help="0: one kernel per operation; 1: one per layer; 2: one per run of equal layers",
     )
     parser.add_argument(
         "--tp",
@@ -65,10 +73,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--kv-budget", type=int, metavar="ROWS", help="all rows; what sinks and ring leave is top-K")
+    group.add_argument(
+        "--kv-budget",
+        type=int,
+        metavar="ROWS",
+        help="all rows; what sinks and ring leave is top-K "
+        f"(default: {DEFAULT_BUDGET}, or a 16th of the context where that is more)",
+    )
     group.add_argument("--kv-sink", type=int, metavar="ROWS", help=f"first tokens, kept (default: {DEFAULT_SINK})")
     group.add_argument("--kv-recent", type=int, metavar="ROWS", help=f"newest tokens (default: up to {DEFAULT_RECENT})")
-    group.add_argument("--kv-topk", type=int, metavar="ROWS", help="tokens picked from the prompt (0: StreamingLLM)")
+    group.add_argument(
+        "--kv-topk",
+        type=int,
+        metavar="ROWS",
+        help="tokens picked from the prompt, 0 for StreamingLLM (default: the rest of the budget)",
+    )
     group.add_argument(
         "--kv-topk-per-layer",
         metavar="ROWS",
@@ -77,12 +96,18 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
     group.add_argument("--kv-pool", type=int, metavar="N", help=f"odd width of the pooling (default: {DEFAULT_POOL})")
-    group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+    group.add_argument(
+        "--kv-pool-mode",
+        choices=POOL_MODES,
+        metavar="MODE",
+        help=f"{' or '.join(POOL_MODES)} (default: {POOL_MODES[0]})",
+    )
     group.add_argument(
         "--kv-policy",
+        choices=KV_POLICIES,
         metavar="WHO",
-        help=f"{KV_POLICIES[0]} (default): the end of the prompt picks, once; {KV_POLICIES[1]}: all rows are kept and "
-        "every step picks anew",
+        help=f"{KV_POLICIES[0]}: the end of the prompt picks, once; {KV_POLICIES[1]}: all rows are kept and every step "
+        f"picks anew (default: {KV_POLICIES[0]})",
     )
     group.add_argument(
         "--kv-landmark-bits",
@@ -100,14 +125,17 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--kv-rows",
+        choices=KV_ROWS,
         metavar="WHERE",
-        help=f"{KV_ROWS[0]} (default): picked rows are copied; {KV_ROWS[1]}: they stay in the prompt's K and V",
+        help=f"{KV_ROWS[0]}: picked rows are copied; {KV_ROWS[1]}: they stay in the prompt's K and V (default: "
+        f"{KV_ROWS[0]}, and {KV_ROWS[1]} with --kv-policy query)",
     )
     group.add_argument(
         "--kv-dtype",
+        choices=KV_DTYPES,
         metavar="TYPE",
-        help=f"{KV_DTYPES[0]} (default): rows of the program's dtype; {KV_DTYPES[1]}: codes of 8 bits, a scale a row; "
-        f"{KV_DTYPES[2]}: of 4 bits, one for 32 numbers",
+        help=f"{KV_DTYPES[0]}: rows of the program's dtype; {KV_DTYPES[1]}: codes of 8 bits, a scale a row; "
+        f"{KV_DTYPES[2]}: of 4 bits, one for 32 numbers (default: {KV_DTYPES[0]})",
     )
 
 
@@ -115,7 +143,9 @@ def _add_graph_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-context", type=int, metavar="N", help="prompt plus new tokens (default: the model's)")
     group.add_argument("--batch", type=int, metavar="B", help=f"sequences decoded at once (default: {DEFAULT_BATCH})")
     group.add_argument("--prefill-chunk", type=int, metavar="C", help=f"tokens (default: up to {DEFAULT_CHUNK})")
-    group.add_argument("--dtype", metavar="TYPE", help=f"{' or '.join(DTYPES)} (default: what fits the weights)")
+    group.add_argument(
+        "--dtype", choices=DTYPES, metavar="TYPE", help=f"{' or '.join(DTYPES)} (default: what fits the weights)"
+    )
 
 
 def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
@@ -123,8 +153,9 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
     weights.add_argument(
         "--weights",
         metavar="HOW",
-        help="embed (default), or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: weights of "
-        "products are quantised; keep: those of a quantised checkpoint stay its codes; or both: reference,int4",
+        help="embed, or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: weights of products are "
+        "quantised; keep: those of a quantised checkpoint stay its codes; or both: reference,int4 (default: embed, as "
+        "they are)",
     )
     weights.add_argument(
         "--no-weights", action="store_true", help="from the config alone, for models too large to load"
@@ -139,7 +170,12 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--save-golden", action="store_true", help="record eager PyTorch's outputs for `sscc run --check`"
     )
-    group.add_argument("--golden-prompt-file", type=Path, metavar="FILE", help="prompt to record (default: built in)")
+    group.add_argument(
+        "--golden-prompt-file",
+        type=Path,
+        metavar="FILE",
+        help="prompt to record, - for stdin (default: a text built in)",
+    )
     group.add_argument("--golden-tokens", type=int, metavar="N", help=f"to record (default: {DEFAULT_GOLDEN_TOKENS})")
 
 
@@ -151,8 +187,10 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
     add_excerpt_arguments(group)
     group.add_argument("--timing", action="store_true", help="report the seconds of each pass")
     group.add_argument("--pass-statistics", action="store_true", help="report what each pass counted")
-    group.add_argument("--compile-to", default="schedule", metavar="LEVEL", help=f"stop after one of: {levels}")
-    group.add_argument("--compile-from", metavar="LEVEL", help="MODEL is a dump of this level")
+    group.add_argument(
+        "--compile-to", default=LEVELS[-1], choices=LEVELS, metavar="LEVEL", help=f"stop after one of: {levels}"
+    )
+    group.add_argument("--compile-from", choices=LEVELS[:-1], metavar="LEVEL", help="MODEL is a dump of this level")
     group.add_argument("--checkpoint", type=Path, metavar="PATH", help="weights for --compile-from")
 
 
@@ -181,14 +219,14 @@ def main(args: argparse.Namespace) -> int:
     logging.getLogger("sscc").setLevel(level)
 
     from sscc.compiler.driver import compile_model
-    from sscc.compiler.files import STDOUT
     from sscc.compiler.frontend.quiet import quiet_libraries
+    from sscc.ir.files import STANDARD
 
     with quiet_libraries() if args.quiet else nullcontext():
         result = compile_model(options)
     if not args.quiet:
         for line in result.report:
             print(line, file=sys.stderr)
-        if result.path != STDOUT:
+        if result.path != STANDARD:
             print(f"sscc: wrote {result.path}", file=sys.stderr)
     return 0

@@ -15,7 +15,11 @@ from sscc.ir.errors import InternalError
 from sscc.ir.sizes import format_bytes
 
 PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy", "ml_dtypes")
-EXTRAS = {"serve": ("fastapi", "uvicorn", "prometheus-client"), "eval": ("matplotlib", "tqdm")}
+EXTRAS = {
+    "serve": ("fastapi", "uvicorn", "prometheus-client"),
+    "eval": ("matplotlib", "tqdm"),
+    "completion": ("shtab",),
+}
 """Packages that only one command needs, by the extra that installs them."""
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")

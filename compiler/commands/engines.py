@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--checkpoint", type=Path, metavar="PATH", help="run these weights, of the same shapes")
+    group.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="PATH",
+        help="run these weights, of the same shapes (default: those that the artifact holds or refers to)",
+    )
     group.add_argument(
         "--no-verify",
         dest="verify",
@@ -39,15 +44,17 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
 
 def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--interpreter", default=DEFAULT_BACKEND, metavar="NAME", help=f"one of: {', '.join(BACKENDS)}"
+        "--interpreter",
+        default=DEFAULT_BACKEND,
+        choices=BACKENDS,
+        metavar="NAME",
+        help=f"one of: {', '.join(BACKENDS)}",
     )
-    group.add_argument("--threads", type=int, metavar="N", help="default: all that this process may use")
+    group.add_argument("--threads", type=int, metavar="N", help="(default: all that this process may use)")
 
 
 def check_execution_arguments(args: argparse.Namespace) -> None:
     """Raises UsageError."""
-    if args.interpreter not in BACKENDS:
-        raise UsageError(f"--interpreter is {args.interpreter!r}, this version has {' and '.join(BACKENDS)}")
     check_at_least(1, "--threads", args.threads)
 
 

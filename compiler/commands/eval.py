@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from sscc.compiler.commands.engines import add_interpreter_arguments
 from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
-from sscc.ir.errors import UsageError
+from sscc.ir.choices import DTYPES
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
@@ -28,8 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_task_arguments(parser.add_argument_group("tasks"))
     _add_cell_arguments(parser.add_argument_group("caches to compare"))
     machine = parser.add_argument_group("execution")
-    machine.add_argument("--dtype", metavar="TYPE", help="f32 or bf16 (default: what fits the weights)")
-    machine.add_argument("--weights", metavar="FORMAT", help="int8 or int4, then :GROUP, as of `sscc compile`")
+    machine.add_argument(
+        "--dtype", choices=DTYPES, metavar="TYPE", help=f"{' or '.join(DTYPES)} (default: what fits the weights)"
+    )
+    machine.add_argument(
+        "--weights", metavar="FORMAT", help="int8 or int4, then :GROUP, as of `sscc compile` (default: as they are)"
+    )
     machine.add_argument("--prefill-chunk", type=int, metavar="C", help="tokens, as of `sscc compile`")
     add_interpreter_arguments(machine)
     parser.add_argument("--no-plot", action="store_true", help="write no plot.svg")
@@ -50,7 +53,7 @@ def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=defaults.LENGTHS,
         metavar="N",
-        help=f"prompt tokens ({_shown(defaults.LENGTHS)})",
+        help="prompt tokens",
     )
     group.add_argument(
         "--examples",
@@ -58,10 +61,10 @@ def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help=f"per task and length (default: {defaults.EXAMPLES}; all of an --examples-file)",
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the examples (default: 0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the examples")
     group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity")
     group.add_argument(
-        "--score-tokens", type=int, default=defaults.SCORED, metavar="N", help=f"per window ({defaults.SCORED})"
+        "--score-tokens", type=int, default=defaults.SCORED, metavar="N", help="per window of perplexity"
     )
     group.add_argument(
         "--examples-file",
@@ -86,7 +89,7 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         default=list(defaults.METHODS),
         metavar="METHOD",
-        help=f"of {', '.join(METHODS)} (default: all but query, which holds every row)",
+        help=f"of {', '.join(METHODS)}, the last of which holds every row",
     )
     group.add_argument(
         "--budgets",
@@ -94,7 +97,7 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=defaults.BUDGETS,
         metavar="ROWS",
-        help=f"({_shown(defaults.BUDGETS)})",
+        help="of each method's cache",
     )
     group.add_argument(
         "--kv-topk-per-layer",
@@ -109,7 +112,7 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=list(defaults.LANDMARK_BITS),
         metavar="BITS",
-        help=f"of query: bits of a key's numbers to choose by, 1, 2, 4 or 16 ({_shown(defaults.LANDMARK_BITS)})",
+        help="of query: bits of a key's numbers to choose by, 1, 2, 4 or 16",
     )
     group.add_argument(
         "--kv-fetch",
@@ -125,7 +128,7 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         help="also compare query in encoded rows with snapstream that holds as many bytes in plain ones",
     )
     group.add_argument(
-        "--kv-dtype", nargs="+", default=[PLAIN], metavar="TYPE", help=f"{' and '.join(KV_DTYPES)} ({PLAIN})"
+        "--kv-dtype", nargs="+", default=[PLAIN], metavar="TYPE", choices=KV_DTYPES, help=f"{', '.join(KV_DTYPES)}"
     )
     group.add_argument("--kv-obs", type=int, metavar="N", help=f"last queries that score (default: {DEFAULT_OBS})")
     group.add_argument(
@@ -136,14 +139,14 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help=f"odd width of the pooling (default: {DEFAULT_POOL}); several are compared",
     )
-    group.add_argument("--kv-pool-mode", metavar="MODE", help=f"{' or '.join(POOL_MODES)} (default: avg)")
+    group.add_argument(
+        "--kv-pool-mode",
+        choices=POOL_MODES,
+        metavar="MODE",
+        help=f"{' or '.join(POOL_MODES)} (default: {POOL_MODES[0]})",
+    )
     group.add_argument("--kv-sink", type=int, metavar="ROWS", help="of snapstream, query and streamingllm (default: 4)")
     group.add_argument("--kv-recent", type=int, metavar="ROWS", help="of snapstream and query (default: by the budget)")
-
-
-def _shown(values: Iterable[int]) -> str:
-    """Numbers as they are written on the command line."""
-    return " ".join(map(str, values))
 
 
 def options_from(args: argparse.Namespace) -> EvalOptions:
@@ -152,11 +155,8 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
     from sscc.compiler.quality.cells import Selection
     from sscc.compiler.quality.model_files import Numbers
     from sscc.compiler.quality.plan import EvalOptions
-    from sscc.ir.choices import DTYPES
     from sscc.ir.weight_format import parse_format
 
-    if args.dtype is not None and args.dtype not in DTYPES:
-        raise UsageError(f"--dtype is {args.dtype!r}, it must be {' or '.join(DTYPES)}")
     default_tasks = () if args.examples_file else defaults.TASKS
     tasks = default_tasks if args.tasks is None else tuple(args.tasks)
     examples = defaults.EXAMPLES if args.examples is None and tasks else args.examples

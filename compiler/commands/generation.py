@@ -1,19 +1,35 @@
-"""Options of the commands that make text: how tokens are chosen."""
+"""Options of the commands that make text: the prompt, and how tokens are chosen."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.ir.errors import InputError, InternalError, UsageError
+
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.sampling import Sampling
+
+
+def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup) -> None:
+    """The ways to say what the prompt is."""
+    group.add_argument("--prompt", metavar="TEXT", help="the prompt, as it is")
+    group.add_argument(
+        "--prompt-file", type=Path, metavar="FILE", help="UTF-8, - for stdin; the newline that ends it is dropped"
+    )
+    group.add_argument("--token-ids", metavar="IDS", help="1,2,3 or @FILE with such a list, @- for stdin")
+
 
 
 def add_sampling_arguments(group: argparse._ArgumentGroup) -> None:
     """One option per field of `Sampling`."""
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all (default)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all")
     group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest of total P")
     group.add_argument(
         "--min-p", type=float, default=0.0, metavar="P", help="drop what is less likely than P times the likeliest"
@@ -31,7 +47,7 @@ def add_sampling_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--frequency-penalty", type=float, default=0.0, metavar="X", help="the same for each time that it has it"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws")
 
 
 def sampling_of(args: argparse.Namespace) -> Sampling:
@@ -40,3 +56,38 @@ def sampling_of(args: argparse.Namespace) -> Sampling:
 
     names = [field.name for field in fields(Sampling) if hasattr(args, field.name)]
     return Sampling(**{name: getattr(args, name) for name in names})
+
+
+def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
+    """The artifact's tokenizer; None where it has none and none is needed."""
+    from sscc.runtime.text import load_tokenizer
+
+    if "tokenizer.json" not in artifact.tokenizer_files:
+        if needed:
+            raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
+        return None
+    return load_tokenizer(artifact.path / "tokenizer" / "tokenizer.json")
+
+
+def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
+    """The tokens of the prompt that `add_prompt_arguments` took. Raises InputError and UsageError."""
+    from sscc.runtime.text import encode, read_prompt
+
+    if args.token_ids is not None:
+        return parse_token_ids(args.token_ids)
+    if tokenizer is None:
+        raise InternalError("a prompt of text without a tokenizer")
+    text: str = args.prompt if args.prompt is not None else read_prompt(args.prompt_file)
+    return encode(tokenizer, text)
+
+
+def parse_token_ids(text: str) -> list[int]:
+    """The ids in "1,2,3" (spaces do as well as commas), or in the file that "@FILE" names. Raises UsageError."""
+    from sscc.ir.files import read_text
+
+    listed = read_text(Path(text[1:])) if text.startswith("@") else text
+    words = listed.replace(",", " ").split()
+    for word in words:
+        if not word.isdecimal():
+            raise UsageError(f"--token-ids has {word[:40]!r}, a token is a number from 0 up")
+    return [int(word) for word in words]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
-from sscc.ir.sizes import format_bytes
+from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
 
 if TYPE_CHECKING:
@@ -22,16 +22,20 @@ SHOWN_KERNELS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
-    parser.add_argument("--target", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)")
+    parser.add_argument(
+        "--target", metavar="TARGET", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)"
+    )
     parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
     parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
-    parser.add_argument("--prompt", type=int, metavar="N", help="time the prefill of N tokens too")
+    parser.add_argument(
+        "--prompt", type=int, metavar="N", help="time the prefill of N tokens too (default: no prefill)"
+    )
     parser.add_argument(
         "--staying",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="of the rows that each step's query chooses, the share that stays near from the step before (default: 0)",
+        help="of the rows that each step's query chooses, the share that stays near from the step before",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the decode step")
 
@@ -145,7 +149,7 @@ def _bounds(i: Inspection) -> Iterator[str]:
     tiers = " and ".join(tier.upper() for tier in (MAIN, *far))
     shares = ", ".join(f"{format_bytes(nbytes)} of it from {tier.upper()}" for tier, nbytes in far.items())
     alone = f"{tiers} bandwidth alone" + (f" ({shares})" if shares else "")
-    yield f"bound      {_duration(i.decode_floor_seconds)} a step by {alone}, {_full_caches(i)}"
+    yield f"bound      {format_seconds(i.decode_floor_seconds)} a step by {alone}, {_full_caches(i)}"
 
 
 def _full_caches(i: Inspection) -> str:
@@ -155,7 +159,7 @@ def _full_caches(i: Inspection) -> str:
         return f"{caches} ({format_bytes(i.signature.batch * i.full_kv_bytes)}) do not fit into the machine"
     far = _far(i.full_cache_tiers).items()
     where = "".join(f", {format_bytes(nbytes)} of them in {tier.upper()}" for tier, nbytes in far)
-    return f"{_duration(i.full_cache_floor_seconds)} with {caches}{where}"
+    return f"{format_seconds(i.full_cache_floor_seconds)} with {caches}{where}"
 
 
 def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
@@ -166,14 +170,14 @@ def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
 def _times(i: Inspection) -> Iterator[str]:
     slots = f"{i.signature.batch} slot{'s' if i.signature.batch > 1 else ''} of {i.context} tokens"
     yield (
-        f"modelled   {_duration(i.decode.seconds)} a step with {slots}: {i.tokens_per_second:.4g} tokens/s; "
-        f"{_duration(i.decode.overhead_seconds)} of it between launches"
+        f"modelled   {format_seconds(i.decode.seconds)} a step with {slots}: {i.tokens_per_second:.4g} tokens/s; "
+        f"{format_seconds(i.decode.overhead_seconds)} of it between launches"
     )
     yield f"roofline   {_bandwidth(i.decode)}"
     yield from _kernels(i, i.decode)
     if i.prefill is not None:
         yield (
-            f"prefill    {_duration(i.prefill.seconds)} for {i.prompt} tokens: "
+            f"prefill    {format_seconds(i.prefill.seconds)} for {i.prompt} tokens: "
             f"{i.prompt / i.prefill.seconds:.4g} tokens/s; {i.prefill.launches} launches"
         )
         yield f"roofline   {_bandwidth(i.prefill)}"
@@ -193,16 +197,9 @@ def _kernels(i: Inspection, r: TimingReport) -> Iterator[str]:
         units = f"{_share(kernel.pcus, i.pcus_capacity)} PCUs, {_share(kernel.pmus, i.pmus_capacity)} PMUs"
         yield (
             f"  {100 * kernel.seconds / r.seconds:5.1f}%  {kernel.name} x {kernel.launches}: "
-            f"{_duration(kernel.seconds)}, {units}; slowest stage {kernel.slowest} ({kernel.bound})"
+            f"{format_seconds(kernel.seconds)}, {units}; slowest stage {kernel.slowest} ({kernel.bound})"
         )
     rest = r.kernels[SHOWN_KERNELS:]
     if rest:
         share = 100 * sum(kernel.seconds for kernel in rest) / r.seconds
         yield f"  {share:5.1f}%  {len(rest)} other kernels"
-
-
-def _duration(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} us"

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.mlir", help="a dump of `sscc compile`")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: stdout")
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.mlir", help="a dump of `sscc compile`; - for stdin")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="- for stdout, too (default: stdout)")
     parser.add_argument(
-        "--pass-pipeline", default="", metavar="PASSES", help="'name,name{option=value}'"
+        "--pass-pipeline",
+        metavar="PASSES",
+        help="'name,name{option=value}', of ours and MLIR's own, see --list-passes (default: none)",
     )
     parser.add_argument(
-        "--verify-each",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="check the IR and its level after each pass, not only after the last (default: on)",
+        "--no-verify-each",
+        dest="verify_each",
+        action="store_false",
+        help="check the IR and its level after the last pass only, not after each",
     )
     parser.add_argument("--list-passes", action="store_true", help="every pass with its level and summary")
     parser.add_argument("--explain", metavar="PASS", help="what a pass does, when it does not apply, and its options")
@@ -59,18 +61,25 @@ def main(args: argparse.Namespace) -> int:
 
 def _list_passes() -> int:
     from sscc.passes.pipeline import REGISTRY
+    from sscc.passes.upstream import UPSTREAM
 
     for name, kind in REGISTRY.items():
         module = inspect.getdoc(inspect.getmodule(kind)) or ""
-        print(f"{name:22} {kind.level:8} {module.splitlines()[0].partition(': ')[2]}")
+        print(f"{name:26} {kind.level:8} {module.splitlines()[0].partition(': ')[2]}")
+    for name, other in UPSTREAM.items():
+        print(f"{name:26} {'any':8} {inspect.getdoc(other)} (MLIR's own)")
     return 0
 
 
 def _explain(name: str) -> int:
     from sscc.passes.base import options_of
     from sscc.passes.pipeline import pass_by_name
+    from sscc.passes.upstream import UPSTREAM
 
     kind = pass_by_name(name)
+    if name in UPSTREAM:
+        print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR's own, which no compilation runs.\n\nNo options.")
+        return 0
     print(inspect.getdoc(inspect.getmodule(kind)))
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
@@ -86,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     from sscc.passes.pipeline import parse_pipeline
 
     excerpt = Excerpt(args.ir_function, args.ir_locations)
-    passes = parse_pipeline(args.pass_pipeline)
+    passes = parse_pipeline(args.pass_pipeline or "")
     with mlir():
         module = read_dump(args.file)
         times = _run_passes(module, passes, args, excerpt)

@@ -12,7 +12,7 @@ from sscc.compiler.files import refuse_stdout
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="Hugging Face folder or .gguf file")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="OUT.pt", help="default: MODEL's stem + .pt, in this folder"
+        "-o", "--output", type=Path, metavar="OUT.pt", help="(default: MODEL's stem + .pt, in this folder)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 

@@ -21,8 +21,14 @@ from sscc.compiler.commands.engines import (
     log_to_stderr,
     session_of,
 )
-from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
-from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.compiler.commands.generation import (
+    add_prompt_arguments,
+    add_sampling_arguments,
+    prompt_of,
+    sampling_of,
+    tokenizer_of,
+)
+from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
 
@@ -71,19 +77,19 @@ class Figures:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", metavar="TEXT", help="the prompt, as it is")
-    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="UTF-8; the newline that ends it is dropped")
-    prompt.add_argument("--token-ids", metavar="IDS", help="1,2,3 or @FILE with such a list")
+    add_prompt_arguments(prompt)
     prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
     _add_generation_arguments(parser.add_argument_group("generation"))
     machine = parser.add_argument_group("execution")
     add_execution_arguments(machine)
-    machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in (default: 0)")
+    machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in")
 
 
 def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-new-tokens", type=int, metavar="N", help=f"default: {DEFAULT_NEW_TOKENS}, if they fit")
+    group.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help=f"of the text (default: {DEFAULT_NEW_TOKENS}, if they fit)"
+    )
     add_sampling_arguments(group)
     group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
 
@@ -111,8 +117,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
-    tokenizer = _tokenizer(artifact, needed=args.token_ids is None)
-    prompt = _prompt(tokenizer, args)
+    tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
+    prompt = prompt_of(tokenizer, args)
     room = session.signature.geometry.max_context - len(prompt)
     count = max(1, min(DEFAULT_NEW_TOKENS, room)) if args.max_new_tokens is None else args.max_new_tokens
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
@@ -226,43 +232,6 @@ def _lines(figures: Figures) -> Iterator[str]:
     weights, states, working = (format_bytes(part) for part in parts)
     resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"
     yield f"memory   weights {weights}, states {states}, working {working}{resident}"
-
-
-# ------------------------------------------------------------------------------------------------------- prompts
-
-
-def _tokenizer(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
-    """The artifact's tokenizer; None where it has none and none is needed."""
-    from sscc.runtime.text import load_tokenizer
-
-    if "tokenizer.json" not in artifact.tokenizer_files:
-        if needed:
-            raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
-        return None
-    return load_tokenizer(artifact.path / "tokenizer" / "tokenizer.json")
-
-
-def _prompt(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
-    from sscc.runtime.text import encode, read_prompt
-
-    if args.token_ids is not None:
-        return parse_token_ids(args.token_ids)
-    if tokenizer is None:
-        raise InternalError("a prompt of text without a tokenizer")
-    text: str = args.prompt if args.prompt is not None else read_prompt(args.prompt_file)
-    return encode(tokenizer, text)
-
-
-def parse_token_ids(text: str) -> list[int]:
-    """The ids in "1,2,3" (spaces do as well as commas), or in the file that "@FILE" names. Raises UsageError."""
-    from sscc.runtime.text import read_text
-
-    listed = read_text(Path(text[1:])) if text.startswith("@") else text
-    words = listed.replace(",", " ").split()
-    for word in words:
-        if not word.isdecimal():
-            raise UsageError(f"--token-ids has {word[:40]!r}, a token is a number from 0 up")
-    return [int(word) for word in words]
 
 
 # ------------------------------------------------------------------------------------------------------- goldens

@@ -18,6 +18,7 @@ from sscc.compiler.commands.engines import (
     tokenizer_and_template,
 )
 from sscc.ir.errors import UsageError
+from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
 
 KEY_VARIABLE = "SSCC_API_KEY"
@@ -31,23 +32,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     network = parser.add_argument_group("network")
     network.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="P", help=f"0 is any free one (default: {DEFAULT_PORT})"
+        "--port", type=int, default=DEFAULT_PORT, metavar="P", help="0 is any free one"
     )
     network.add_argument(
-        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help=f"to listen on (default: {DEFAULT_HOST})"
+        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help="to listen on"
     )
     network.add_argument("--api-key", metavar="KEY", help=f"that clients must send (default: {KEY_VARIABLE}, if set)")
-    network.add_argument("--served-model-name", metavar="NAME", help="default: the artifact's name, without .rdu")
+    network.add_argument(
+        "--served-model-name", metavar="NAME", help="that clients ask for (default: the artifact's name, without .rdu)"
+    )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help=f"that wait (default: {QUEUE})")
+    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help="requests that wait")
     limits.add_argument(
         "--max-body",
-        type=int,
+        type=parse_bytes,
         default=BODY_BYTES,
         metavar="BYTES",
-        help=f"of a request's body (default: {BODY_BYTES})",
+        help="of a request's body: 4194304, 4M or 4MiB",
     )
-    limits.add_argument("--max-prompt", type=int, metavar="TOKENS", help="default: what the context permits")
+    limits.add_argument(
+        "--max-prompt", type=int, metavar="TOKENS", help="of a prompt (default: what the context permits)"
+    )
     limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: likewise)")
     limits.add_argument("--timeout", type=float, metavar="S", help="seconds that a request may take (default: any)")
     limits.add_argument(
@@ -55,18 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_DRAIN_SECONDS,
         metavar="S",
-        help=f"seconds that requests may go on after a signal (default: {DEFAULT_DRAIN_SECONDS:g})",
+        help="seconds that requests may go on after a signal",
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--prompt-cache",
-        type=int,
+        type=parse_bytes,
         default=0,
         metavar="BYTES",
-        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes "
-        "(default: 0)",
+        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes",
     )
-    engine.add_argument("--prefill-steps", type=int, metavar="N", help="chunk steps between two decode steps")
+    engine.add_argument(
+        "--prefill-steps",
+        type=int,
+        metavar="N",
+        help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
+    )
     add_execution_arguments(parser.add_argument_group("execution"))
 
 

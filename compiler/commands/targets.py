@@ -8,7 +8,7 @@ from sscc.ir.target import DEFAULT, FAMILY, load_target, shipped_targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default=FAMILY, help="rdu (default), rdu:NAME, or rdu:FILE for one's own")
+    parser.add_argument("--target", default=FAMILY, help="rdu, rdu:NAME, or rdu:FILE for one's own")
     parser.add_argument("--json", action="store_true", help="the description's file form, to start one's own from")
 
 

@@ -43,6 +43,7 @@ from sscc.compiler.frontend.sources import (
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Array
 
@@ -62,6 +63,7 @@ class Checkpoint:
         program: the exported program; None unless a `.pt2`.
         source: where the weights are read; None without weights.
         load_tokenizer: called once, gives the tokenizer's files.
+        whole: the config that the file has: of a composite model, where `config` is that of its text decoder.
     """
 
     path: Path
@@ -69,6 +71,7 @@ class Checkpoint:
     program: ExportedProgram | None
     source: TensorSource | None
     load_tokenizer: Callable[[], dict[str, bytes]]
+    whole: PreTrainedConfig | None = None
 
     @property
     def has_weights(self) -> bool:
@@ -177,7 +180,7 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist{similar_file(path)}")
     if path.is_dir():
         return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
@@ -218,7 +221,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
         source = _model_weights(path, source, whole, parsed)
-    return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path))
+    return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path), whole)
 
 
 def _decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
@@ -243,7 +246,7 @@ def _model_weights(
     if quantization:
         source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
     _check_weight_dtypes(path, source)
-    return RenamedSource(source, decoder, part=decoder is not whole)
+    return RenamedSource(source, decoder, None if decoder is whole else whole)
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -287,8 +290,8 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         source = _model_weights(path, source, whole, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
-        return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent))
-    return Checkpoint(path, parsed, None, source, lambda: files)
+        return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent), whole)
+    return Checkpoint(path, parsed, None, source, lambda: files, whole)
 
 
 def _torch_config(path: Path, own: Any, config: Path | None) -> PreTrainedConfig:

@@ -20,7 +20,7 @@ from transformers.core_model_loading import build_glob_alternation
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the implementation of that name
 from sscc.compiler.frontend.counted_positions import CountedPositions
-from sscc.compiler.frontend.model_config import causal_class, model_context
+from sscc.compiler.frontend.model_config import causal_class, composite_class, model_context
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import (
@@ -160,6 +160,16 @@ def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTra
     """A model of names and shapes: parameters and buffers on the meta device. Raises as `build_model`."""
     with _building(config), _parameters_on_meta(), torch.device("meta"):
         return _from_config(config)
+
+
+def build_whole(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel | None:
+    """As `build_skeleton`, of a composite model; None where transformers has no class for its config."""
+    cls = composite_class(config)
+    if cls is None:
+        return None
+    with _building(config), _parameters_on_meta(), torch.device("meta"):
+        whole: transformers.PreTrainedModel = cls._from_config(_own(config))
+    return whole
 
 
 def idle_modules(config: transformers.PreTrainedConfig) -> frozenset[str]:

@@ -22,6 +22,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
+from sscc.compiler.frontend.quiet import one_line
+from sscc.ir.errors import UnsupportedError
+
 
 class Headed:
     """Marks the classes of `headed_class`.
@@ -48,7 +51,10 @@ _HEADED: dict[type[PreTrainedConfig], type[PreTrainedModel] | None] = {}
 
 
 def _headed(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
-    decoder = MODEL_MAPPING.get(config_class, None)
+    try:
+        decoder = MODEL_MAPPING.get(config_class, None)
+    except ValueError:  # transformers lists a class that its package does not have (voxtral_realtime_text)
+        return None
     whole = _whole_of(config_class)
     if not isinstance(decoder, type) or whole is None:
         return None
@@ -91,10 +97,25 @@ def _whole_of(config_class: type[PreTrainedConfig]) -> type[PreTrainedModel] | N
     return None
 
 
-def around(model: Any) -> torch.nn.Module:
-    """The composite model, of default sizes, around a model of `headed_class`: its text decoder and its head are those
-    of `model`, and all else is on the meta device, as nothing else runs where there is text alone."""
-    config = type(model).whole.config_class(text_config=deepcopy(model.config).to_dict())
+def around(model: Any, whole_config: PreTrainedConfig | None) -> torch.nn.Module:
+    """The composite model around a model of `headed_class`: its text decoder and its head are those of `model`, and all
+    else is on the meta device, as nothing else runs where there is text alone.
+
+    Args:
+        whole_config: of the composite model; where it is another one, or None, all else has default sizes.
+
+    Raises:
+        UnsupportedError: default sizes do not go with the text decoder's.
+    """
+    config_class: Any = type(model).whole.config_class
+    fields = whole_config.to_dict() if whole_config is not None and type(whole_config) is config_class else {}
+    try:
+        config = config_class.from_dict(fields | {"text_config": deepcopy(model.config).to_dict()})
+    except Exception as error:  # whatever the checks of the class raise
+        raise UnsupportedError(
+            f"{model.config.model_type} cannot be compared with {type(model).whole.__name__}, of which it is the text "
+            f"decoder: bring the whole's config.json: {one_line(error)}"
+        ) from error
     with torch.device("meta"):
         whole: torch.nn.Module = type(model).whole._from_config(config)
     inside = [name for name, part in whole.named_modules() if type(part) is type(model).decoder]

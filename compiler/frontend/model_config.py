@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    MODEL_MAPPING,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_type_to_module_name
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -25,6 +32,7 @@ from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.suggestions import similar_file
 
 logger = logging.getLogger("sscc")
 
@@ -49,7 +57,7 @@ def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist") from error
+        raise InputError(f"{path} does not exist{similar_file(path)}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     return parse_json(data, str(path), unique=unique)
@@ -186,6 +194,15 @@ def causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
         listed = next((cls for cls in classes if getattr(cls, "config_class", None) is type(config)), None)
     cls: type[PreTrainedModel] | None = listed[0] if isinstance(listed, tuple) else listed
     return headed_class(config) if cls is None else cls
+
+
+def composite_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    """transformers' own class of the composite model with this config; None where it has none."""
+    for mapping in (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING, MODEL_MAPPING):
+        cls = mapping.get(type(config), None)
+        if isinstance(cls, type):
+            return cls
+    return None
 
 
 def model_parts(config: PreTrainedConfig) -> list[str]:

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.construction import build_skeleton, build_whole
 from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.quantised_source import QuantisedSource
 from sscc.compiler.frontend.quiet import one_line
@@ -38,25 +38,27 @@ class Joined:
     """A parameter that is stored in parts.
 
     Attributes:
-        converter: transformers' rule that joins them. model: whose parameter it is, names and shapes.
+        name: of the parameter. model: whose parameter it is, names and shapes.
+        converter: transformers' rule that joins them.
         parts: stored name -> the pattern of the rule that it matches, in the order of numbers in the names.
     """
 
+    name: str
     converter: WeightConverter
     model: PreTrainedModel
     parts: dict[str, str] = field(default_factory=dict)
 
-    def join(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """The parameter `name`, of parts that `read` gives. Raises InputError where they do not fit together."""
+    def join(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        """The parameter, of parts that `read` gives. Raises InputError where they do not fit together."""
         converter = deepcopy(self.converter)
         for part, pattern in self.parts.items():
-            converter.add_tensor(name, part, pattern, read(part))
+            converter.add_tensor(self.name, part, pattern, read(part))
         try:
-            result: torch.Tensor = converter.convert(name, model=self.model, config=self.model.config)[name]
+            result: torch.Tensor = converter.convert(self.name, model=self.model, config=self.model.config)[self.name]
         except Exception as error:  # whatever the rules of transformers raise
             first = next(iter(self.parts))
             raise InputError(
-                f"{name} cannot be joined of {len(self.parts)} tensors ({first}, ..): {one_line(error)}"
+                f"{self.name} cannot be joined of {len(self.parts)} tensors ({first}, ..): {one_line(error)}"
             ) from None
         return result
 
@@ -79,34 +81,25 @@ class RenamedSource(TensorSource):
     """A source under the model's names; what the model does not know keeps its own name.
 
     Args:
-        part: the model is the text decoder of a composite model, and the source the whole's.
+        whole: of a text decoder inside a composite model, whose the source is, the config of this.
     """
 
-    def __init__(self, source: TensorSource, config: PreTrainedConfig, part: bool = False) -> None:
+    def __init__(self, source: TensorSource, config: PreTrainedConfig, whole: PreTrainedConfig | None = None) -> None:
         self._source = source
         self._config = config
-        self._part = part
+        self._whole = whole
 
     @cached_property
     def _stored(self) -> StoredNames:
         names = list(self._source.names())
-        if not self._part:
-            return stored_names(self._config, names)
-        whole = text_names(names)
-        alone = stored_names(self._config, whole)
-        renamed = {name: whole[stored] for name, stored in alone.renamed.items()}
-        joined = {
-            name: replace(each, parts={whole[part]: pattern for part, pattern in each.parts.items()})
-            for name, each in alone.joined.items()
-        }
-        return StoredNames(renamed, joined)
+        return stored_names(self._config, names) if self._whole is None else names_in(self._whole, self._config, names)
 
     @cached_property
     def _infos(self) -> dict[str, TensorInfo]:
         held = self._source.names()
         infos = {name: held[stored] for name, stored in self._stored.renamed.items()}
         for name, joined in self._stored.joined.items():
-            whole = joined.join(name, lambda part: _meta(held, part))
+            whole = joined.join(lambda part: _meta(held, part))
             infos[name] = (tuple(whole.shape), whole.dtype)
         return infos
 
@@ -116,7 +109,7 @@ class RenamedSource(TensorSource):
     def tensor(self, name: str) -> torch.Tensor:
         joined = self._stored.joined.get(name)
         if joined is not None:
-            return joined.join(name, self._source.tensor)
+            return joined.join(self._source.tensor)
         return self._source.tensor(self._stored.renamed[name])
 
     def stored_form(self, name: str) -> StoredForm | None:
@@ -139,7 +132,7 @@ class RenamedSource(TensorSource):
         for kind in form.format.parts:
             stored = {part: (form.format.stored(kind, *held[part][0]), torch.int8) for part in joined.parts}
             try:
-                whole = joined.join(name, partial(_meta, stored))
+                whole = joined.join(partial(_meta, stored))
             except InputError:
                 return False
             if tuple(whole.shape) != form.format.stored(kind, *shape):
@@ -155,7 +148,7 @@ class RenamedSource(TensorSource):
         for kind in (item.name for item in fields(Quantized)):
             arrays = {part: getattr(codes, kind) for part, codes in parts.items()}
             tensors = to_tensors({part: array for part, array in arrays.items() if array is not None})
-            whole[kind] = to_array(joined.join(name, tensors.__getitem__)) if tensors else None
+            whole[kind] = to_array(joined.join(tensors.__getitem__)) if tensors else None
         return Quantized(**whole)  # type: ignore[arg-type]  # values and scales are never None
 
     def update_digest(self, digest: hashlib._Hash) -> None:
@@ -184,6 +177,70 @@ def text_names(stored: Iterable[str]) -> dict[str, str]:
     return heads | inside if inside else {name: name for name in names}
 
 
+def names_in(whole: PreTrainedConfig, config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
+    """How the text decoder of a composite model, with this config, calls what a checkpoint of the whole holds.
+
+    By the decoder's own rules, where its names say that they are its own (`text_names`) and none is missing. Else by
+    the whole's: its rules join and rename other names than those of the decoder alone (GLM-4.5V), and it may hold the
+    decoder under another name (SmolVLM).
+    """
+    names = list(stored)
+    decoder = build_skeleton(config)
+    alone = text_names(names)
+    by_word = _stored_names(decoder, alone)
+    own = StoredNames(
+        {name: alone[stored] for name, stored in by_word.renamed.items()},
+        {
+            name: replace(each, parts={alone[part]: pattern for part, pattern in each.parts.items()})
+            for name, each in by_word.joined.items()
+        },
+    )
+    if not _missing(decoder, own):
+        return own
+    inside = _names_inside(whole, decoder, names)
+    return own if inside is None else inside
+
+
+def _missing(model: PreTrainedModel, stored: StoredNames) -> set[str]:
+    """The parameters that a checkpoint lacks, but for those that are tied to others."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    return {name for name, _ in model.named_parameters()} - stored.renamed.keys() - stored.joined.keys() - tied.keys()
+
+
+def _names_inside(whole: PreTrainedConfig, decoder: PreTrainedModel, names: list[str]) -> StoredNames | None:
+    """By the rules of the whole; None where transformers cannot build it (it may want another package)."""
+    try:
+        model = build_whole(whole)
+    except InputError:
+        return None
+    parts = [] if model is None else [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    part = next((part for part in parts if type(part.config) is type(decoder.config)), None)
+    if model is None or part is None:
+        return None
+    known, prefix = decoder.state_dict(), decoder.base_model_prefix
+    place = _path(model, part)
+    head, own_head = (_path(each, each.get_output_embeddings()) for each in (model, decoder))
+    in_whole = _stored_names(model, names)
+    inside = StoredNames({}, {})
+    for name in (*in_whole.renamed, *in_whole.joined):
+        if place and name.startswith(f"{place}."):
+            alone = _model_name(name.removeprefix(f"{place}."), [], known, prefix)
+        elif head and own_head and name.startswith(f"{head}."):
+            alone = own_head + name.removeprefix(head)
+        else:
+            continue
+        if name in in_whole.renamed:
+            inside.renamed[alone] = in_whole.renamed[name]
+        else:
+            inside.joined[alone] = in_whole.joined[name]
+    return inside
+
+
+def _path(model: PreTrainedModel, part: torch.nn.Module | None) -> str:
+    """Where a module stands in a model; "" where it does not."""
+    return next((name for name, module in model.named_modules() if module is part), "")
+
+
 def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
     """How the model calls what a checkpoint holds, by transformers' own rules.
 
@@ -192,7 +249,12 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames
     names = list(stored)
     if causal_class(config) is None:
         return StoredNames({name: name for name in names})
-    model = build_skeleton(config)
+    return _stored_names(build_skeleton(config), names)
+
+
+def _stored_names(model: PreTrainedModel, stored: Iterable[str]) -> StoredNames:
+    """As `stored_names`, for a model of names and shapes."""
+    names = list(stored)
     known, prefix = model.state_dict(), model.base_model_prefix
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
@@ -202,7 +264,7 @@ def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames
         whole, pattern = rename_source_key(name, renamings, joining, prefix, known)
         if pattern is not None and whole in known and whole not in stored_as.renamed:
             rule = next(rule for rule in joining if pattern in rule.source_patterns)
-            stored_as.joined.setdefault(whole, Joined(rule, model)).parts[name] = pattern
+            stored_as.joined.setdefault(whole, Joined(whole, rule, model)).parts[name] = pattern
             continue
         renamed = _model_name(name, renamings, known, prefix)
         stored_as.renamed.setdefault(name if renamed in stored_as.renamed else renamed, name)

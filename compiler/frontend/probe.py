@@ -83,7 +83,7 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
             set_attention(model, "eager")
             model.set_experts_implementation("eager")  # type: ignore[operator]
             if isinstance(model, Headed):
-                whole_model = around(model)
+                whole_model = around(model, checkpoint.whole)
                 theirs = _untouched(lambda ids, positions: whole_model(input_ids=ids, use_cache=False).logits, ids)
             else:
                 theirs = _untouched(forward, ids)

@@ -21,6 +21,7 @@ from sscc.ir.geometry import (
     PLAIN,
     Geometry,
 )
+from sscc.ir.suggestions import did_you_mean
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
 
@@ -112,7 +113,8 @@ def make_cells(
     """
     for method in methods:
         if method not in METHODS:
-            raise UsageError(f"--methods has {method!r}, it must be one of {', '.join(METHODS)}")
+            likely = did_you_mean(method, METHODS)
+            raise UsageError(f"--methods has {method!r}, it must be one of {', '.join(METHODS)}{likely}")
     if not budgets and set(methods) != {FULL}:
         raise UsageError("there is no budget for the compressed caches: give --budgets")
     cells = []

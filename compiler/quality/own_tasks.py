@@ -23,7 +23,7 @@ from sscc.compiler.quality.metrics import FIELD, METRICS, json_fields
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.scoring import TOKENS
 from sscc.ir.errors import InputError, UsageError
-from sscc.runtime.text import read_text
+from sscc.ir.files import read_text
 
 DEFAULT_METRIC = "string_match_all"
 DEFAULT_NEW_TOKENS = 64

@@ -11,7 +11,8 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.scoring import NATS
 from sscc.compiler.quality.tasks import GOLDEN
 from sscc.ir.errors import UsageError
-from sscc.runtime.text import encode, read_text
+from sscc.ir.files import read_text
+from sscc.runtime.text import encode
 
 TASK = "perplexity"
 

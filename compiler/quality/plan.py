@@ -25,6 +25,7 @@ from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest
 from sscc.ir.geometry import PLAIN
+from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ class EvalOptions:
             for value in values:
                 if value is not None and value < low:
                     raise UsageError(f"{name} has {value}, it must be at least {low}")
-        if self.interpreter not in BACKENDS:
-            raise UsageError(f"--interpreter is {self.interpreter!r}, this version has {' and '.join(BACKENDS)}")
+        check_choice("--interpreter", self.interpreter, BACKENDS)
         self._check_cells()
         for name, items in (
             ("tasks", self.tasks),
@@ -113,8 +113,9 @@ class EvalOptions:
             raise UsageError("tasks have any number of examples: give --examples")
         for task in self.tasks:
             if task not in TASKS and task != PERPLEXITY and not task.startswith(PREFIX):
-                known = ", ".join([*TASKS, PERPLEXITY, f"{PREFIX}NAME"])
-                raise UsageError(f"--tasks has {task!r}, it must be one of {known}")
+                known = [*TASKS, PERPLEXITY, f"{PREFIX}NAME"]
+                likely = did_you_mean(task, known[:-1])
+                raise UsageError(f"--tasks has {task!r}, it must be one of {', '.join(known)}{likely}")
         if (PERPLEXITY in self.tasks) != (self.text is not None):
             raise UsageError("the task perplexity and --text FILE go together: give both or neither")
         if PERPLEXITY in self.tasks and self.chat:

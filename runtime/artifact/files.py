@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sscc.ir.errors import InputError
 from sscc.ir.files import open_beneath
+from sscc.ir.suggestions import similar_file
 from sscc.runtime.artifact.manifest import FileRecord
 
 MANIFEST = "manifest.json"
@@ -49,7 +50,7 @@ def identity(folder: Path) -> tuple[int, int] | None:
 def read_manifest(folder: Path) -> bytes:
     """manifest.json, unchecked. Raises InputError where the folder is no artifact or the file is too large."""
     if not folder.exists():
-        raise InputError(f"{folder} does not exist")
+        raise InputError(f"{folder} does not exist{similar_file(folder)}")
     if not folder.is_dir():
         raise InputError(f"{folder} is not an .rdu artifact, which is a folder")
     try:

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.fetch_qwen import q8_0
 from benchmarks.quality import RUNS, block
 from benchmarks.table import replace_block
-from sscc.compiler.cli import build_parser
 from sscc.compiler.commands.eval import options_from
+from sscc.compiler.commands.parser import build_parser
 
 ROOT = Path(__file__).parents[2]
 

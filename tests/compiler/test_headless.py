@@ -15,10 +15,11 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
+    VoxtralRealtimeTextConfig,
 )
 
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.headless import headed_class
+from sscc.compiler.frontend.headless import around, headed_class
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -75,8 +76,19 @@ def test_the_probe_runs_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         compile_model(CompileOptions(tmp_path / "checkpoint", tmp_path / "m.mlir", compile_to="import", **OPTIONS))
 
 
+def test_the_whole_has_the_sizes_of_its_config() -> None:
+    """Classes may check that those of a part go with the text's."""
+    decoder = headed_class(CONFIG.text_config)
+    assert decoder is not None
+    with torch.device("meta"):
+        model = decoder(copy.deepcopy(CONFIG.text_config))
+    assert around(model, CONFIG).config.vision_config.depth == 1
+    assert around(model, None).config.vision_config.depth > 1
+
+
 def test_only_decoders_of_composite_models_get_a_head() -> None:
     assert headed_class(Qwen2Config()) is None
+    assert headed_class(VoxtralRealtimeTextConfig()) is None  # transformers lists a class that it does not have
     made = headed_class(CONFIG.text_config)
     assert made is not None
     assert made.__module__ == "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl"

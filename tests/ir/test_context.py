@@ -31,6 +31,17 @@ def test_what_does_not_parse_is_refused_with_a_place(text: str, message: str) ->
     with mlir(), pytest.raises(InputError) as caught:
         parse_module(text, "x.mlir")
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("padding", [0, 300])
+def test_the_line_at_fault_is_shown_with_a_caret(padding: int) -> None:
+    text = FUNCTION.replace("math.exp", " " * padding + "math.expp")
+    with mlir(), pytest.raises(InputError) as caught:
+        parse_module(text, "x.mlir")
+    line, caret = caught.value.excerpt.split("\n")
+    assert line[caret.index("^") :].startswith("math.expp %a")
+    assert len(line) <= 102
 
 
 @pytest.mark.parametrize("depth", [300, 100_000])

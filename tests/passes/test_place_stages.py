@@ -121,12 +121,16 @@ SUM = "shard.all_reduce %p on @ranks grid_axes = [0] : tensor<8x1024xf32> ->"
 NO_SUM = "linalg.exp ins(%p : tensor<8x1024xf32>) outs(%f : tensor<8x1024xf32>) ->"
 
 
-def exchanging(control: dict[str, str], between: str = SUM, sram: int | None = None) -> dict[str, int]:
-    """Slots of the matrices' tiles."""
+def layer(control: dict[str, str], between: str, sram: int | None = None) -> ir.Module:
     text = EXCHANGE
     for name, part in {**control, "SUM": between}.items():
         text = text.replace(name, part)
-    slots = depths(placed(text, sram=sram))
+    return placed(text, sram=sram)
+
+
+def exchanging(control: dict[str, str], between: str = SUM, sram: int | None = None) -> dict[str, int]:
+    """Slots of the matrices' tiles."""
+    slots = depths(layer(control, between, sram))
     return {name: slots[name] for name in ("w", "u")}
 
 
@@ -213,10 +217,29 @@ def test_units_are_shared_out_by_work(pcus: int) -> None:
     assert pcus < 7 or units["up"] + units["down"] > pcus // 2
 
 
-def test_equal_work_gets_equal_shares() -> None:
-    """Both products multiply 8 x 64 x 256 pairs; the second one adds 8 x 64 residuals."""
-    units = shares(placed())
-    assert 0 <= units["down"] - units["up"] <= 2
+PRODUCT = 2 * 8 * 256 * 1024 / 319e12 * 1040
+"""Seconds of the products of `EXCHANGE` on one unit: two operations for each pair, in f32."""
+ELEMENTS = 8 * 1024 / (32 * 1.6e9)
+"""Seconds of what is done with each element between them: a lane and a cycle for each."""
+
+
+def test_units_are_proportional_to_the_time_of_one_where_iterations_overlap() -> None:
+    units = shares(layer(LOOP, SUM))
+    product = 1 + int((1040 - 3) * PRODUCT / (2 * PRODUCT + ELEMENTS))
+    elements = 1 + int((1040 - 3) * ELEMENTS / (2 * PRODUCT + ELEMENTS))
+    assert units == {"up": product, "sum": elements, "down": product}
+
+
+def test_where_stages_wait_for_each_other_the_sum_of_their_times_is_as_small_as_it_can_be() -> None:
+    units = shares(layer(RUN, SUM))
+
+    def seconds(up: int, sum_: int) -> float:
+        return 2 * PRODUCT / up + ELEMENTS / sum_
+
+    assert units["up"] == units["down"]
+    least = min(seconds(up, 1040 - 2 * up) for up in range(1, 520))
+    assert seconds(units["up"], units["sum"]) == pytest.approx(least, rel=2e-3)
+    assert seconds(517, 6) > 1.1 * least
 
 
 def test_more_stages_than_units_are_refused() -> None:

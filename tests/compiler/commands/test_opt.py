@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.errors import UsageError
 from sscc.passes.base import Pass
 from sscc.passes.pipeline import PIPELINES, REGISTRY, options_of, parse_pipeline, pipeline_text
+from sscc.passes.upstream import UPSTREAM
 
 MODULE = """module attributes {sscc.level = "kernels", kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64,
     obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}, sscc.program = {batch = 1 : i64,
@@ -56,6 +58,35 @@ def test_runs_a_pipeline_and_prints_the_result(dump: Path, capsys: pytest.Captur
 def test_without_passes_it_verifies_and_prints(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", str(dump)]) == 0
     assert capsys.readouterr().out == dump.read_text()
+
+
+def test_a_dump_on_stdin_and_a_place_in_it(
+    dump: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = dump.read_text()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main(["opt", "-", "-o", "-"]) == 0
+    assert capsys.readouterr().out == text
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.replace("math.tanh", "math.tan?").encode())))
+    assert main(["opt", "-"]) == 5
+    message, line, caret = capsys.readouterr().err.splitlines()
+    assert re.match(r"sscc: error: <stdin> is not valid IR: <stdin>:\d+:\d+: ", message)
+    assert line[caret.index("^") :].startswith("? %x")
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_a_pass_of_mlirs_own_stays_at_its_level_and_is_not_noted(
+    name: str, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = dump.read_text().replace("return %y", "%z = math.exp %y : tensor<2xf32>\n    return %y", 1)
+    dump.write_text(text)
+    assert main(["opt", str(dump), "--pass-pipeline", name]) == 0
+    out = capsys.readouterr().out
+    assert name not in ("canonicalize", "cse") or "math.exp" not in out  # which nobody uses
+    assert 'sscc.level = "kernels"' in out
+    assert "sscc.passes" not in out
+    assert main(["opt", "--explain", name]) == 0
+    assert "MLIR's own" in capsys.readouterr().out
 
 
 def test_writes_to_a_file(dump: Path, tmp_path: Path) -> None:
@@ -117,7 +148,7 @@ def test_an_excerpt_changes_when_its_function_does(dump: Path, capsys: pytest.Ca
 def test_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", "--list-passes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(REGISTRY)
+    assert [line.split()[0] for line in lines] == [*REGISTRY, *UPSTREAM]
     assert main(["opt", "--explain", "thread-cache"]) == 0
     out = capsys.readouterr().out
     assert "kv.cached_attention" in out

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler import cli
-from sscc.compiler.commands.run import parse_token_ids
+from sscc.compiler.commands.generation import parse_token_ids
 from sscc.ir.errors import UsageError
 
 Capture = pytest.CaptureFixture[str]

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPTNeoXConfig, PreTrainedConfig, T5Config
+from transformers import (
+    Glm4vMoeConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    PreTrainedConfig,
+    SmolVLMConfig,
+    T5Config,
+)
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.compiler.frontend.naming import stored_names
+from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.naming import names_in, stored_names
 from tests.compiler.frontend.test_capture import write_config
-from tests.families import FAMILIES, random_model
+from tests.families import FAMILIES, SHAPE, random_model
 
 
 def test_names_of_today_stay() -> None:
@@ -43,6 +51,32 @@ def test_a_name_of_today_wins_over_one_of_old() -> None:
     """A checkpoint that holds both: nothing is lost, the model's own name is its own tensor."""
     both = ["embed_out.weight", "lm_head.weight"]
     assert stored_names(GPTNeoXConfig(num_hidden_layers=1), both).renamed == {name: name for name in both}
+
+
+def test_a_text_decoder_that_its_whole_calls_otherwise() -> None:
+    """SmolVLM's is `text_model`, and names of the decoder alone say nothing of it."""
+    text = {**SHAPE, "model_type": "llama", "num_hidden_layers": 1}
+    whole = SmolVLMConfig(text_config=text, vision_config={"num_hidden_layers": 1})
+    known = build_skeleton(whole.text_config).state_dict()
+    stored = [f"model.text_model.{name.removeprefix('model.')}" for name in known if name != "lm_head.weight"]
+    found = names_in(whole, whole.text_config, [*stored, "lm_head.weight", "model.vision_model.post_layernorm.bias"])
+    assert found.renamed.keys() == known.keys()
+    assert found.renamed["model.norm.weight"] == "model.text_model.norm.weight"
+
+
+def test_parts_that_only_the_rules_of_the_whole_join() -> None:
+    """GLM-4.5V's matrices of experts."""
+    experts = {"n_routed_experts": 2, "first_k_dense_replace": 0, "num_hidden_layers": 1, "moe_intermediate_size": 8}
+    whole = Glm4vMoeConfig(text_config={**SHAPE, **experts}, vision_config={"depth": 1})
+    known = build_skeleton(whole.text_config).state_dict()
+    prefix, experts_of = "model.language_model.", "layers.0.mlp.experts."
+    stored = [prefix + name.removeprefix("model.") for name in known if experts_of not in name and name[0] == "m"]
+    parts = [f"{prefix}{experts_of}{n}.{part}_proj.weight" for n in range(2) for part in ("gate", "up", "down")]
+    found = names_in(whole, whole.text_config, [*stored, *parts, "lm_head.weight"])
+    assert found.renamed.keys() | found.joined.keys() == known.keys()
+    joined = found.joined[f"model.{experts_of}gate_up_proj"]
+    width, hidden = 8, SHAPE["hidden_size"]
+    assert joined.join(lambda part: torch.zeros(width, hidden)).shape == (2, 2 * width, hidden)
 
 
 def test_an_old_folder_reads_under_the_names_of_today(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""Examples of every command, for its help and for the reference."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "sscc": (
+        ("compile a model, and run it", "sscc compile model.gguf -o model.rdu"),
+        ("", 'sscc run model.rdu --prompt "Once upon a time"'),
+        ("what a command takes", "sscc compile --help"),
+    ),
+    "compile": (
+        ("a cache of 1024 rows for prompts of 32k tokens", "sscc compile model/ --kv-budget 1024 --max-context 32768"),
+        (
+            "four slots that decode together, weights of 4 bits",
+            "sscc compile model.gguf -o served.rdu --batch 4 --weights int4",
+        ),
+        (
+            "the program of a model too large to load, from its config alone",
+            "sscc compile config.json --no-weights -o large.rdu",
+        ),
+        (
+            "stop at the IR that has the cache threaded through it",
+            "sscc compile model.pt --compile-to graph -o model.graph.mlir",
+        ),
+    ),
+    "run": (
+        ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
+        ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
+        ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
+    ),
+    "serve": (
+        ("on port 8000 of this machine", "sscc serve served.rdu --port 8000"),
+        ("prompts that begin alike share their prefill", "sscc serve served.rdu --prompt-cache 2GiB --max-body 16M"),
+    ),
+    "chat": (
+        ("with a system message", 'sscc chat served.rdu --system "Answer in one sentence."'),
+        ("questions from a file, one a line", "sscc chat served.rdu < questions.txt"),
+    ),
+    "inspect": (
+        ("sizes, bytes and modelled times", "sscc inspect model.rdu"),
+        ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
+        ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
+    ),
+    "diff": (
+        ("what a smaller cache changes", "sscc diff large.rdu small.rdu"),
+        ("the first token that differs, too", 'sscc diff model.rdu int4.rdu --prompt "Once upon a time"'),
+        ("what a pass did to sizes and operations", "sscc diff ir/06-build-entries.mlir ir/07-outline-kernels.mlir"),
+    ),
+    "targets": (
+        ("the machine that comes with sscc", "sscc targets"),
+        ("a description of one's own to start from", "sscc targets --json > mine.json"),
+    ),
+    "opt": (
+        ("every pass", "sscc opt --list-passes"),
+        (
+            "two passes on a dump",
+            "sscc opt ir/05-thread-cache.mlir --pass-pipeline 'build-entries,outline-kernels{granularity=layer}'",
+        ),
+        ("from stdin, a pass of MLIR's own", "sscc opt - --pass-pipeline canonicalize,cse < model.graph.mlir"),
+    ),
+    "eval": (
+        ("two budgets beside the full cache, at 1024 tokens", "sscc eval model.gguf -o results --budgets 256 512"),
+        ("one task of long prompts", "sscc eval model.gguf -o results --tasks passkey --lengths 4096 --examples 50"),
+    ),
+    "bisect": (
+        ("every pass of a compilation, on random tokens", "sscc bisect model.pt --prompt-tokens 300 --steps 1"),
+        ("some passes, on a dump", "sscc bisect ir/06-build-entries.mlir --pass-pipeline outline-kernels"),
+    ),
+    "pack": (("a GGUF file, opened faster from then on", "sscc pack model.gguf -o model.pt"),),
+    "doctor": (
+        ("versions, extras, CPU, memory and its bandwidth", "sscc doctor"),
+        ("for a report of a problem", "sscc doctor --json > doctor.json"),
+    ),
+    "completion": (
+        ("bash, from the next shell on", "sscc completion bash >> ~/.bash_completion"),
+        ("zsh, in a folder of $fpath", "sscc completion zsh > ~/.zfunc/_sscc"),
+    ),
+}
+"""What it does, and the line for a shell; by command, and those of `sscc` itself."""
