@@ -58,7 +58,8 @@ def mpi_rank(sizes: Sequence[int], repeats: int) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    result: dict[str, Any] = {"name": MPI.Get_library_version().split("\n")[0].strip("\0 ").split(",")[0]}
+    library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0")
+    result: dict[str, Any] = {"name": " ".join(library.replace("Version:", "").split())}
     for nbytes in sizes:
         part = np.full(nbytes // 4, world.rank, np.float32)
         parts = np.empty((world.size, part.size), np.float32)

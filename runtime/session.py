@@ -502,7 +502,9 @@ class Session:
 
     def _parts(self, slot: int, length: int) -> dict[str, Array]:
         """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
-        caches that layers have in common [Hkv, rows, ..]."""
+        caches that layers have in common [Hkv, rows, ..]. Raises UsageError where ranks have slots of their own."""
+        if not self.signature.copies_slots:
+            raise UsageError("each rank of the program has the rows of slots of its own: a slot cannot be copied")
         counts: dict[str, int] = {}
         parts: dict[str, Array] = {}
         for group in self.signature.plan:
