@@ -78,7 +78,7 @@ class Distributed:
 
         self._distributed: Any = torch.distributed
         try:
-            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE))
+            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE - 1.0))
         except (RuntimeError, ValueError) as error:
             raise InputError(f"torch.distributed cannot make a group by {backend!r}: {quoted(error)}") from None
 
