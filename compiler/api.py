@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
-from sscc.compiler.options import CompileOptions, parse_weights
+from sscc.compiler.options import CompileArguments, options_of
 from sscc.compiler.result import CompileResult
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
@@ -15,23 +15,19 @@ if TYPE_CHECKING:
     from sscc.runtime.session import Session
 
 
-def compile(model: str | PathLike[str], **options: Any) -> CompileResult:
+def compile(model: str | PathLike[str], **options: Unpack[CompileArguments]) -> CompileResult:
     """Compiles `model` into an artifact.
 
     Args:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
-        options: fields of `CompileOptions`, paths as `pathlib.Path`; `weights` as on the command line
-            ("reference,int4:64").
+        options: fields of `CompileOptions`; `weights` as on the command line ("reference,int4:64").
 
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
     from sscc.compiler.driver import compile_model
 
-    if "weights" in options:
-        options["weights"], weight_format = parse_weights(options["weights"])
-        options.setdefault("weight_format", weight_format)
-    return compile_model(CompileOptions(model=Path(model), **options))
+    return compile_model(options_of(model, options))
 
 
 def load(

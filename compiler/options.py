@@ -7,9 +7,9 @@ model. Nothing heavy is imported here, so the command line can describe its opti
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sscc.compiler.files import refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
@@ -31,7 +31,7 @@ from sscc.ir.geometry import (
     Geometry,
 )
 from sscc.ir.sharding import MOST_RANKS
-from sscc.ir.suggestions import check_choice
+from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
 from sscc.ir.weight_format import KEEP, Weights, parse_format
 
@@ -327,6 +327,67 @@ class CompileOptions:
         recent = self.kv_budget - sink - topk
         _fits(self.kv_budget, f"sink {sink} + topk {topk}", "the ring", recent, 1)
         return sink, recent
+
+
+class CompileArguments(TypedDict, total=False):
+    """The fields of `CompileOptions` but `model`, as `sscc.compile` takes them: for editors and type checkers.
+
+    Paths may be text, and `weights` is what the command line takes ("reference,int4:64").
+    """
+
+    output: str | os.PathLike[str] | None
+    target: str
+    config: str | os.PathLike[str] | None
+    kv_sink: int | None
+    kv_recent: int | None
+    kv_topk: int | None
+    kv_topk_per_layer: str | None
+    kv_budget: int | None
+    kv_obs: int | None
+    kv_pool: int | None
+    kv_pool_mode: str | None
+    kv_policy: str | None
+    kv_landmark_bits: int | None
+    kv_fetch: int | None
+    kv_rows: str | None
+    kv_dtype: str | None
+    max_context: int | None
+    batch: int | None
+    prefill_chunk: int | None
+    dtype: str | None
+    tp: int | None
+    opt_level: int
+    weights: str
+    weight_format: Weights | None
+    save_golden: bool
+    golden_prompt_file: str | os.PathLike[str] | None
+    golden_tokens: int | None
+    dump_ir_dir: str | os.PathLike[str] | None
+    compile_to: str
+    compile_from: str | None
+    checkpoint: str | os.PathLike[str] | None
+    print_ir_before: tuple[str, ...]
+    print_ir_after: tuple[str, ...]
+    ir_function: str | None
+    ir_locations: bool
+    timing: bool
+    pass_statistics: bool
+    native_code: bool
+
+
+def options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
+    """What `sscc.compile` is given. Raises UsageError for an option that does not exist, and as `CompileOptions`."""
+    kinds = {item.name: item.type for item in fields(CompileOptions)}
+    values: dict[str, Any] = dict(arguments)
+    for name, value in values.items():
+        if name not in kinds or name == "model":
+            raise UsageError(f"sscc.compile has no option {name!r}{did_you_mean(name, kinds)}")
+        if kinds[name] == "Path | None" and value is not None:
+            values[name] = Path(value)
+    if "weights" in values:
+        values["weights"], weight_format = parse_weights(values["weights"])
+        values.setdefault("weight_format", weight_format)
+    return CompileOptions(Path(model), **values)
 
 
 def cache_options(geometry: Geometry) -> dict[str, Any]:

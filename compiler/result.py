@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -16,4 +16,8 @@ class CompileResult:
 
     path: Path
     level: str
-    report: tuple[str, ...] = ()
+    report: tuple[str, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        """The report, and what was written."""
+        return "\n".join((*self.report, f"wrote {self.path}"))

@@ -39,7 +39,7 @@ def open_session(
     ranks = artifact.program.ranks
     if ranks == 1:
         opened = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=threads)
-        return Session(artifact.signature, opened)
+        return Session(artifact.signature, opened, artifact.tokenizer_file)
     if _launched(artifact) is not None:
         group, links, share = join(transport, threads)
         crew = Crew(links, group, leave)
@@ -49,7 +49,7 @@ def open_session(
         crew = start(Opening(str(artifact.path.resolve()), path, interpreter, share, artifact.verify), ranks, transport)
     try:
         own = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=crew.group)
-        return Session(artifact.signature, LeadingInterpreter(own, crew))
+        return Session(artifact.signature, LeadingInterpreter(own, crew), artifact.tokenizer_file)
     except BaseException as error:
         crew.failed(error)
 

@@ -26,7 +26,7 @@ def program_signature(
 
     Raises InputError where a state is missing whose shape is needed, or a group's query heads are not known.
     """
-    known = [_group(group, heads, states) for group in groups]
+    known = [_group(group, heads, states, facts.batch) for group in groups]
     return Signature(
         geometry=geometry,
         batch=facts.batch,
@@ -39,13 +39,15 @@ def program_signature(
 
 
 def query_heads(module: ir.Module) -> dict[str, int]:
-    """The query heads of each group of layers, by its name: those of what attends in the module, on a rank."""
-    specs = {name: spec for name, spec in kv.SPECS.items() if "query" in spec.inputs and "out" in spec.results}
+    """The query heads of each group of layers, by its name: those of what attends in prefill. In a step ranks may have
+    other heads of other slots."""
+    specs = {name: spec for name, spec in kv.SPECS.items() if {"query", "start"} <= {*spec.inputs, *spec.numbers}}
+    specs = {name: spec for name, spec in specs.items() if "out" in spec.results}
     attending = (op for op in walk(module) if op.name in specs)
     return {kv.group_of(op): int(kv.operand_of(op, "query").type.shape[1]) for op in attending}
 
 
-def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> LayerGroup:
+def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: int) -> LayerGroup:
     """A group: its caches have its KV heads and widths."""
     if facts.name not in heads:
         raise InputError(f"nothing in the module attends in the layers {list(facts.layers)}: it cannot be run")
@@ -54,5 +56,8 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States) -> Layer
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         missing = next(name for name in names if name not in states)
         raise InputError(f"the module's entries have no state {missing}: it cannot be run")
-    kv_heads = states[state_name(streams[0].cache, facts.name)][-3]
-    return LayerGroup(facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams, facts.sharers)
+    slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
+    return LayerGroup(
+        facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams, facts.sharers,
+        slots=None if slots == batch else slots,
+    )  # fmt: skip

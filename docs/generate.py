@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the sources: passes, the kv and df dialects, the schedule.
+"""Writes docs/reference/*.md from the sources: the command line, passes, the kv and df dialects, the schedule.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where a committed file is not what would be written
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from sscc.compiler.commands.examples import EXAMPLES
+from sscc.compiler.commands.parser import build_parser, command_parsers, help_of
 from sscc.ir import operations, schedule
 from sscc.ir.dialects import df, kv
 from sscc.ir.operations import OPERATIONS
@@ -51,7 +53,13 @@ def main() -> int:
 
 def pages() -> dict[Path, str]:
     """Every generated file with its text."""
-    made = {"passes.md": _passes(), "kv.md": _dialect(), "df.md": _dataflow(), "schedule.md": _schedule()}
+    made = {
+        "cli.md": _command_line(),
+        "passes.md": _passes(),
+        "kv.md": _dialect(),
+        "df.md": _dataflow(),
+        "schedule.md": _schedule(),
+    }
     return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
 
@@ -87,6 +95,38 @@ def _inline(text: str) -> str:
         before, _, block = text.partition("::\n\n")
         return f"{_inline(before)}:\n\n{_fenced(block)}"
     return text.replace("``", "`")
+
+
+# ---------------------------------------------------------------------------------------------------- command line
+
+
+def _command_line() -> Iterator[str]:
+    yield "# The command line"
+    yield NOTICE.format(source="the parsers in compiler/commands/")
+    yield "`sscc COMMAND --help` prints the same. Numbers of bytes are written 4096, 64K, 4MiB, 1.5GiB or 2GB."
+    parser = build_parser()
+    commands = command_parsers(parser)
+    for name, command in commands.items():
+        yield f"## sscc {name}"
+        yield f"{command.description}"
+        yield _examples(name)
+        for group in command._action_groups:
+            actions = [a for a in group._group_actions if a.dest != "help" and a.help is not argparse.SUPPRESS]
+            if not actions:
+                continue
+            plain = group.title in ("positional arguments", "options")
+            yield "\n".join([f"| {'' if plain else group.title} | |", "|---|---|", *map(_argument, actions)])
+
+
+def _examples(name: str) -> str:
+    lines = [f"# {what}\n{line}" if what else line for what, line in EXAMPLES[name]]
+    return "\n".join(["```console", *lines, "```"])
+
+
+def _argument(action: argparse.Action) -> str:
+    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    names = ", ".join(f"`{option}{value}`" for option in action.option_strings) or f"`{action.metavar}`"
+    return f"| {names} | {help_of(action).replace('|', chr(92) + '|')} |"
 
 
 # ---------------------------------------------------------------------------------------------------------- passes

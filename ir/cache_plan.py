@@ -106,6 +106,8 @@ class LayerGroup:
         heads: query heads; kv_heads: those of K and V.
         streams: called as one of `STREAMS_OF_A_GROUP`.
         sharers: layers that keep no rows, but read those of the group's only layer, ascending.
+        slots: where ranks that share KV heads have the rows of slots of their own, how many a rank has; None where it
+            has those of all.
     """
 
     name: str
@@ -115,6 +117,7 @@ class LayerGroup:
     kv_heads: int
     streams: tuple[Stream, ...]
     sharers: tuple[int, ...] = ()
+    slots: int | None = None
 
     def state(self, name: str) -> str:
         """What a state of a layer is called in the entries."""

@@ -15,6 +15,8 @@ CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 REUSED = "reused"
 """What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
+RANK = "rank"
+"""What an entry takes besides, where ranks do different things: the number of the rank that runs it."""
 PLAIN_BITS = 16
 """Landmarks of so many bits are the keys themselves, unrotated, in the dtype of the program: exact products."""
 LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)

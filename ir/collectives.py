@@ -15,7 +15,9 @@ from math import prod
 from torch_mlir import ir
 from torch_mlir.dialects import shard
 
-COLLECTIVES = frozenset({"shard.all_reduce", "shard.all_gather"})
+EXCHANGES = frozenset({"shard.all_reduce", "shard.all_gather", "shard.all_to_all"})
+"""In which ranks wait for each other."""
+COLLECTIVES = EXCHANGES | {"shard.all_slice"}
 GRID = "ranks"
 
 
@@ -78,9 +80,29 @@ class Peers:
         type_ = ir.RankedTensorType.get(shape, value.type.element_type)
         return shard.all_gather(type_, GRID, value, axis, grid_axes=self._axes)
 
+    def sliced(self, value: ir.Value, axis: int) -> ir.Value:
+        """This one's of as many equal parts of `value` along `axis` as there are peers."""
+        shape = list(value.type.shape)
+        shape[axis] //= self.count
+        type_ = ir.RankedTensorType.get(shape, value.type.element_type)
+        return shard.all_slice(type_, GRID, value, axis, grid_axes=self._axes)
+
+    def exchanged(self, value: ir.Value, split: int, join: int) -> ir.Value:
+        """Of the values of all peers the parts along `split` that are this one's, one behind the other along `join`."""
+        shape = list(value.type.shape)
+        shape[split] //= self.count
+        shape[join] *= self.count
+        type_ = ir.RankedTensorType.get(shape, value.type.element_type)
+        return shard.all_to_all(type_, GRID, value, split, join, grid_axes=self._axes)
+
     @property
     def _axes(self) -> ir.Attribute:
         return ir.Attribute.parse(f"array<i16: {', '.join(map(str, self.axes))}>")
+
+
+def rank_of_this_one() -> ir.Value:
+    """The number of the rank that runs the module."""
+    return shard.process_linear_index(GRID)
 
 
 def _axes_of(grid: tuple[int, ...], parts: int) -> int:

@@ -353,7 +353,32 @@ class AllGather:
     axes: tuple[int, ...]
 
 
-Collective = Union[AllReduce, AllGather]
+@dataclass(frozen=True)
+class AllSlice:
+    """part = of as many equal parts of `whole` along the dimension `axis` as there are ranks in a group (`AllReduce`),
+    in their order, that of this rank. Nothing is exchanged."""
+
+    kind: ClassVar[str] = "all_slice"
+    whole: str
+    part: str
+    axis: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AllToAll:
+    """joined = of what the ranks of a group (`AllReduce`) have in `part` that which is this rank's (`AllSlice`, along
+    the dimension `split`), joined along the dimension `axis`."""
+
+    kind: ClassVar[str] = "all_to_all"
+    part: str
+    joined: str
+    split: int
+    axis: int
+    axes: tuple[int, ...]
+
+
+Collective = Union[AllReduce, AllGather, AllSlice, AllToAll]
 """What ranks do together: each of them comes to the same ones in the same order."""
 
 Step = Union[
@@ -362,6 +387,8 @@ Step = Union[
     Product,
     AllReduce,
     AllGather,
+    AllSlice,
+    AllToAll,
     UpdateRows,
     QuantizeRows,
     CachedAttention,

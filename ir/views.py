@@ -42,16 +42,12 @@ def begins(value: ir.Value, rows: ir.Value) -> bool:
 
 
 def computes(op: ir.Operation) -> bool:
-    """Whether `op` is work on tensors: not a view, not a constant, and not a part of another operation's body."""
-    if is_view(op) or is_rematerialised(op) or not op.results or is_lookup(op):
+    """Whether `op` is work on tensors: not a view, not a constant, not what gives a number (a place in a table, a
+    rank), and not a part of another operation's body."""
+    if is_view(op) or is_rematerialised(op) or not op.results or isinstance(op.results[0].type, ir.IndexType):
         return False
     inside = op.parent.operation.name in ("func.func", "scf.for", "scf.if")
     return inside and op.name.partition(".")[0] in ("linalg", "kv", "tensor", "shard")
-
-
-def is_lookup(op: ir.Operation) -> bool:
-    """Whether `op` takes a number from a table of constants: scalar arithmetic, not work on tensors."""
-    return op.name == "tensor.extract" and isinstance(op.results[0].type, ir.IndexType)
 
 
 def permutation_of(op: ir.Operation) -> list[int] | None:

@@ -8,6 +8,9 @@ Where all layers' rows of a prompt stay in the states of its slot, or a window b
 prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are there,
 those of windows in the scratch.
 
+Where ranks have the rows of slots of their own (`own_slot`), the number of the rank says which these are, and that rank
+alone compresses a layer into the slot.
+
 Both entries are straight lines of calls. A phase is a function with its loop over chunks inside. Prefill is
 resumable: the caller's cursor (phase, chunk) and a number of steps become a range [begin, end) of chunk steps,
 counted from the start of the prompt's work, and every phase does what of its own steps lies in that range.
@@ -126,13 +129,14 @@ from sscc.ir.cache_plan import (
     LayerGroup,
     streams_of,
 )
-from sscc.ir.choices import CURSOR, REUSED
+from sscc.ir.choices import CURSOR, RANK, REUSED
+from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 from sscc.passes.split_layers import LAYER_INPUT
-from sscc.passes.thread_cache import FIRST, TOPK
+from sscc.passes.thread_cache import CHOOSE, COMPRESS, FIRST, OWN_SLOT, TOPK
 
 PROGRESS = "progress"
 KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True))
@@ -471,9 +475,13 @@ class _PrefillBuilder(_EntryBuilder):
     def _states(self, layer: _Layer) -> _PrefillStates:
         scratch = _states(self.part(layer.part))
         prompts = {a.name: self._of_all_slots(a) for a in scratch if layer.is_kept(a)}
-        results = results_of(self.part(f"compress.{layer.number}")) if layer.keeps else []
-        caches = [replace(result, role="state") for result in results]
+        caches = [replace(result, role="state") for end in self._ends(layer) for result in results_of(end)]
         return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts, not layer.keeps)
+
+    def _ends(self, layer: _Layer) -> list[Any]:
+        """What follows the last chunk of a prompt."""
+        names = [f"{self.name}.{part}.{layer.number}" for part in (CHOOSE, COMPRESS)] if layer.keeps else []
+        return [self.parts[name] for name in names if name in self.parts]
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
@@ -518,6 +526,8 @@ class _PrefillBuilder(_EntryBuilder):
         total = arith.AddIOp(before_head, index_constant(1)).result
         end = arith.MinSIOp(arith.AddIOp(begin, inputs["steps"]).result, total).result
         common = {**inputs, **entry.values_of("output"), "chunks": chunks, "begin": begin, "end": end}
+        if any(self._has_own_slots(self._ends(layer)) for layer in self.layers):
+            common[RANK] = rank_of_this_one()
         first, *layered, last = phases
         state |= entry.call(first, {**common, **state, "number": index_constant(0)})
         for layer, phase in zip(self.layers, layered, strict=True):
@@ -585,13 +595,14 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _layer(self, layer: _Layer, embedded: Sequence[Argument]) -> Any:
         part = self.part(layer.part)
-        parts = [part, *([self.part(f"compress.{layer.number}")] if layer.keeps else [])]
+        ends = self._ends(layer)
         own, embedded = self._states(layer), [*map(_of_one_layer, embedded)]
         scratch = [] if own.read_only else _states(part)
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *([] if own.read_only else own.lasting)]
-        scalars = ["length", *(["slot"] if caches or prompts else []), *self.reused, *(layer.budget if caches else [])]
-        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, parts)
+        slots = ["slot", *([RANK] if self._has_own_slots(ends) else [])] if caches or prompts else []
+        scalars = ["length", *slots, *self.reused, *(layer.budget if caches else [])]
+        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, [part, *ends])
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
@@ -613,17 +624,44 @@ class _PrefillBuilder(_EntryBuilder):
             if own.read_only:
                 func.ReturnOp([states[embedded[0].name]])
                 return phase.function
-            compress = parts[-1]
-            branch = scf.IfOp(done, [argument.type for argument in caches], has_else=True)
-            with ir.InsertionPoint(branch.then_block):
-                compress_results = phase.call(compress, {**before, **states, **inputs})
-                scf.YieldOp([compress_results[argument.name] for argument in caches])
-            with ir.InsertionPoint(branch.else_block):
-                scf.YieldOp([before[argument.name] for argument in caches])
-            now = {**states, **dict(zip([a.name for a in caches], branch.results, strict=True))}
+            now = {**before, **states}
+            for end in ends:
+                now |= self._at_the_end(phase, end, done, now)
             now |= {whole.name: insert_slice(states[n], before[whole.name], of_slot) for n, whole in prompts.items()}
             func.ReturnOp([now[result.name] for result in results])
         return phase.function
+
+    def _at_the_end(
+        self, phase: _Function, end: Any, done: ir.Value, states: dict[str, ir.Value]
+    ) -> dict[str, ir.Value]:
+        """What the last chunk of a prompt leaves of the states that a function writes: with slots of its own, a rank
+        writes where it has the prompt's."""
+        inputs, written = phase.values_of("input"), results_of(end)
+        if self._has_own_slots([end]):
+            slots = written[0].type.shape[0]
+            inputs[OWN_SLOT], owned = self._own_slot(inputs["slot"], inputs[RANK], slots)
+            done = arith.AndIOp(done, owned).result
+        branch = scf.IfOp(done, [argument.type for argument in written], has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            results = phase.call(end, {**states, **inputs})
+            scf.YieldOp([results[argument.name] for argument in written])
+        with ir.InsertionPoint(branch.else_block):
+            scf.YieldOp([states[argument.name] for argument in written])
+        return dict(zip([argument.name for argument in written], branch.results, strict=True))
+
+    def _has_own_slots(self, ends: Sequence[Any]) -> bool:
+        return any(argument.name == OWN_SLOT for end in ends for argument in arguments_of(end))
+
+    def _own_slot(self, slot: ir.Value, rank: ir.Value, slots: int) -> tuple[ir.Value, ir.Value]:
+        """The number of a slot among the `slots` whose rows a rank has, within these, and whether it is one of them.
+        Neighbours have the slots in order, and as many groups of neighbours as there are have all of them."""
+        count = index_constant(self.facts.batch // slots)
+        group = arith.MulIOp(arith.FloorDivSIOp(rank, count).result, count).result
+        first = arith.MulIOp(arith.SubIOp(rank, group).result, index_constant(slots)).result
+        number = arith.SubIOp(slot, first).result
+        inside = arith.MaxSIOp(number, index_constant(0)).result
+        inside = arith.MinSIOp(inside, index_constant(slots - 1)).result
+        return inside, arith.CmpIOp(arith.CmpIPredicate.eq, number, inside).result
 
     def _head(self, hidden: Argument) -> Any:
         """The head runs once, on the chunk that holds the last token."""

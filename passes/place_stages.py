@@ -71,7 +71,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
-from sscc.ir.collectives import COLLECTIVES
+from sscc.ir.collectives import EXCHANGES
 from sscc.ir.dialects import df, kv
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_target
@@ -325,7 +325,7 @@ def _tiles(loop: ir.Operation) -> int:
 
 def _exchanges(op: ir.Operation) -> bool:
     """Whether a stage sends values to other ranks."""
-    return any(inner.name in COLLECTIVES for inner in StageBody.of(_call(op)).ops)
+    return any(inner.name in EXCHANGES for inner in StageBody.of(_call(op)).ops)
 
 
 def _points(op: ir.Operation) -> int:

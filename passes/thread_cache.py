@@ -70,6 +70,13 @@ After, once per layer::
       ..
       return %k_cache1, %v_cache1, %selected : ..
 
+Where ranks share KV heads (`kv.head_parts`, of the pass shard), they have the same rows, and choose together. At the
+end of a prompt their scores are summed before they are pooled; where a step's query chooses, it is scored with those of
+all of them. If they divide the slots, each has the rows of its part alone: a step sends queries to the ranks that have
+the slots, by all_to_all, attends there with all heads that read a KV head, and sends back what comes of it; what
+follows a prompt's last chunk is two functions then, `choose`, which all of them run, and `compress` with `own_slot` in
+the place of `slot`, for the rank that has it.
+
 A layer that shares the K and V of an earlier one (`kv.shared_attention`) has no state and no `compress` of its own: it
 attends to the rows of that layer, which has updated them in this step, or appended them in its phase of a prompt, and
 to those that its prompt selected. Where queries choose, it chooses by its own query and that layer's landmarks.
@@ -136,6 +143,11 @@ from sscc.passes.base import Pass
 from sscc.passes.latent_queries import absorbed
 
 LAYER = "sscc.layer"
+CHOOSE, COMPRESS = "choose", "compress"
+"""What follows the last chunk of a prompt in a layer, as functions are called."""
+OWN_SLOT = "own_slot"
+"""The number of a slot among those whose rows a rank has: an input in the place of `slot` of a function that runs where
+it has the slot's."""
 TOPK, FIRST = BUDGET = "topk", "first"
 """Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
 caches that all layers have in common."""
@@ -311,9 +323,14 @@ class _Threader:
         names = K_AND_V if len(rows) == 2 else LATENT
         self.streams = [Stream(name, width) for name, (_, width) in zip(names, rows, strict=True)]
         self.scale = self.attention.attributes["scale"]
+        self.value_width = self.attention.results[0].type.shape[3]
         parts = kv.head_parts_of(keeper)
         peers = None if parts is None else Peers.with_same_part(module, parts)
         self.peers = peers if peers is not None and peers.count > 1 else None
+        self.slots = facts.batch
+        self.split = self.peers is not None and not self.geometry.indexed and facts.batch % self.peers.count == 0
+        if self.split and self.peers is not None:  # each has the rows of its part of the slots
+            self.slots //= self.peers.count
 
     def rewrite(self) -> None:
         if self.geometry.by_query:
@@ -335,7 +352,10 @@ class _Threader:
         else:
             states = [*self._scratch(), *self._landmark_scratch()]
             self._rebuild(states, self._chunk_inputs(), self._prefill_attention)
-            self._compress()
+            if self.split:
+                self._compress_apart()
+            else:
+                self._compress()
 
     def _check_landmarks(self) -> None:
         try:
@@ -367,7 +387,7 @@ class _Threader:
 
     def _cache(self, name: str, dim: int) -> Argument:
         rows = self.geometry.packed_rows if self.geometry.packed else self.geometry.cache_rows
-        return Argument("state", name, self._stored([self.facts.batch, self.kv_heads, rows, dim]))
+        return Argument("state", name, self._stored([self.slots, self.kv_heads, rows, dim]))
 
     def _stored(self, shape: list[int]) -> ir.Type:
         """The type of rows [.., D] as a cache holds them."""
@@ -508,6 +528,8 @@ class _Threader:
     def _decode_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         added, own = self._own(added)
         *states, position, prompt_len, active = added
+        if self.split:
+            attended, (position, prompt_len, active) = self._of_own_slots(attended, position, prompt_len, active)
         wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
         now = [self._window(cache, own) for cache in wholes]
         if TOPK in own:  # as many selected rows are valid as if the prompt were that long
@@ -517,17 +539,31 @@ class _Threader:
             row = kv.Row(position, position.type).row
             rows = zip(now, attended.rows, strict=True)
             now = [kv.Update(cache, self._encoded(new), row, active, cache.type).updated for cache, new in rows]
-        flags = tensor_type([self.facts.batch, self.geometry.budget], ir.IntegerType.get_signless(1))
+        flags = tensor_type([self.slots, self.geometry.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, prompt_len, active, flags).valid
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
         out = self._attended(attended, valid, (now, None), *more)
+        if self.split and self.peers is not None:
+            out = self.peers.exchanged(out, split=1, join=0)
         if self.shares:
             return out, []
         if FIRST in own:
             offsets = [0, 0, own[FIRST], 0]
             now = [insert_slice(new, whole, offsets) for new, whole in zip(now, wholes, strict=True)]
         return out, now
+
+    def _of_own_slots(
+        self, attended: _Attended, *of_slots: ir.Value
+    ) -> tuple[_Attended, list[ir.Value]]:
+        """What this one of the ranks that share KV heads attends to, with all query heads of these and of its part of
+        the slots alone; each of `of_slots` of that part. Queries go to the ranks that have the rows of their slots."""
+        peers = self.peers
+        assert peers is not None
+        sinks = tuple(peers.gathered(logits, 0) for logits in attended.sinks)
+        rows = tuple(peers.sliced(row, 0) for row in attended.rows)
+        query = peers.exchanged(attended.query, split=0, join=1)
+        return _Attended(query, rows, sinks=sinks), [peers.sliced(value, 0) for value in of_slots]
 
     def _query_attention(self, attended: _Attended, added: list[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
@@ -600,7 +636,7 @@ class _Threader:
             member = {**dict(zip(("key", "value"), rows, strict=False)), "valid": mask}
             members.append(member if index is None else {**member, "index": index})
             first += count
-        type_ = self.attention.results[0].type
+        type_ = tensor_type([*list(attended.query.type.shape)[:3], self.value_width], self.element)
         operands = (attended.query, *(attended.sinks or [None]), *kv.members(CachedAttention, *members))
         out: ir.Value = kv.CachedAttention(*operands, self.scale, type_).out
         return out
@@ -663,7 +699,6 @@ class _Threader:
 
     def _compress(self) -> None:
         g, index_type = self.geometry, ir.IndexType.get()
-        selected_type = tensor_type([self.kv_heads, g.topk], ir.IntegerType.get_signless(64))
         residents = self._residents()
         sinks = self._sinks() if residents else []
         absorbs = g.observes and bool(self.attended.ups)
@@ -676,9 +711,7 @@ class _Threader:
             *([self._up_weight()[0]] if absorbs else []),
             *(Argument("input", name, index_type) for name in ("slot", "length", *self._numbers())),
         ]
-        location = ir.Location.name(f"compress.{self.layer}", self.attention.location)
-        name = f"prefill.compress.{self.layer}"
-        function = make_function(self.module, name, arguments, outputs, location, {"sscc.entry": _text("prefill")})
+        function = self._end(COMPRESS, arguments, outputs)
         count, states = len(self.streams), list(function.arguments)[: len(scratch)]
         scratches, observed = states[:count], states[count:]
         others = list(function.arguments)[len(scratch) :]
@@ -687,14 +720,12 @@ class _Threader:
         weight = picks.pop() if absorbs else None
         count = len(picks) - len(sinks)
         picks, learned = picks[:count], picks[count:]
-        with ir.InsertionPoint(function.entry_block), location:
+        with ir.InsertionPoint(function.entry_block), function.location:
             selected = None
             if weight is not None:
-                observed[0] = absorbed(observed[0], self._up(weight), self.attention.attributes["first"].value)
+                observed[0] = self._asked(observed[0], weight)
             if g.selects:
-                scores = self._scores(observed, scratches[0], length)
-                topk = own[TOPK] if TOPK in own else index_constant(g.topk)
-                selected = kv.Select(scores, length, topk, selected_type).selected
+                selected = self._selected_by(observed, scratches[0], length, own.get(TOPK))
             index = self._positions(length, selected)
             offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
             filled = zip(wholes, scratches, strict=True)
@@ -708,6 +739,56 @@ class _Threader:
                 near = self._first_residents(chosen, scratches, picks, slot)
             func.ReturnOp([*caches, *([] if selected is None else [selected]), *near])
         self._note_settings(function)
+
+    def _compress_apart(self) -> None:
+        """What follows the last chunk where ranks that share KV heads have slots of their own: all of them choose
+        together (`choose`), and that which has the slot fills it (`compress`)."""
+        g, index_type = self.geometry, ir.IndexType.get()
+        rows = self._rows([s.scratch for s in self.streams], 1)
+        selected = [self._selected()] if g.selects else []
+        length = Argument("input", "length", index_type)
+        if g.selects:
+            weights = [self._up_weight()[0]] if self.attended.ups else []
+            numbers = [Argument("input", TOPK, index_type)] if g.layer_topk else []
+            function = self._end(CHOOSE, [rows[0], *self._observed(), *weights, length, *numbers], selected)
+            with ir.InsertionPoint(function.entry_block), function.location:
+                keys, asked, sums, *weight, end = list(function.arguments)[: 4 + len(weights)]
+                if weight:
+                    asked = self._asked(asked, weight[0])
+                topk = list(function.arguments)[-1] if numbers else None
+                func.ReturnOp([self._selected_by([asked, sums], keys, end, topk)])
+            self._note_settings(function)
+        first = [Argument("input", FIRST, index_type)] if g.packed else []
+        slot = Argument("input", OWN_SLOT, index_type)
+        function = self._end(COMPRESS, [*rows, *self._caches(), *selected, slot, length, *first], self._caches())
+        with ir.InsertionPoint(function.entry_block), function.location:
+            scratches, wholes, rest = _split(list(function.arguments), [len(rows), len(rows)])
+            chosen, (number, end, *begin) = rest[: len(selected)], rest[len(selected) :]
+            index = self._positions(end, chosen[0] if chosen else None)
+            offsets: list[Offset] = [number, 0, begin[0] if begin else 0, 0]
+            filled = zip(wholes, scratches, strict=True)
+            func.ReturnOp([self._filled(cache, offsets, scratch, index) for cache, scratch in filled])
+        self._note_settings(function)
+
+    def _end(self, name: str, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
+        """A function of what follows the last chunk of a prompt, empty."""
+        location = ir.Location.name(f"{name}.{self.layer}", self.attention.location)
+        attributes = {"sscc.entry": _text("prefill")}
+        return make_function(self.module, f"prefill.{name}.{self.layer}", arguments, results, location, attributes)
+
+    def _asked(self, queries: ir.Value, weight: ir.Value) -> ir.Value:
+        """The last queries of a prompt as they meet latent rows."""
+        return absorbed(queries, self._up(weight), self.attention.attributes["first"].value)
+
+    def _selected_by(
+        self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value, topk: ir.Value | None
+    ) -> ir.Value:
+        """The positions [Hkv, K] that a prompt's last queries select, `topk` of them or what the geometry says."""
+        scores = self._scores(observed, keys, length)
+        count = index_constant(self.geometry.topk) if topk is None else topk
+        type_ = tensor_type([self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
+        selected: ir.Value = kv.Select(scores, length, count, type_).selected
+        return selected
 
     def _sinks(self) -> list[Argument]:
         """The logits of learned sinks, as an argument of another function; none where the layer has none."""

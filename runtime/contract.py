@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
-from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
+from sscc.ir.choices import CURSOR, PLAIN_BITS, RANK, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import landmark_width
@@ -40,7 +40,7 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
     _check_entries(program, signature)
     _check_geometry(program, signature)
     _check_budgets(program, signature)
-    protocol = Protocol(signature)
+    protocol = Protocol(signature, _ranks_of(program))
     report = validate(
         program,
         target,
@@ -61,15 +61,18 @@ class Protocol:
     and as are left, and returns where it stands then; (L + 2, 0) is the end.
     """
 
-    def __init__(self, signature: Signature) -> None:
+    def __init__(self, signature: Signature, ranks: int = 0) -> None:
         self._signature = signature
+        # The slots that are played are the last ones, which the last rank has.
+        self._last_rank = {RANK: ranks - 1} if ranks else {}
 
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Lowest and highest value of each scalar input."""
         s = self._signature
         longest = s.geometry.max_context
         reused = {REUSED: (0, s.chunks(longest) - 1)} if s.continues else {}
-        return reused | {
+        ranks = {name: (0, last) for name, last in self._last_rank.items()}
+        return reused | ranks | {
             "length": (1, longest),
             "slot": (0, s.batch - 1),
             "phase": (0, s.layers + 1),
@@ -80,6 +83,9 @@ class Protocol:
     def samples(self) -> Iterator[dict[str, int]]:
         """Calls that are played: prompts around the edges of a chunk, one step at every kind of place; and the short
         ones at once, from the beginning to the end."""
+        return ({**call, **self._last_rank} for call in self._calls())
+
+    def _calls(self) -> Iterator[dict[str, int]]:
         s = self._signature
         longest, chunk = s.geometry.max_context, s.prefill_chunk
         lengths = sorted({min(n, longest) for n in (1, chunk, chunk + 1)} | {longest})
@@ -175,9 +181,10 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
     g, layers, scratch = group.geometry, len(group.layers), s.plan.scratch(group)
     known: dict[str, _Kind] = {}
     chosen = (layers, s.batch, group.kv_heads, g.topk)
+    slots = s.batch if group.slots is None else group.slots
     for stream in group.streams:
         stored, width = ("i8", g.row_format.width(stream.width)) if g.encoded else (s.dtype, stream.width)
-        rows = (s.batch, group.kv_heads, g.packed_rows) if g.packed else (layers, s.batch, group.kv_heads, g.cache_rows)
+        rows = (slots, group.kv_heads, g.packed_rows) if g.packed else (layers, slots, group.kv_heads, g.cache_rows)
         known[group.state(stream.cache)] = ("state", stored, (*rows, width))
         positions = (group.kv_heads, s.scratch_tokens)
         if g.indexed:
@@ -197,8 +204,7 @@ def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
         known_width = None if group.latent else group.key.width  # prefill's queries are not as wide as a latent row
         known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, known_width))
     if g.selects:
-        slots = (s.batch,) if g.indexed else ()
-        known[group.state("selected")] = ("state", "i64", (layers, *slots, group.kv_heads, g.topk))
+        known[group.state("selected")] = ("state", "i64", chosen if g.indexed else (layers, group.kv_heads, g.topk))
     return known
 
 
@@ -226,11 +232,17 @@ def _spelled(kind: _Kind) -> str:
     return f"{role} {dtype} [{sizes}]"
 
 
+def _ranks_of(program: sch.Program) -> int:
+    """How many ranks there are where prefill depends on which one runs it; 0 where it does not."""
+    taken = any(RANK in entry.scalar_inputs for entry in program.entries if entry.name == "prefill")
+    return program.ranks if taken and program.grid else 0
+
+
 def _check_entries(program: sch.Program, signature: Signature) -> None:
     inputs = _inputs(signature)
     if sorted(entry.name for entry in program.entries) != sorted(inputs):
         refuse(f"its entries are {[entry.name for entry in program.entries]}, they must be {list(inputs)}")
-    prefill = tuple(signature.prefill_scalars(1))
+    prefill = (*signature.prefill_scalars(1), *([RANK] if _ranks_of(program) else []))
     scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (prefill, len(CURSOR)), "decode": ((), 0)}
     for entry in program.entries:
         takes, gives = scalars[entry.name]

@@ -280,6 +280,11 @@ def decode_floor(program: Program, timing: Timing) -> dict[str, int]:
     return _once(program, timing, lambda tensor: _is_stored(tensor) or _holds_rows(tensor))
 
 
+def stored_bytes(program: Program, timing: Timing) -> dict[str, int]:
+    """The part of `decode_floor` that is weights and constants."""
+    return _once(program, timing, _is_stored)
+
+
 def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) -> dict[str, int]:
     """Per tier, what a call moves of the tensors that count, none beyond its size."""
     moved = {str(level.name): 0 for level in timing.target.memories}
@@ -330,5 +335,5 @@ class _FullCaches:
         if left:
             nbytes[target.levels[-1].name] += left
             return cls(None, nbytes)
-        stored = _once(program, timing, _is_stored)
+        stored = stored_bytes(program, timing)
         return cls(target.seconds({tier: moved + stored[tier] for tier, moved in nbytes.items()}), nbytes)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
@@ -27,8 +29,11 @@ from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.prefix_rows import PrefixRows, Rows
 from sscc.runtime.sampling import Sampler, Sampling
+from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
 
@@ -71,7 +76,7 @@ class Snapshot:
 
     prompt_len: int
     last_token: int
-    states: Mapping[str, Array]
+    states: Mapping[str, Array] = field(repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -100,13 +105,15 @@ class Session:
     Args:
         signature: sizes and geometry that the program was compiled for.
         interpreter: executes the program's entries `prefill` and `decode`, with its weights.
+        tokenizer: the file that turns text into tokens and back, if there is one.
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
     """
 
-    def __init__(self, signature: Signature, interpreter: Interpreter) -> None:
+    def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
         self.signature = signature
+        self._tokenizer_file = tokenizer
         self.interpreter = interpreter
         self.interpreter_ns = 0
         batch = signature.batch
@@ -138,7 +145,22 @@ class Session:
     ) -> Session:
         """Joins an artifact to its own weights, or to those that `resolver` gives (`interpreter_of`)."""
         conditions = Conditions(artifact.schedule_digest, threads, precision, checked)
-        return cls(artifact.signature, interpreter_of(artifact, conditions, interpreter, resolver))
+        opened = interpreter_of(artifact, conditions, interpreter, resolver)
+        return cls(artifact.signature, opened, artifact.tokenizer_file)
+
+    def __repr__(self) -> str:
+        filled = {slot: int(self._position[slot]) for slot in np.flatnonzero(self._prompt_len)}
+        held = ", ".join(f"slot {slot} holds {length} tokens" for slot, length in filled.items()) or "all slots empty"
+        return f"Session({self.signature.in_words()}; {held})"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Turns text into tokens and back. Raises InputError where the artifact brought none."""
+        from sscc.runtime.text import load_tokenizer
+
+        if self._tokenizer_file is None:
+            raise InputError("the artifact has no tokenizer: give tokens, or compile a checkpoint that has one")
+        return load_tokenizer(self._tokenizer_file)
 
     @property
     def ranks(self) -> int:
@@ -367,23 +389,55 @@ class Session:
         finally:
             self.interpreter_ns += perf_counter_ns() - start
 
+    @overload
     def generate(
         self,
-        tokens: Sequence[int],
-        max_new_tokens: int,
+        prompt: str,
+        max_new_tokens: int | None = None,
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
         slot: int = 0,
-    ) -> Iterator[int]:
-        """Prefills a slot with a prompt and yields new tokens as they are made, the ending one included.
+    ) -> Iterator[str]: ...
 
-        `eos` are the tokens that end the text (those of the signature if None; none if empty). Raises UsageError
-        at the call, not at the first token, where prompt plus new tokens exceed max_context.
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        eos: Iterable[int] | None = None,
+        slot: int = 0,
+    ) -> Iterator[int]: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        eos: Iterable[int] | None = None,
+        slot: int = 0,
+    ) -> Iterator[str] | Iterator[int]:
+        """Prefills a slot with a prompt and yields what is made of it as it is made: of tokens new tokens, the ending
+        one included; of text pieces of text, which are the answer when they are joined.
+
+        Args:
+            max_new_tokens: None: `NEW_TOKENS`, or as many as fit.
+            eos: the tokens that end the text (those of the signature if None; none if empty).
+
+        Raises UsageError at the call, not at the first token, where prompt plus new tokens exceed max_context, and
+        InputError for text where there is no tokenizer.
         """
+        if isinstance(prompt, str):
+            from sscc.runtime.text import encode, pieces
+
+            ids = encode(self.tokenizer, prompt)
+            return pieces(self.tokenizer, self.generate(ids, max_new_tokens, sampling, eos, slot))
         self._check_slot(slot)
-        prompt = self.check_request(tokens, max_new_tokens)
+        room = self.signature.geometry.max_context - len(prompt)
+        count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
+        tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
-        return self._generate(slot, prompt, max_new_tokens, Sampler(sampling or Sampling(), prompt), ends)
+        return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends)
 
     def _generate(
         self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
@@ -448,7 +502,9 @@ class Session:
 
     def _parts(self, slot: int, length: int) -> dict[str, Array]:
         """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
-        caches that layers have in common [Hkv, rows, ..]."""
+        caches that layers have in common [Hkv, rows, ..]. Raises UsageError where ranks have slots of their own."""
+        if not self.signature.copies_slots:
+            raise UsageError("each rank of the program has the rows of slots of its own: a slot cannot be copied")
         counts: dict[str, int] = {}
         parts: dict[str, Array] = {}
         for group in self.signature.plan:

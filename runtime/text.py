@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,18 @@ class TextStream:
     def finish(self) -> str:
         """The text still held back, to be called once at the end."""
         return self._pieces.finish()
+
+
+def pieces(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
+    """The text of tokens, piece by piece as they come; none of the pieces is empty."""
+    stream = TextStream(tokenizer)
+    for token in tokens:
+        piece = stream.push(token)
+        if piece:
+            yield piece
+    rest = stream.finish()
+    if rest:
+        yield rest
 
 
 class _Traits:

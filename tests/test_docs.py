@@ -15,7 +15,7 @@ from sscc.compiler.commands.parser import build_parser, command_parsers
 from sscc.ir import errors
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)

@@ -437,6 +437,16 @@ def _all_gather(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.AllGather(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
 
 
+def _all_slice(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["slice_axis"].value
+    e.steps.append(sch.AllSlice(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
+def _all_to_all(e: _BodyEmitter, op: ir.Operation) -> None:
+    split, axis = (op.attributes[name].value for name in ("split_axis", "concat_axis"))
+    e.steps.append(sch.AllToAll(e.operand(op, 0), e.written(op.results[0]), split, axis, grid_axes(op)))
+
+
 def _cleared(e: _BodyEmitter, value: ir.Value) -> str:
     """The place for a result of which only the first `length` columns are computed; it is filled with zeros first."""
     name, shape = e.written(value), tuple(value.type.shape)
@@ -479,5 +489,7 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.expert_product": _expert_product,
     "shard.all_reduce": _all_reduce,
     "shard.all_gather": _all_gather,
+    "shard.all_slice": _all_slice,
+    "shard.all_to_all": _all_to_all,
     **{name: _step for name, spec in kv.SPECS.items() if spec.record.kind},
 }

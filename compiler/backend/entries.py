@@ -15,7 +15,7 @@ from sscc.compiler.backend.memory import Lifetime
 from sscc.compiler.backend.windows import whole
 from sscc.ir import schedule as sch
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
-from sscc.ir.choices import MAIN
+from sscc.ir.choices import MAIN, RANK
 
 
 @dataclass
@@ -52,6 +52,8 @@ class EntryEmitter(Flow):
         for op in body:
             self.operation(op)
         outputs, scalar_outputs = self._return(terminator)
+        if RANK in self.scalars.values():
+            scalar_inputs.append(RANK)
         entry = sch.Entry(
             self.function.name.value,
             tuple(name for name, tensor in self.tensors.items() if tensor.role == "input"),
@@ -113,6 +115,9 @@ class EntryEmitter(Flow):
     # --------------------------------------------------------------------------------------------- calls
 
     def work(self, op: ir.Operation) -> bool:
+        if op.name == "shard.process_linear_index":
+            self.scalars[op.results[0]] = RANK
+            return True
         if op.name != "func.call":
             return False
         kernel = self.kernels[op.attributes["callee"].value]

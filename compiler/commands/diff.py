@@ -15,6 +15,7 @@ from sscc.compiler.commands.generation import add_prompt_arguments, parse_token_
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
+from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sscc.runtime.artifact.reading import Artifact
 
 DUMP = ".mlir"
-DEFAULT_NEW_TOKENS = 32
 MAIN_GROUP = "main"
 """What the layers are called that the geometry of the program governs, which have no name."""
 
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
     tokens = parser.add_argument_group("tokens, of artifacts: both are run, greedily")
     add_prompt_arguments(tokens.add_mutually_exclusive_group())
-    tokens.add_argument("--max-new-tokens", type=int, default=DEFAULT_NEW_TOKENS, metavar="N", help="to compare")
+    tokens.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help=f"to compare (default: {NEW_TOKENS}, if they fit)"
+    )
     add_execution_arguments(tokens)
 
 
@@ -118,7 +120,10 @@ def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int],
 
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
     session = session_of(artifact, args)
-    tokens = list(session.generate(prompt_of(tokenizer, args), args.max_new_tokens))
+    try:
+        tokens = list(session.generate(prompt_of(tokenizer, args), args.max_new_tokens))
+    finally:
+        session.close()
     return tokens, None if tokenizer is None else decode(tokenizer, tokens)
 
 

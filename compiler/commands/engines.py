@@ -34,7 +34,7 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
         help="do not compare the weights with their digests, which is done once until their files change",
     )
     add_interpreter_arguments(group)
-    group.add_argument("--tp", type=int, metavar="N", help="ranks; N is what the artifact was compiled for (default)")
+    group.add_argument("--tp", type=int, metavar="N", help="ranks (default: what the artifact was compiled for)")
     group.add_argument(
         "--transport",
         metavar="NAME",
@@ -74,10 +74,10 @@ def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate 
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.text import load_tokenizer
 
-    folder, names = artifact.tokenizer, artifact.tokenizer_files
-    if folder is None or "tokenizer.json" not in names:
+    if artifact.tokenizer is None or artifact.tokenizer_file is None:
         raise InputError(f"{artifact.path} has no tokenizer: compile a checkpoint that has one")
-    return load_tokenizer(folder / "tokenizer.json"), ChatTemplate.load(folder, names=names)
+    template = ChatTemplate.load(artifact.tokenizer, names=artifact.tokenizer_files)
+    return load_tokenizer(artifact.tokenizer_file), template
 
 
 def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:

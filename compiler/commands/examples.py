@@ -41,6 +41,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
         ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
     ),
+    "bench": (
+        ("prompts of 512 tokens, 128 steps after 512 tokens, with one slot and with all", "sscc bench model.rdu"),
+        ("two depths, ten repetitions", "sscc bench model.rdu -p 1024 -n 64 -d 256,1024 -r 10 --json"),
+    ),
     "diff": (
         ("what a smaller cache changes", "sscc diff large.rdu small.rdu"),
         ("the first token that differs, too", 'sscc diff model.rdu int4.rdu --prompt "Once upon a time"'),

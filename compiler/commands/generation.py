@@ -62,11 +62,11 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
     """The artifact's tokenizer; None where it has none and none is needed."""
     from sscc.runtime.text import load_tokenizer
 
-    if "tokenizer.json" not in artifact.tokenizer_files:
-        if needed:
-            raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
-        return None
-    return load_tokenizer(artifact.path / "tokenizer" / "tokenizer.json")
+    if artifact.tokenizer_file is not None:
+        return load_tokenizer(artifact.tokenizer_file)
+    if needed:
+        raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
+    return None
 
 
 def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:

@@ -31,6 +31,7 @@ from sscc.compiler.commands.generation import (
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from sscc.runtime.golden_replay import Check
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Kept, Session
-
-DEFAULT_NEW_TOKENS = 64
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help=f"of the text (default: {DEFAULT_NEW_TOKENS}, if they fit)"
+        "--max-new-tokens", type=int, metavar="N", help=f"of the text (default: {NEW_TOKENS}, if they fit)"
     )
     add_sampling_arguments(group)
     group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
@@ -119,15 +118,13 @@ def _check_arguments(args: argparse.Namespace) -> None:
 def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
     prompt = prompt_of(tokenizer, args)
-    room = session.signature.geometry.max_context - len(prompt)
-    count = max(1, min(DEFAULT_NEW_TOKENS, room)) if args.max_new_tokens is None else args.max_new_tokens
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
     start = time.perf_counter()
     first = math.nan
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
-    for token in session.generate(prompt, count, sampling, eos, args.slot):
+    for token in session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot):
         if not tokens:
             first = time.perf_counter()
         tokens.append(token)

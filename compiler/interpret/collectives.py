@@ -7,7 +7,7 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.build import Builder, Compute, Handler, single
 from sscc.ir.collectives import grid_axes
-from sscc.runtime.backends.reference.collectives import summed
+from sscc.runtime.backends.reference.collectives import part_of, summed
 from sscc.runtime.collectives.group import Ranks
 
 
@@ -22,4 +22,22 @@ def handlers(ranks: Ranks) -> dict[str, Handler]:
         axis, axes = op.attributes["gather_axis"].value, grid_axes(op)
         return lambda part: torch.cat(ranks.exchange(part, axes), axis)
 
-    return {"shard.all_reduce": single(all_reduce), "shard.all_gather": single(all_gather)}
+    def all_slice(op: ir.Operation, b: Builder) -> Compute:
+        axis, axes = op.attributes["slice_axis"].value, grid_axes(op)
+        return lambda value: part_of(value, axis, ranks, axes)
+
+    def all_to_all(op: ir.Operation, b: Builder) -> Compute:
+        split, join = (op.attributes[f"{name}_axis"].value for name in ("split", "concat"))
+        axes = grid_axes(op)
+        return lambda value: torch.cat([part_of(v, split, ranks, axes) for v in ranks.exchange(value, axes)], join)
+
+    def process_linear_index(op: ir.Operation, b: Builder) -> Compute:
+        return lambda: torch.tensor(ranks.group.rank)
+
+    return {
+        "shard.all_reduce": single(all_reduce),
+        "shard.all_gather": single(all_gather),
+        "shard.all_slice": single(all_slice),
+        "shard.all_to_all": single(all_to_all),
+        "shard.process_linear_index": single(process_linear_index),
+    }

@@ -187,8 +187,8 @@ def _geometry(data: dict[str, Any], where: str) -> Geometry:
 
 def _group_data(group: LayerGroup) -> dict[str, Any]:
     data = {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
-    sharers = list(data.pop("sharers"))
-    return data | ({"sharers": sharers} if sharers else {})
+    sharers, slots = list(data.pop("sharers")), data.pop("slots")
+    return data | ({"sharers": sharers} if sharers else {}) | ({} if slots is None else {"slots": slots})
 
 
 def _plan(entries: list[Any], geometry: Geometry) -> CachePlan:
@@ -230,6 +230,7 @@ def _group(data: Any, where: str) -> LayerGroup:
         kv_heads=kv_heads,
         streams=tuple(streams),
         sharers=_integers(_take(data, "sharers", list, where), f"{where}sharers", 0) if "sharers" in data else (),
+        slots=_integers([_take(data, "slots", int, where)], f"{where}slots", 1)[0] if "slots" in data else None,
     )
 
 

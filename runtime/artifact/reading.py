@@ -73,7 +73,7 @@ Resolver = Callable[[Layout], Mapping[str, Array]]
 part, that part."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Artifact:
     """A loaded artifact. Weights are not read before `weights` is called, and after that only as they are used.
 
@@ -85,6 +85,11 @@ class Artifact:
     manifest: Manifest
     program: Program
     verify: bool = True
+
+    def __repr__(self) -> str:
+        model = self.manifest.model.get("model_type", "exported program")
+        weights = f"weights {self.manifest.weights.mode}"
+        return f"Artifact({str(self.path)!r}: {model}, {self.signature.in_words()}, {weights})"
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
@@ -148,6 +153,12 @@ class Artifact:
         return frozenset(
             name.removeprefix("tokenizer/") for name in self.manifest.files if name.startswith("tokenizer/")
         )
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The tokenizer itself, if the artifact has one."""
+        name = "tokenizer.json"
+        return self.path / "tokenizer" / name if name in self.tokenizer_files else None
 
     @property
     def schedule_digest(self) -> str:

@@ -68,6 +68,11 @@ class Signature:
         return all(group.geometry.continues for group in self.plan)
 
     @property
+    def copies_slots(self) -> bool:
+        """Whether what a slot holds can go into another: not where each rank has the rows of slots of its own."""
+        return all(group.slots is None for group in self.plan)
+
+    @property
     def prefix_bytes(self) -> int:
         """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
         are before a ring encodes them, and landmarks; 0 where they cannot."""
@@ -83,12 +88,17 @@ class Signature:
     def read_bytes(self) -> int:
         """Bytes of K and V, and of landmarks, that a decode step reads of one sequence whose rows are all in use; rows
         that layers share are read by each of them."""
-        return sum(self._seen_bytes(group) * group.readers for group in self.plan)
+        return self.read_bytes_of(self.geometry.max_context)
 
-    def _seen_bytes(self, group: LayerGroup) -> int:
-        """Bytes that the layers of a group may see of one sequence."""
-        candidates = self.geometry.max_context - self.geometry.sink_recent
-        return self.row_bytes(group) * sum(group.budgets) + self.landmark_bytes(group, candidates)
+    def read_bytes_of(self, tokens: int) -> int:
+        """The same of a sequence of so many tokens, nearly all of them from its prompt."""
+        return sum(self._seen_bytes(group, tokens) * group.readers for group in self.plan)
+
+    def _seen_bytes(self, group: LayerGroup, tokens: int) -> int:
+        """Bytes that the layers of a group may see of one sequence of so many tokens."""
+        candidates = max(0, tokens - self.geometry.sink_recent)
+        rows = sum(min(budget, tokens) for budget in group.budgets)
+        return self.row_bytes(group) * rows + self.landmark_bytes(group, candidates)
 
     @property
     def held_bytes(self) -> int:
@@ -129,10 +139,16 @@ class Signature:
     def _plain_row(self, group: LayerGroup) -> int:
         return group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
 
+    def in_words(self) -> str:
+        """The sizes that a caller asks for first."""
+        g, most = self.geometry, "up to " if self.geometry.layer_topk else ""
+        slots = f"{self.batch} slot{'s' if self.batch > 1 else ''} of {g.max_context} tokens"
+        return f"{self.layers} layers, {self.dtype}, {slots}, cache of {most}{g.budget} rows"
+
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
-        seen = sum(map(self._seen_bytes, self.plan))
+        seen = sum(self._seen_bytes(group, self.geometry.max_context) for group in self.plan)
         plain = f"{format_bytes(full)} uncompressed ({full / seen:.1f}x)"
         if not self.geometry.indexed:
             reads = "" if self.held_bytes == read else f", of which a step reads {format_bytes(read)}"

@@ -85,6 +85,11 @@ class Ranks:
         values = self.group.exchange(value)
         return [values[rank] for rank in peers(self.grid, axes, self.group.rank)]
 
+    def place(self, axes: Sequence[int]) -> tuple[int, int]:
+        """Which of the ranks that differ along `axes` alone this one is, and how many there are."""
+        group = peers(self.grid, axes, self.group.rank)
+        return group.index(self.group.rank), len(group)
+
 
 class _Meeting:
     """Where the threads of a group put their values down."""

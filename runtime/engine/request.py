@@ -54,6 +54,10 @@ class Request:
             raise UsageError(f"timeout is {self.timeout} s, it must be above 0")
 
 
+SHOWN_TEXT = 80
+"""Characters of an answer that are shown where it is printed as an object."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """What is new since the piece before.
@@ -71,7 +75,7 @@ class Piece:
     finish: Finish | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion:
     """A request that has ended.
 
@@ -99,6 +103,14 @@ class Completion:
     queued_seconds: float
     first_token_seconds: float
     seconds: float
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= SHOWN_TEXT else f"{self.text[:SHOWN_TEXT]}.."
+        rows = f"{self.kept_rows} rows kept, {self.evicted_rows} evicted"
+        return (
+            f"Completion({text!r}, {self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}, "
+            f"{rows}, {self.seconds:.3g} s)"
+        )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
 
+from sscc.ir.choices import RANK
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import Launch, Program, QueryAttention
 from sscc.ir.target import Target
@@ -31,7 +32,7 @@ def time_entry(
     """Models one call of an entry.
 
     Args:
-        scalars: exactly the entry's scalar inputs.
+        scalars: exactly the entry's scalar inputs; where it takes the number of the rank, this may be left out for 0.
         valid_rows: how many rows of each slot's caches hold a token, at most all; None for all. Every slot is active.
         mean_rows: by how many rows attention sees of a cache that layers share, how many a layer has in the mean.
         staying: where each step's query chooses rows of a store, the share of them that stays near from the step
@@ -48,6 +49,8 @@ def time_entry(
     """
     inputs = dict(scalars or {})
     called = program.entry(entry)
+    if RANK in called.scalar_inputs:
+        inputs.setdefault(RANK, 0)
     if set(inputs) != set(called.scalar_inputs):
         raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(inputs)}")
     if valid_rows is not None and valid_rows < 0:

@@ -21,7 +21,7 @@ Counting rules, where a step does not simply touch everything it sees once:
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Of a sum over N ranks each takes 1/N of the values from all others, adds them up, and gives the sums to all others:
   two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. What is put together of pieces takes one hop,
-  in which it sends its piece to all others.
+  in which it sends its piece to all others; what all give to all takes one, in which it sends all but its own part.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
 
@@ -43,6 +43,8 @@ from sscc.ir.schedule import (
     Access,
     AllGather,
     AllReduce,
+    AllSlice,
+    AllToAll,
     Body,
     CachedAttention,
     CausalAttention,
@@ -338,6 +340,19 @@ def _all_gather(meter: _Meter, step: AllGather) -> None:
     meter.send((meter.ranks(step.axes) - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
 
 
+def _all_slice(meter: _Meter, step: AllSlice) -> None:
+    count = prod(meter.shape(step.part))
+    meter.elements(step.whole, count)
+    meter.elements(step.part, count, write=True)
+
+
+def _all_to_all(meter: _Meter, step: AllToAll) -> None:
+    ranks, count = meter.ranks(step.axes), prod(meter.shape(step.part))
+    meter.elements(step.part, count)
+    meter.elements(step.joined, count, write=True)
+    meter.send((ranks - 1) * (count // ranks) * DTYPE_BYTES[meter.dtype(step.part)], 1)
+
+
 def _move(meter: _Meter, step: Any) -> None:
     """The elements that an operation of the algorithm moves, as its specification says."""
     spec = spec_of_step(step)
@@ -561,6 +576,8 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Product: _product,
     AllReduce: _all_reduce,
     AllGather: _all_gather,
+    AllSlice: _all_slice,
+    AllToAll: _all_to_all,
     UpdateRows: _nothing,
     QuantizeRows: _quantize_rows,
     CachedAttention: _cached_attention,

@@ -120,7 +120,7 @@ class _BodyProof:
             self._where = f"{outer}, step {number} ({step.kind})"
             if isinstance(step, sch.Vector | sch.Reduction | sch.Product):
                 self._affine(step)
-            elif isinstance(step, sch.AllReduce | sch.AllGather):
+            elif isinstance(step, sch.AllReduce | sch.AllGather | sch.AllSlice | sch.AllToAll):
                 self._collective(step)
             else:
                 self._operands(step)
@@ -382,22 +382,25 @@ class _BodyProof:
     # -- what ranks do together
 
     def _collective(self, step: sch.Collective) -> None:
-        """What comes of it has the dtype and, but for an axis along which pieces are joined, the shape of a part."""
+        """What comes of it has the dtype and, but for axes that are split or joined, the shape of what goes in."""
         size = ranks_along(self._grid, step.axes)
         if size is None:
             self._refuse(f"it goes along axes {list(step.axes)} of the grid {list(self._grid)} of ranks")
-        source = self._place(step.part)
-        if isinstance(step, sch.AllReduce):
-            result, shape = self._place(step.total), source.shape
-            if source.dtype not in _FLOATS:
-                self._refuse(f"it sums {step.part!r}, which is {source.dtype}")
-        else:
-            result = self._place(step.whole)
-            if not 0 <= step.axis < len(source.shape):
-                self._refuse(f"it joins {step.part!r} of shape {list(source.shape)} along axis {step.axis}")
-            joined = source.shape[step.axis] * size
-            shape = (*source.shape[: step.axis], joined, *source.shape[step.axis + 1 :])
-        if (result.dtype, result.shape) != (source.dtype, shape):
+        name, made, split, joined = _sides(step)
+        source, result = self._place(name), self._place(made)
+        if isinstance(step, sch.AllReduce) and source.dtype not in _FLOATS:
+            self._refuse(f"it sums {name!r}, which is {source.dtype}")
+        shape = list(source.shape)
+        for axis, does in ((split, "splits"), (joined, "joins")):
+            if axis is not None and not 0 <= axis < len(shape):
+                self._refuse(f"it {does} {name!r} of shape {list(source.shape)} along axis {axis}")
+        if split is not None and (shape[split] % size or split == joined):
+            self._refuse(f"it splits {name!r} of shape {list(source.shape)} along axis {split} into {size} parts")
+        if split is not None:
+            shape[split] //= size
+        if joined is not None:
+            shape[joined] *= size
+        if (result.dtype, list(result.shape)) != (source.dtype, shape):
             self._refuse(
                 f"of {size} parts of {source.dtype} {list(source.shape)} it makes {result.dtype} {list(result.shape)}"
             )
@@ -446,6 +449,17 @@ def _spelled(dtype: str, dims: Sequence[str]) -> str:
     words = {"f": "float", "row": "float", "any": "float or i8"}
     plain = f"{words.get(dtype, dtype)} [{', '.join(dims)}]"
     return {"encoded": encoded, "row": f"{plain} or {encoded}"}.get(dtype, plain)
+
+
+def _sides(step: sch.Collective) -> tuple[str, str, int | None, int | None]:
+    """What a collective takes and what it makes, and the axes of which it takes a part and along which it joins."""
+    if isinstance(step, sch.AllReduce):
+        return step.part, step.total, None, None
+    if isinstance(step, sch.AllGather):
+        return step.part, step.whole, None, step.axis
+    if isinstance(step, sch.AllSlice):
+        return step.whole, step.part, step.axis, None
+    return step.part, step.joined, step.split, step.axis
 
 
 def prove_body(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.options import CompileArguments, CompileOptions, cache_options, options_of
 from sscc.ir.choices import OPT_LEVELS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
@@ -212,3 +212,21 @@ def test_a_model_without_a_context_needs_one() -> None:
 def test_dtype_is_the_checkpoints_unless_given() -> None:
     assert options().resolve(100, "bf16").dtype == "bf16"
     assert options(dtype="f32").resolve(100, "bf16").dtype == "f32"
+
+
+def test_arguments_of_python_are_the_options() -> None:
+    """Each option by its name and type; paths may be text, and weights are words."""
+    expected = {item.name: str(item.type) for item in fields(CompileOptions)}
+    named = {name: kind.__forward_arg__ for name, kind in CompileArguments.__annotations__.items()}
+    assert {"model": "Path", **named} == {
+        name: "str | os.PathLike[str] | None" if kind == "Path | None" else kind for name, kind in expected.items()
+    }
+
+
+def test_arguments_of_python() -> None:
+    checked = options_of("a/model.pt", {"output": "b.rdu", "kv_budget": 64, "weights": "reference,int4"})
+    assert (checked.model, checked.output_path) == (Path("a/model.pt"), Path("b.rdu"))
+    assert (checked.weights, str(checked.weight_format)) == ("reference", "int4:32")
+    arguments: Any = {"kv_buget": 64}
+    with pytest.raises(UsageError, match=r"no option 'kv_buget'; did you mean 'kv_budget'\?"):
+        options_of("model.pt", arguments)

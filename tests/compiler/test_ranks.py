@@ -14,7 +14,8 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.schedule import Program
+from sscc.ir.errors import UsageError
+from sscc.ir.schedule import DecodeAttention, Program
 from sscc.ir.sharding import Cut
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
@@ -85,6 +86,22 @@ def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> Non
         return logits(Session(signature, interpreter))
 
     _check(run_ranks(thread_groups(ranks), on_native), expected)
+
+
+def test_ranks_have_slots_of_their_own() -> None:
+    """Two ranks share a KV head and two slots: each attends to one of them, with all heads that read it, fused."""
+    program, signature = compiled("learned-sinks", 4, 2)
+    assert [group.slots for group in signature.plan] == [1]
+    tensors = {tensor.name: tensor.shape for tensor in program.tensors}
+    (step,) = [step for body in program.bodies for step in body.steps if isinstance(step, DecodeAttention)]
+    (body,) = [body for body in program.bodies if step in body.steps]
+    shapes = {param.name: param.shape for param in body.params}
+    assert (shapes[step.query][:2], tensors["k_cache"][:3]) == ((1, 2), (1, 1, 1))
+    groups = thread_groups(4)
+    sessions = [session("learned-sinks", 4, 2, group) for group in groups]
+    run_ranks(groups, lambda group: sessions[group.rank].prefill(0, PROMPT))
+    with pytest.raises(UsageError, match="has the rows of slots of its own: a slot cannot be copied"):
+        sessions[0].snapshot(0)
 
 
 def _check(by_rank: list[np.ndarray], expected: np.ndarray) -> None:

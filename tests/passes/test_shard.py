@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 from torch_mlir import ir
-from transformers import LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
+from transformers import PreTrainedConfig, PreTrainedModel, Qwen3Config
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.interpret.module import module_session, stored_layout
@@ -46,7 +46,6 @@ def _context() -> Iterator[None]:
 
 MANY = SHAPE | {"num_attention_heads": 16, "head_dim": 4}
 MANY_HEADS: dict[str, PreTrainedConfig] = {
-    "sixteen-heads": LlamaConfig(**MANY, num_key_value_heads=16),
     "eight-to-a-head": Qwen3Config(**MANY, num_key_value_heads=2),
     "latent-sixteen": LATENT["latent-among-experts"].__class__(
         **LATENT["latent-among-experts"].to_diff_dict() | {"num_attention_heads": 16, "num_key_value_heads": 16}
@@ -55,6 +54,7 @@ MANY_HEADS: dict[str, PreTrainedConfig] = {
 POLICIES: dict[str, Geometry] = {
     "snapstream": GEOMETRY,
     "query": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=4),
+    "budgets": replace(GEOMETRY, layer_topk=(4, 6)),
     "fetch": replace(GEOMETRY, policy="query", rows="indexed", landmark_bits=16, fetch=2),
 }
 
@@ -95,9 +95,10 @@ def session(module: ir.Module, family: str, group: Group = ALONE) -> Session:
 
 
 def logits(run: Session) -> np.ndarray:
-    rows = [np.array(run.prefill(SLOT, PROMPT))]
-    rows += [np.array(run.decode({SLOT: token})[SLOT]) for token in TOKENS]
-    return np.stack(rows)
+    """Of prompts in both slots, of which one is longer than what is kept, and of the steps after them."""
+    rows = [run.prefill(slot, PROMPT[:length]).copy() for slot, length in ((1 - SLOT, 11), (SLOT, len(PROMPT)))]
+    rows += [run.decode({SLOT: token, 1 - SLOT: token + 1}).copy() for token in TOKENS]
+    return np.vstack(rows)
 
 
 def cuts(module: ir.Module) -> dict[str, str]:
@@ -118,18 +119,19 @@ def cuts(module: ir.Module) -> dict[str, str]:
         ("gpt-neox", 2, "snapstream"),  # queries, keys and values of a head beside each other
         ("gpt2", 2, "snapstream"),  # all queries, all keys, all values; products with weights as they lie
         ("phi3", 2, "snapstream"),  # joined likewise, and gate and up
-        ("windows-among-others", 2, "query"),
         ("experts-softmax", 2, "snapstream"),
-        ("sixteen-heads", 16, "snapstream"),
-        # KV heads fewer than ranks.
-        ("llama", 4, "query"),  # one for all
-        ("olmo2", 4, "snapstream"),  # norms over all heads, of two KV heads
+        # KV heads fewer than ranks, each with the rows of its own slots.
+        ("olmo2", 4, "budgets"),  # norms over all heads, of two KV heads
+        ("learned-sinks", 4, "snapstream"),
+        ("shared-alone", 4, "snapstream"),
+        ("windows-among-others", 4, "query"),  # and where queries choose with those of all
+        # With the rows of all slots: queries choose, or there are fewer slots than ranks that share a KV head.
         ("learned-sinks", 4, "fetch"),
-        ("shared-in-turns", 4, "query"),
+        ("shared-alone", 4, "query"),
         ("eight-to-a-head", 8, "query"),
         ("eight-to-a-head", 16, "snapstream"),
         # All heads read one latent row.
-        ("latent-among-experts", 2, "fetch"),
+        ("latent-sixteen", 2, "snapstream"),
         ("latent-sixteen", 8, "query"),
         ("latent-sixteen", 16, "snapstream"),
     ],

@@ -9,7 +9,21 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import AllGather, AllReduce, Body, Entry, Launch, Param, Program, Tensor, View, Window
+from sscc.ir.schedule import (
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Body,
+    Collective,
+    Entry,
+    Launch,
+    Param,
+    Program,
+    Tensor,
+    View,
+    Window,
+)
 from sscc.ir.sharding import peers, ranks_along
 from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
@@ -22,7 +36,7 @@ from tests.runtime.programs import lay_out, one_stage, whole
 GRID = (2, 3)
 
 
-def program(step: AllReduce | AllGather, *params: Param, windows: tuple[Window, ...] = ()) -> Program:
+def program(step: Collective, *params: Param, windows: tuple[Window, ...] = ()) -> Program:
     """A program of GRID that does one thing together, from input x to output y."""
     body = Body("body", params, (), (), windows, (step,))
     tensors, end = lay_out(*((param.name, param.shape, param.dtype, role)
@@ -64,6 +78,15 @@ def test_pieces_are_joined_along_any_axis_through_windows() -> None:
         assert torch.equal(joined, torch.cat([values[other].T for other in peers(GRID, (1,), rank)]))
 
 
+def test_each_has_its_part_of_what_all_have() -> None:
+    values, parts = run(program(AllSlice("x", "y", 1, (1,)), read("x", 2, 6), write("y", 2, 2)))
+    assert all(torch.equal(part, values[rank][:, rank % 3 * 2 :][:, :2]) for rank, part in enumerate(parts))
+    values, joined = run(program(AllToAll("x", "y", 0, 1, (0,)), read("x", 4, 3), write("y", 2, 6)))
+    for rank, result in enumerate(joined):
+        others, first = peers(GRID, (0,), rank), rank // 3 * 2
+        assert torch.equal(result, torch.cat([values[other][first : first + 2] for other in others], 1))
+
+
 def test_the_ranks_of_a_grid() -> None:
     assert [peers(GRID, (1,), rank) for rank in (0, 4)] == [[0, 1, 2], [3, 4, 5]]
     assert [peers(GRID, (0,), rank) for rank in (0, 4)] == [[0, 3], [1, 4]]
@@ -97,6 +120,10 @@ X = read("x", 2, 3)
         (replace(SUM, part="z"), (X, write("y", 2, 3)), "'z', which does not exist"),
         (JOIN, (X, write("y", 4, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[4, 3\]"),
         (replace(JOIN, axis=2), (X, write("y", 6, 3)), "along axis 2"),
+        (AllSlice("x", "y", 0, (1,)), (X, write("y", 1, 3)), r"splits 'x' of shape \[2, 3\] along axis 0 into 3 parts"),
+        (AllSlice("x", "y", 1, (1,)), (X, write("y", 2, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[2, 3\]"),
+        (AllToAll("x", "y", 1, 1, (1,)), (X, write("y", 2, 3)), "along axis 1 into 3 parts"),
+        (AllToAll("x", "y", 1, 2, (1,)), (X, write("y", 2, 1)), "joins 'x' of shape .* along axis 2"),
         (replace(JOIN, axis=-1), (X, write("y", 6, 3)), "along axis -1"),
     ],
 )

@@ -69,6 +69,8 @@ STEPS = (
     schedule.TopK("s", "i", "v"),
     schedule.AllReduce("p", "t", (0,)),
     schedule.AllGather("p", "w", 1, (0, 1)),
+    schedule.AllSlice("w", "p", 1, (0,)),
+    schedule.AllToAll("p", "j", 0, 1, (1,)),
 )
 BODY = Body(
     "b",

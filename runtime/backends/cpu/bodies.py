@@ -17,8 +17,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.opspec import Op
 from sscc.ir.schedule import (
     DTYPE_BYTES,
-    AllGather,
-    AllReduce,
+    AllSlice,
     Body,
     ObservationScores,
     Pool,
@@ -28,7 +27,16 @@ from sscc.ir.schedule import (
     Vector,
 )
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu.collectives import Windows, axes_of, exchange_nests, part_bytes
+from sscc.runtime.backends.cpu.collectives import (
+    Box,
+    Exchange,
+    Windows,
+    box_of,
+    boxes_of,
+    exchange_nests,
+    part_bytes,
+    slice_nest,
+)
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Range, RegionPointer
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -62,8 +70,7 @@ class NativeBody:
 
     Attributes:
         routines: the functions. Their arguments are the body's parameters and then the shared scratch; of a body with
-            collectives, behind all others, a firing's place in the window of this rank, and for each of `axes_of` that
-            in the window of the first rank of its group.
+            collectives, behind all others, those of `boxes_of`, of which windows are a firing's place in them.
         shared_bytes: scratch that the functions of one firing share.
         private_bytes: scratch that each thread needs.
     """
@@ -120,6 +127,7 @@ class _Lowering:
         self.positions = variant.positions
         self.stream_bytes = variant.stream_bytes
         self.windows = variant.windows
+        self.boxes = boxes_of(self.body, self.regions)
         self.exchanged: dict[str, tuple[int, int]] = {}  # regions of windows: the place among pointers to them, bytes
         self.features = features
         self.routines: list[Routine] = []
@@ -133,20 +141,29 @@ class _Lowering:
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 self._add_nest(2 * number, nest_of(step, self.regions))
-            elif isinstance(step, AllReduce | AllGather):
+            elif isinstance(step, Exchange):
                 self._add_exchange(2 * number, step)
+            elif isinstance(step, AllSlice):
+                own = f"own.{number}"
+                self.nests[2 * number] = slice_nest(step, self.regions, own)
+                self._add_box(own, box_of(step, self.body, self.regions), step.part)
 
-    def _add_exchange(self, number: int, step: AllReduce | AllGather) -> None:
+    def _add_exchange(self, number: int, step: Exchange) -> None:
         """A copy into the window of this rank, and after a meeting what is made of the windows of all."""
         if self.windows is None:
             raise InputError(f"{step.kind} in a program of one rank")
         outbox, inbox = f"outbox.{number}", f"inbox.{number}"
         self.nests[number], self.nests[number + 1] = exchange_nests(step, self.regions, self.windows, outbox, inbox)
-        dtype, nbytes = self.regions.dtype(step.part), part_bytes(self.body)
-        last = self.windows.offsets(step.axes)[-1] + nbytes
-        for name, place, size in ((outbox, 0, nbytes), (inbox, 1 + axes_of(self.body).index(step.axes), last)):
-            self.regions.add(name, (size // DTYPE_BYTES[dtype],), dtype)
-            self.exchanged[name] = place, size
+        self._add_box(outbox, Box((), part_bytes(self.body)), step.part)
+        self._add_box(inbox, box_of(step, self.body, self.regions), step.part)
+
+    def _add_box(self, name: str, box: Box, like: str) -> None:
+        """The memory from a pointer for collectives on, as a region of the dtype of `like`."""
+        dtype, nbytes = self.regions.dtype(like), box.nbytes
+        if box.axes and not box.parameter and self.windows is not None:
+            nbytes += self.windows.offsets(box.axes)[-1]
+        self.regions.add(name, (nbytes // DTYPE_BYTES[dtype],), dtype)
+        self.exchanged[name] = self.boxes.index(box), nbytes
 
     def _add_nest(self, number: int, nest: Nest) -> None:
         """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
@@ -169,10 +186,10 @@ class _Lowering:
         pending: list[tuple[int, Nest]] = []
         parts: list[StepGroup | tuple[int, Op]] = []
         for number, step in enumerate(self.body.steps):
-            if isinstance(step, Vector | Reduction | Product):
+            if isinstance(step, Vector | Reduction | Product | AllSlice):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
-            if isinstance(step, AllReduce | AllGather):
+            if isinstance(step, Exchange):
                 # What comes before goes with the copy to the window, and what follows with what is made of all windows.
                 parts += group_steps([*pending, (2 * number, self.nests[2 * number])])
                 pending = [(2 * number + 1, self.nests[2 * number + 1])]
@@ -295,7 +312,7 @@ class _Lowering:
     def _emit_group(self, group: StepGroup, private: set[str]) -> None:
         block = self._block(group, private)
         numbers = sorted(group.members)
-        meets = any(isinstance(self.body.steps[n // 2], AllReduce | AllGather) and n % 2 for n in numbers)
+        meets = any(isinstance(self.body.steps[n // 2], Exchange) and n % 2 for n in numbers)
         f, pointers, shared = self._begin(group.units, f"steps {[n // 2 for n in numbers]}", meets=meets)
         scalars = self._scalars(f)
         places = {p.name: self._place(p.name, pointers[p.name]) for p in self.body.params}

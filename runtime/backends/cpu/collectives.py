@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sscc.ir.schedule import DTYPE_BYTES, AllGather, AllReduce, Body, Collective, Instr, Kernel, pipelines
+from sscc.ir.schedule import DTYPE_BYTES, AllGather, AllReduce, AllSlice, AllToAll, Body, Instr, Kernel, pipelines
 from sscc.ir.sharding import peers
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions
+from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,54 @@ class Windows:
         return [rank * self.nbytes for rank in peers(self.grid, axes, 0)]
 
 
-def collectives_of(body: Body) -> list[Collective]:
-    """The steps of a body that ranks do together, in order."""
-    return [step for step in body.steps if isinstance(step, AllReduce | AllGather)]
+Exchange = AllReduce | AllGather | AllToAll
 
 
-def axes_of(body: Body) -> list[tuple[int, ...]]:
-    """Along which axes the collectives of a body go, each once."""
-    return list(dict.fromkeys(step.axes for step in collectives_of(body)))
+def exchanges_of(body: Body) -> list[Exchange]:
+    """The steps of a body in which ranks meet, in order."""
+    return [step for step in body.steps if isinstance(step, Exchange)]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A pointer that a body with collectives takes, behind its others: to the window of the group's first rank along
+    `axes`, or without axes to this rank's own; or to a parameter. Where ranks take their parts of something, it is as
+    many bytes further on as `piece` times this rank's place in the group.
+
+    Attributes:
+        nbytes: of a window, or of the parameter, that may be touched from there on.
+    """
+
+    axes: tuple[int, ...]
+    nbytes: int
+    piece: int = 0
+    parameter: str = ""
+
+
+def box_of(step: Exchange | AllSlice, body: Body, regions: Regions) -> Box:
+    """Where a step finds what it takes, of the windows or of its parameter. Raises NoNativeCodeError where a part is
+    taken of what is no parameter."""
+    if isinstance(step, AllReduce | AllGather):
+        return Box(step.axes, part_bytes(body))
+    if isinstance(step, AllToAll):
+        whole, shape = regions.resolve(step.part), list(regions.resolve(step.part).shape)
+        shape[step.split], strides = regions.resolve(step.joined).shape[step.split], dense_strides(whole.shape)
+        axis, first, parameter = step.split, 0, ""
+    else:
+        whole, shape = regions.resolve(step.whole), list(regions.resolve(step.part).shape)
+        axis, strides, first, parameter = step.axis, whole.strides, whole.constant, whole.region
+        if parameter not in {param.name for param in body.params}:
+            raise NoNativeCodeError(f"body {body.name!r}", f"a rank's part of {step.whole!r}, which is no parameter")
+    last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    element = DTYPE_BYTES[regions.dtypes[whole.region]]
+    return Box(step.axes, (last + 1) * element, shape[axis] * strides[axis] * element, parameter)
+
+
+def boxes_of(body: Body, regions: Regions) -> list[Box]:
+    """The pointers that a body takes for its collectives, in order."""
+    own = [Box((), part_bytes(body))] if exchanges_of(body) else []
+    steps = [step for step in body.steps if isinstance(step, Exchange | AllSlice)]
+    return list(dict.fromkeys([*own, *(box_of(step, body, regions) for step in steps)]))
 
 
 def part_bytes(body: Body) -> int:
@@ -53,7 +94,7 @@ def part_bytes(body: Body) -> int:
     named: dict[str, tuple[tuple[int, ...], str]] = {param.name: (param.shape, param.dtype) for param in body.params}
     named |= {local.name: (local.shape, local.dtype) for local in body.locals}
     named |= {window.name: (window.view.shape, named[window.view.tensor][1]) for window in body.windows}
-    parts = [named[step.part] for step in collectives_of(body)]
+    parts = [named[step.part] for step in exchanges_of(body)]
     return max((align(prod(shape) * DTYPE_BYTES[dtype]) for shape, dtype in parts), default=0)
 
 
@@ -65,12 +106,19 @@ def windows_of(grid: tuple[int, ...], kernels: Iterable[Kernel], bodies: Iterabl
     return Windows(grid, nbytes) if nbytes else None
 
 
-def exchange_nests(step: Collective, regions: Regions, windows: Windows, outbox: str, inbox: str) -> tuple[Nest, Nest]:
+def slice_nest(step: AllSlice, regions: Regions, own: str) -> Nest:
+    """The copy of this rank's part. Args: own: the name of the region that begins with it."""
+    whole, part = regions.resolve(step.whole), regions.resolve(step.part)
+    source = LinearAccess(own, whole.constant, whole.strides)
+    return _vector(part.shape, [source], LinearAccess(part.region, part.constant, part.strides))
+
+
+def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: str, inbox: str) -> tuple[Nest, Nest]:
     """A step as two nests: what this rank puts into its window, and what it makes of those of its group.
 
     Args:
         outbox: the name of the region that is this rank's window.
-        inbox: that of the region that begins with the window of the group's first rank.
+        inbox: that of the region that begins with the window of the group's first rank, or with this rank's part of it.
     """
     part = regions.resolve(step.part)
     dtype = regions.dtypes[part.region]
@@ -83,14 +131,17 @@ def exchange_nests(step: Collective, regions: Regions, windows: Windows, outbox:
         inputs = [LinearAccess(inbox, offset, dense) for offset in offsets]
         return put, _vector(part.shape, inputs, LinearAccess(total.region, total.constant, total.strides), dtype)
     # The ranks of a group as dimensions in front, one for each axis of the grid, the last one the innermost.
-    whole = regions.resolve(step.whole)
+    whole = regions.resolve(step.whole if isinstance(step, AllGather) else step.joined)
     counts = tuple(windows.grid[axis] for axis in step.axes)
+    shape = list(part.shape)
+    if isinstance(step, AllToAll):
+        shape[step.split] = whole.shape[step.split]
     strides = dense_strides(windows.grid)
     apart = windows.nbytes // DTYPE_BYTES[dtype]
-    piece = part.shape[step.axis] * whole.strides[step.axis]
+    piece = shape[step.axis] * whole.strides[step.axis]
     source = LinearAccess(inbox, 0, (*(strides[axis] * apart for axis in step.axes), *dense))
     target = LinearAccess(whole.region, whole.constant, (*(n * piece for n in dense_strides(counts)), *whole.strides))
-    return put, _vector((*counts, *part.shape), [source], target)
+    return put, _vector((*counts, *shape), [source], target)
 
 
 def _vector(dims: tuple[int, ...], inputs: Sequence[LinearAccess], output: LinearAccess, dtype: str = "") -> Nest:

@@ -159,6 +159,7 @@ class Track:
         self.pending = Pending()
         self._rank = rank
         self._first: dict[tuple[int, ...], int] = {}
+        self._places: dict[tuple[int, ...], int] = {}
         self.preface: list[plans.Item] = []
         """What has to stand before all other items: it computes registers that say where this rank is in the grid."""
 
@@ -176,6 +177,20 @@ class Track:
                     total = self._before("add", total, self._before("mul", place, self.draft.constant(stride)))
             self._first[key] = total
         return self._first[key]
+
+    def place(self, axes: Sequence[int]) -> int:
+        """The register with which rank of its group along `axes` this one is."""
+        assert self._rank is not None  # a program of one rank has no collectives
+        key = tuple(axes)
+        if key not in self._places:
+            grid = self.draft.program.grid
+            ranks, total = dense_strides(grid), self.draft.constant(0)
+            for axis, step in zip(axes, dense_strides([grid[axis] for axis in axes]), strict=True):
+                row = self._before("floordiv", self._rank, self.draft.constant(ranks[axis]))
+                at = self._before("mod", row, self.draft.constant(grid[axis]))
+                total = self._before("add", total, self._before("mul", at, self.draft.constant(step)))
+            self._places[key] = total
+        return self._places[key]
 
     def _before(self, op: str, *arguments: int) -> int:
         """The register of what is computed before everything else."""

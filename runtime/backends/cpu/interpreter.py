@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Program, Tensor
 from sscc.runtime import _native
@@ -49,7 +50,7 @@ class NativeInterpreter:
         group: Group = ALONE,
     ) -> None:
         Ranks(group, program.grid)
-        self.program = program
+        self.program, self._number = program, group.rank
         packings = packed_weights(program) if packed is None else packed
         self._code = make_code(program, packings=packings) if code is None else code
         self._weights = store_weights(program, packings, weights)
@@ -98,6 +99,8 @@ class NativeInterpreter:
         if entry not in self._entries:
             raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
         called, numbers = self._entries[entry], {} if scalars is None else scalars
+        if RANK in called.scalar_inputs:
+            numbers = {**numbers, RANK: self._number}
         _check_names("inputs", inputs, called.inputs, called)
         _check_names("scalars", numbers, called.scalar_inputs, called)
         for name in called.inputs:

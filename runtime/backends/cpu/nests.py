@@ -13,7 +13,19 @@ from dataclasses import dataclass, replace
 
 from sscc.ir.errors import InternalError
 from sscc.ir.opspec import Op, spec_of_step
-from sscc.ir.schedule import Access, AllGather, AllReduce, Body, Collective, Instr, Product, Reduction, Vector
+from sscc.ir.schedule import (
+    Access,
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Body,
+    Collective,
+    Instr,
+    Product,
+    Reduction,
+    Vector,
+)
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
 
@@ -110,8 +122,10 @@ class Regions:
         """The parameters, locals and windows that a step which is not affine names."""
         if isinstance(step, AllReduce):
             return [step.part, step.total]
-        if isinstance(step, AllGather):
+        if isinstance(step, AllGather | AllSlice):
             return [step.part, step.whole]
+        if isinstance(step, AllToAll):
+            return [step.part, step.joined]
         return list(dict.fromkeys(spec_of_step(step).regions(step).values()))
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str) -> None:

@@ -20,7 +20,7 @@ from sscc.ir.schedule import (
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant
-from sscc.runtime.backends.cpu.collectives import axes_of, part_bytes
+from sscc.runtime.backends.cpu.collectives import boxes_of, part_bytes
 from sscc.runtime.backends.cpu.draft import INBOX, OUTBOX, PRIVATE, WORKSPACE, Track
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import REPLICATED_ELEMENTS
@@ -266,7 +266,8 @@ class _PipelinePlan:
         part = part_bytes(stage.body)
         windows = draft.windows if part else None
         positions = None if live is None else live[0]
-        code = draft.code(Variant(stage.body, tuple(strides), packed, positions, streamed, windows))
+        variant = Variant(stage.body, tuple(strides), packed, positions, streamed, windows)
+        code = draft.code(variant)
         trips = [(register, extent) for register, extent in zip(grid, stage.stage.grid, strict=True) if extent > 1]
         scalars = tuple(draft.operand(o, env) for o in stage.stage.scalars) + (() if live is None else live[1:])
         private = stage.stage.name in self.replicated
@@ -274,7 +275,7 @@ class _PipelinePlan:
         pairs = list(zip(pointers, stage.body.params, strict=True))
         reads = {pointer.span for pointer, param in pairs if param.access != "write"} | {shared.span}
         writes = {pointer.span for pointer, param in pairs if param.access != "read"} | {shared.span}
-        boxes = self._boxes(stage, part, trips)
+        boxes = self._boxes(stage, variant, pointers, part, trips)
         arguments = tuple(self._argument(pointer) for pointer in (*pointers, shared, *streams, *boxes))
         items: list[plans.Item] = []
         for routine in code.routines:
@@ -325,22 +326,38 @@ class _PipelinePlan:
         region = PRIVATE if private else WORKSPACE
         return _Pointer(region, offset, nbytes, tuple(terms), (region, offset, offset + total))
 
-    def _boxes(self, stage: ResolvedStage, part: int, trips: list[tuple[int, int]]) -> list[_Pointer]:
-        """Where a firing of a stage with collectives finds its part of the windows of ranks. Nobody else writes there
-        between two meetings, so that threads need no barrier for it."""
-        windows = self.draft.windows
-        if not part or windows is None:
-            return []
+    def _boxes(
+        self, stage: ResolvedStage, variant: Variant, pointers: Sequence[_Pointer], part: int,
+        trips: list[tuple[int, int]],
+    ) -> list[_Pointer]:  # fmt: skip
+        """Where a firing of a stage with collectives finds its part of the windows of ranks, and a rank its part of a
+        parameter. Nobody else writes there between two meetings, so that threads need no barrier for it.
+
+        Args:
+            pointers: to the stage's parameters.
+        """
         terms, step = [], part
         for register, extent in reversed(trips):
             terms.append((register, step))
             step *= extent
         nothing = (PRIVATE, 0, 0)
-        boxes = [_Pointer(OUTBOX, 0, part, tuple(terms), nothing)]
-        for axes in axes_of(stage.body):
-            first = self.track.first_rank(axes)
-            ahead = () if first is None else ((first, windows.nbytes),)
-            boxes.append(_Pointer(INBOX, 0, windows.offsets(axes)[-1] + part, (*terms, *ahead), nothing))
+        windows = self.draft.windows
+        by_name = {param.name: pointer for param, pointer in zip(stage.body.params, pointers, strict=True)}
+        boxes = []
+        for box in boxes_of(stage.body, variant.regions):
+            ahead = ((self.track.place(box.axes), box.piece),) if box.piece else ()
+            if box.parameter:
+                whole = by_name[box.parameter]
+                boxes.append(replace(whole, extent=box.nbytes, terms=(*whole.terms, *ahead)))
+                continue
+            assert windows is not None  # as there is a stage whose ranks meet
+            if not box.axes:
+                boxes.append(_Pointer(OUTBOX, 0, box.nbytes, tuple(terms), nothing))
+                continue
+            first = self.track.first_rank(box.axes)
+            ahead = (*ahead, *(() if first is None else ((first, windows.nbytes),)))
+            extent = windows.offsets(box.axes)[-1] + box.nbytes
+            boxes.append(_Pointer(INBOX, 0, extent, (*terms, *ahead), nothing))
         return boxes
 
     def _argument(self, pointer: _Pointer) -> plans.PlanArgument:

@@ -8,13 +8,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sscc.ir.schedule import AllGather, AllReduce
+from sscc.ir.schedule import AllGather, AllReduce, AllSlice, AllToAll
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
+from sscc.runtime.collectives.group import Ranks
 
 
 def summed(values: Sequence[Tensor], wide: torch.dtype) -> Tensor:
     """The sum over ranks, in their order, accumulated in `wide` and rounded once to the dtype of the values."""
     return functools.reduce(torch.add, [value.to(wide) for value in values]).to(values[0].dtype)
+
+
+def part_of(value: Tensor, axis: int, ranks: Ranks, axes: Sequence[int]) -> Tensor:
+    """Of as many equal parts of a value along `axis` as there are ranks in the group along `axes`, this rank's."""
+    place, count = ranks.place(axes)
+    size = value.shape[axis] // count
+    return value.narrow(axis, place * size, size)
 
 
 def compile_all_reduce(step: AllReduce, interface: Interface) -> Bind:
@@ -37,6 +45,33 @@ def compile_all_gather(step: AllGather, interface: Interface) -> Bind:
 
         def fire(_: Scalars) -> None:
             whole.copy_(torch.cat(interface.ranks.exchange(part.clone(), step.axes), step.axis))
+
+        return fire
+
+    return bind
+
+
+def compile_all_slice(step: AllSlice, interface: Interface) -> Bind:
+    def bind(views: Views) -> Fire:
+        whole, part = views[step.whole], views[step.part]
+
+        def fire(_: Scalars) -> None:
+            part.copy_(part_of(whole, step.axis, interface.ranks, step.axes))
+
+        return fire
+
+    return bind
+
+
+def compile_all_to_all(step: AllToAll, interface: Interface) -> Bind:
+    ranks = interface.ranks
+
+    def bind(views: Views) -> Fire:
+        part, joined = views[step.part], views[step.joined]
+
+        def fire(_: Scalars) -> None:
+            values = ranks.exchange(part.clone(), step.axes)
+            joined.copy_(torch.cat([part_of(value, step.split, ranks, step.axes) for value in values], step.axis))
 
         return fire
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import torch
 
+from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
 from sscc.runtime.backends.reference.bodies import BodyCode
@@ -53,7 +54,7 @@ class ReferenceInterpreter:
         group: Group = ALONE,
     ) -> None:
         ranks = Ranks(group, program.grid)
-        self.program = program
+        self.program, self._rank = program, group.rank
         self._numerics = Numerics(precision)
         self._memory = Memory(program, weights, self._numerics, poison=checked)
         self._written = Written(program) if checked else None
@@ -97,6 +98,7 @@ class _EntryCode:
         self._kernels = owner._kernels
         self._numerics = owner._numerics
         self._written = owner._written
+        self._rank = owner._rank
         self._where = f"entry {entry.name!r}"
         self._actions = compile_block(entry.body, self._leaf)
         self._scalar_outputs = [getter(operand) for operand in entry.scalar_outputs]
@@ -105,6 +107,8 @@ class _EntryCode:
         self, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int]
     ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
         self._check_names("inputs", inputs, self._entry.inputs)
+        if RANK in self._entry.scalar_inputs:
+            scalars = {**scalars, RANK: self._rank}
         self._check_names("scalars", scalars, self._entry.scalar_inputs)
         for name in self._entry.inputs:
             self._check_input(name, inputs[name])

@@ -27,6 +27,8 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Product: product.compile_product,
     schedule.AllReduce: collectives.compile_all_reduce,
     schedule.AllGather: collectives.compile_all_gather,
+    schedule.AllSlice: collectives.compile_all_slice,
+    schedule.AllToAll: collectives.compile_all_to_all,
     schedule.UpdateRows: step_of(cache.update_rows),
     schedule.QuantizeRows: step_of(encoded_rows.quantize_rows),
     schedule.GatherRows: step_of(cache.gather_rows),

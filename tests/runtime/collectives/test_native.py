@@ -13,6 +13,8 @@ from sscc.ir.schedule import (
     Access,
     AllGather,
     AllReduce,
+    AllSlice,
+    AllToAll,
     Body,
     Entry,
     Instr,
@@ -118,6 +120,19 @@ def test_pieces(grid: tuple[int, ...], axes: tuple[int, ...], axis: int) -> None
     copy = Vector(half, (Access("v", identity(2)),), Access("z", identity(2)), (), "in0")
     steps = AllGather("a", "w", axis, axes), copy
     check(mixing(grid, steps, (Local("w", shape, "f32"), Local("z", half, "f32")), "f32", (Window("v", view),)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("grid", "axes"), [((2, 3), (1,)), ((3, 2), (0,)), ((3,), (0,))])
+def test_parts(grid: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+    """A rank's part of what all have, in their order, seen as a window; and of a parameter, put together again."""
+    half = (ROWS // 2, COLUMNS)
+    shapes = {"w": (half[0] * 3, COLUMNS // 3), "s": (half[0], COLUMNS // 3), "g": half, "z": half}
+    view, to_z = Window("v", View("w", half, (COLUMNS, 1))), Access("z", identity(2))
+    added = Vector(half, (Access("v", identity(2)), Access("g", identity(2))), to_z,
+                   (Instr("r", "addf", ("in0", "in1"), dtype),), "r")  # fmt: skip
+    steps = AllToAll("a", "w", 1, 0, axes), AllSlice("x", "s", 1, axes), AllGather("s", "g", 1, axes), added
+    check(mixing(grid, steps, tuple(Local(name, shape, dtype) for name, shape in shapes.items()), dtype, (view,)))
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

@@ -1,0 +1,251 @@
+"""`sscc bench`: how fast an artifact runs on this machine, and how near to what its memory permits."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sscc.compiler.commands.engines import (
+    add_execution_arguments,
+    check_at_least,
+    check_execution_arguments,
+    log_to_stderr,
+    session_of,
+)
+from sscc.ir.errors import UsageError
+from sscc.ir.sizes import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.session import Session
+
+PROMPT, NEW, DEPTH = 512, 128, 512
+REPETITIONS = 5
+UNTIMED_STEPS = 2
+CALIBRATION_BYTES = 256 << 20
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One test, measured several times.
+
+    Attributes:
+        test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
+        slots: that decode together.
+        depth: tokens that each slot holds before.
+        seconds: of every repetition.
+        tokens_per_second: of all slots, of the median repetition.
+        bytes_per_step: of decode, what a step cannot avoid to read: weights, of experts those that random tokens choose
+            in the mean, and the rows that the prompts leave in its slots.
+        bandwidth: bytes/s that as many threads read from memory, measured beside it.
+        share: of that bandwidth, what a step reaches by `bytes_per_step`; None for prefill, which is bound by
+            arithmetic.
+    """
+
+    test: str
+    tokens: int
+    slots: int
+    depth: int
+    seconds: tuple[float, ...]
+    tokens_per_second: float
+    bytes_per_step: int | None
+    bandwidth: float
+    share: float | None
+
+    @property
+    def name(self) -> str:
+        if self.test == "prefill":
+            return f"prefill {self.tokens}"
+        return f"decode {self.tokens} at {self.depth}, {self.slots} slot{'s' * (self.slots > 1)}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    tests = parser.add_argument_group("tests (N,N,.. for several; each number of steps at each depth and batch)")
+    numbers: dict[str, Any] = {"type": _numbers, "metavar": "N"}
+    tests.add_argument("-p", "--prompt-tokens", **numbers, help=f"prompts to prefill, 0 for none {_fitting(PROMPT)}")
+    tests.add_argument("-n", "--new-tokens", **numbers, help=f"steps to decode, 0 for none {_fitting(NEW)}")
+    tests.add_argument("-d", "--depth", **numbers, help=f"tokens of the prompt before these steps {_fitting(DEPTH)}")
+    tests.add_argument("-b", "--batch", **numbers, help="slots that decode (default: 1, and all)")
+    tests.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help="of each test")
+    parser.add_argument("--json", action="store_true", help="one object, for programs: every repetition's seconds")
+    add_execution_arguments(parser.add_argument_group("execution"))
+
+
+def main(args: argparse.Namespace) -> int:
+    check_execution_arguments(args)
+    check_at_least(1, "--repetitions", args.repetitions)
+    log_to_stderr()
+    from sscc.runtime import _native
+    from sscc.runtime.artifact.reading import Artifact
+
+    artifact = Artifact.load(args.artifact, verify=args.verify)
+    if artifact.program.ranks > 1:
+        raise UsageError(f"{args.artifact} is for {artifact.program.ranks} ranks, sscc bench measures programs of one")
+    plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
+    threads = args.threads or _native.usable_threads()
+    bench = Bench(artifact, session_of(artifact, args), args.repetitions, threads)
+    results = []
+    if not args.json:
+        print(f"{artifact!r}\n{args.interpreter} interpreter, {threads} thread{'s' * (threads > 1)}\n{HEADER}")
+    for result in bench.run(plan):
+        results.append(result)
+        if not args.json:
+            print(_line(result), flush=True)
+    if args.json:
+        described = {"artifact": str(args.artifact), "interpreter": args.interpreter, "threads": threads}
+        print(json.dumps({**described, "results": [asdict(result) for result in results]}))
+    return 0
+
+
+def _fitting(default: int) -> str:
+    return f"(default: {default}, or what fits)"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """ "512,1024" """
+    words = text.split(",")
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"{text!r} is no list of numbers, such as 512 or 512,1024")
+    return tuple(map(int, words))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: prompts to prefill; steps to decode at depths, with so many slots."""
+
+    prompts: tuple[int, ...]
+    steps: tuple[int, ...]
+    depths: tuple[int, ...]
+    batches: tuple[int, ...]
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, slots: int, context: int) -> Plan:
+        """What the options ask for. Raises UsageError for what the program does not take."""
+        steps = args.new_tokens or (max(1, min(NEW, context // 4)),)
+        steps = () if steps == (0,) else steps
+        fits = max(1, min(DEPTH, context - UNTIMED_STEPS - max(steps, default=0)))
+        prompts = args.prompt_tokens or (min(PROMPT, context),)
+        plan = cls(
+            prompts=() if prompts == (0,) else prompts,
+            steps=steps,
+            depths=args.depth or (fits,),
+            batches=args.batch or tuple(sorted({1, slots})),
+        )
+        for option, values in (("-p", plan.prompts), ("-n", plan.steps), ("-d", plan.depths), ("-b", plan.batches)):
+            for value in values:
+                check_at_least(1, option, value)
+        if max(plan.batches) > slots:
+            raise UsageError(f"-b is {max(plan.batches)}, the program has 1 to {slots} slots")
+        if max(plan.prompts, default=0) > context:
+            raise UsageError(f"-p is {max(plan.prompts)}, the program takes up to {context} tokens")
+        most = max(plan.depths) + UNTIMED_STEPS + max(plan.steps, default=0)
+        if plan.steps and most > context:
+            raise UsageError(
+                f"{max(plan.depths)} tokens (-d), {max(plan.steps)} steps (-n) and {UNTIMED_STEPS} untimed ones are "
+                f"{most}, the program takes up to {context}: give fewer"
+            )
+        return plan
+
+
+class Bench:
+    """Measures a session with random tokens, each test after one that is not counted.
+
+    Args:
+        threads: that the session uses, and that the bandwidth is measured with.
+    """
+
+    def __init__(self, artifact: Artifact, session: Session, repetitions: int, threads: int) -> None:
+        import numpy as np
+
+        self._artifact, self._session = artifact, session
+        self._repetitions, self._threads = repetitions, threads
+        self._random = np.random.default_rng(SEED)
+
+    def run(self, plan: Plan) -> Iterator[Measurement]:
+        """Every prompt, then every number of steps at every depth with every number of slots."""
+        for tokens in plan.prompts:
+            yield self._prefill(tokens)
+        for depth, slots, count in itertools.product(plan.depths, plan.batches, plan.steps):
+            yield self._decode(count, depth, slots)
+
+    def _prefill(self, tokens: int) -> Measurement:
+        prompt = self._tokens(tokens)
+        seconds = self._repeated(lambda: self._timed(lambda: self._session.prefill(0, prompt)))
+        return self._measurement("prefill", tokens, 1, 0, seconds, None)
+
+    def _decode(self, count: int, depth: int, slots: int) -> Measurement:
+        import numpy as np
+
+        session, batch = self._session, self._artifact.signature.batch
+        session.reset()
+        for slot in range(slots):
+            session.prefill(slot, self._tokens(depth))
+        kept = [session.snapshot(slot) for slot in range(slots)]
+        active = np.arange(batch) < slots
+
+        def once() -> float:
+            for slot, snapshot in enumerate(kept):
+                session.restore(slot, snapshot)
+            tokens = [self._tokens(batch) for _ in range(UNTIMED_STEPS + count)]
+            for step in tokens[:UNTIMED_STEPS]:
+                session.decode_step(step, active)
+            return self._timed(lambda: [session.decode_step(step, active) for step in tokens[UNTIMED_STEPS:]])
+
+        seconds = self._repeated(once)
+        return self._measurement("decode", count, slots, depth, seconds, step_bytes(self._artifact, slots, depth))
+
+    def _tokens(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return self._random.integers(0, self._artifact.signature.vocab_size, count)
+
+    def _timed(self, run: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def _repeated(self, measure: Callable[[], float]) -> tuple[float, ...]:
+        measure()
+        return tuple(measure() for _ in range(self._repetitions))
+
+    def _measurement(
+        self, test: str, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
+    ) -> Measurement:
+        from sscc.runtime import _native
+
+        median = statistics.median(seconds)
+        bandwidth = 1e9 * _native.read_bandwidth(self._threads, CALIBRATION_BYTES)
+        share = None if step is None else step * tokens / median / bandwidth
+        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, step, bandwidth, share)
+
+
+def step_bytes(artifact: Artifact, slots: int, tokens: int) -> int:
+    """What a decode step of so many slots, of so many tokens each, cannot avoid to read."""
+    from sscc.runtime.inspection import stored_bytes, time_decode
+
+    timing = time_decode(artifact, artifact.target, mean_experts=True)
+    weights = sum(stored_bytes(artifact.program, timing).values())
+    return weights + slots * artifact.signature.read_bytes_of(tokens)
+
+
+HEADER = f"{'test':32} {'tokens/s':>10}  {'slowest .. fastest':>20}  {'a step':>10}  {'reads':>10}  bandwidth"
+
+
+def _line(m: Measurement) -> str:
+    slowest, fastest = (m.slots * m.tokens / seconds for seconds in (max(m.seconds), min(m.seconds)))
+    spread = f"{slowest:.1f} .. {fastest:.1f}"
+    line = f"{m.name:32} {m.tokens_per_second:10.1f}  {spread:>20}"
+    if m.bytes_per_step is None or m.share is None:
+        return line
+    step = format_seconds(statistics.median(m.seconds) / m.tokens)
+    of = f"{100 * m.share:.0f}% of {m.bandwidth / 1e9:.1f} GB/s"
+    return f"{line}  {step:>10}  {format_bytes(m.bytes_per_step):>10}  {of}"

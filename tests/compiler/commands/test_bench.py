@@ -1,0 +1,68 @@
+"""`sscc bench`: what it measures is what was asked for, and its shares follow from its numbers."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from sscc.compiler.cli import main
+from sscc.compiler.commands.bench import step_bytes
+from sscc.runtime.artifact.reading import Artifact
+
+
+def test_tests_and_shares(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", str(artifact), "-p", "20,40", "-n", "3", "-d", "10,30", "-r", "2", "--threads", "1", "--json"]
+    assert main(words) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    named = [(item["test"], item["tokens"], item["slots"], item["depth"]) for item in results]
+    decodes = [("decode", 3, slots, depth) for depth in (10, 30) for slots in (1, 2)]
+    assert named == [("prefill", 20, 1, 0), ("prefill", 40, 1, 0), *decodes]
+    for item in results:
+        seconds = statistics.median(item["seconds"])
+        assert len(item["seconds"]) == 2
+        assert item["tokens_per_second"] == pytest.approx(item["slots"] * item["tokens"] / seconds)
+        if item["share"] is not None:
+            read = item["bytes_per_step"] * item["tokens"] / seconds
+            assert item["share"] == pytest.approx(read / item["bandwidth"])
+    assert [item["share"] is None for item in results] == [True, True, False, False, False, False]
+
+
+def test_bytes_of_a_step(artifact: Path) -> None:
+    """Beside the weights: rows of K and V of 2 layers, as many as a prompt leaves in each slot, at most 16."""
+    loaded = Artifact.load(artifact)
+    s = loaded.signature
+    row = s.plan.main.kv_heads * 2 * s.plan.main.key.width * 4
+    weights = step_bytes(loaded, 0, 1)
+    stored = [tensor for tensor in loaded.program.tensors if tensor.role in ("weight", "constant")]
+    assert 0 < weights <= sum(tensor.nbytes for tensor in stored)
+    assert step_bytes(loaded, 1, 10) - weights == 2 * 10 * row
+    assert step_bytes(loaded, 2, 100) - weights == 2 * 2 * 16 * row == 2 * s.read_bytes
+
+
+def test_a_table_of_what_fits(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(artifact), "-r", "1", "-b", "2"]) == 0
+    _, machine, _, prefill, decode = capsys.readouterr().out.splitlines()
+    assert machine.startswith("native interpreter, ")
+    assert prefill.startswith("prefill 128 ")
+    assert decode.startswith("decode 32 at 94, 2 slots ")
+    assert "% of " in decode
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-b", "3"], "-b is 3, the program has 1 to 2 slots"),
+        (["-p", "200"], "-p is 200, the program takes up to 128 tokens"),
+        (["-n", "30", "-d", "100"], "100 tokens (-d), 30 steps (-n) and 2 untimed ones are 132"),
+        (["-p", "many"], "argument -p/--prompt-tokens: 'many' is no list of numbers"),
+        (["-r", "0"], "--repetitions is 0, it must be at least 1"),
+    ],
+)
+def test_what_does_not_fit(
+    words: list[str], message: str, artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", str(artifact), *words]) == 2
+    assert message in capsys.readouterr().err

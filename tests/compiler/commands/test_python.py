@@ -1,0 +1,51 @@
+"""An artifact in Python: what objects look like when they are printed, and text in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sscc
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.engine import Engine, Request
+from sscc.runtime.session import Session
+from sscc.runtime.text import decode, encode
+
+
+def test_text_in_and_text_out(artifact: Path) -> None:
+    session = sscc.load(artifact)
+    tokens = list(session.generate(encode(session.tokenizer, "abc"), 12, eos=()))
+    assert "".join(session.generate("abc", 12, eos=())) == decode(session.tokenizer, tokens)
+    with pytest.raises(UsageError, match="exceed the program's max-context"):
+        session.generate("abc", 1000)
+
+
+def test_as_many_tokens_as_fit(artifact: Path) -> None:
+    session = sscc.load(artifact)
+    assert len(list(session.generate(range(1, 101), eos=()))) == 28
+    assert len(list(session.generate([1, 2, 3], eos=()))) == 64
+
+
+def test_text_without_a_tokenizer(artifact: Path) -> None:
+    loaded = sscc.load(artifact)
+    session = Session(loaded.signature, loaded.interpreter)
+    with pytest.raises(InputError, match="the artifact has no tokenizer: give tokens"):
+        session.generate("abc")
+
+
+def test_what_is_printed(artifact: Path) -> None:
+    session = sscc.load(artifact)
+    sizes = "2 layers, f32, 2 slots of 128 tokens, cache of 16 rows"
+    assert repr(session) == f"Session({sizes}; all slots empty)"
+    session.prefill(1, [1, 2, 3])
+    assert repr(session) == f"Session({sizes}; slot 1 holds 3 tokens)"
+    assert repr(Artifact.load(artifact)) == f"Artifact({str(artifact)!r}: llama, {sizes}, weights embedded)"
+    with Engine(session, session.tokenizer) as engine:
+        done = engine.submit(Request((1, 2, 3), 4, eos=frozenset())).result()
+    rows = "prompt of 3, 6 rows kept, 0 evicted"
+    assert repr(done).startswith(f"Completion({done.text!r}, length after 4 tokens, {rows}")
+    result = sscc.CompileResult(Path("model.rdu"), "schedule", ("a line",))
+    assert repr(result) == f"CompileResult(path={Path('model.rdu')!r}, level='schedule')"
+    assert str(result) == "a line\nwrote model.rdu"
