@@ -128,4 +128,5 @@ def _report(program: Program, signature: Signature, record: WeightsRecord) -> li
         f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "
         f"weights {format_bytes(weights)} ({held})",
+        *([f"ranks: {program.ranks}, each of which has these bytes of weights and KV"] if program.grid else []),
     ]

@@ -48,9 +48,9 @@ class Figures:
 
     Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
     max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. `text` is None where the artifact has no tokenizer. The last four are bytes:
+    new token, decode has the others. `text` is None where the artifact has no tokenizer. Then there are bytes:
     weights (mapped where they can be), caches and other states, everything else that the interpreter works on, and what
-    of this process is in memory (None where the system does not tell).
+    of this process is in memory (None where the system does not tell). Of several `ranks` all bytes are those of one.
     """
 
     tokens: list[int]
@@ -71,6 +71,7 @@ class Figures:
     state_bytes: int
     working_bytes: int
     resident_bytes: int | None
+    ranks: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +136,8 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     finish = "eos" if tokens[-1] in eos else "length"
     text = stream.text if tokenizer is not None else None
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
-    figures = _figures(tokens, text, finish, session.kept(args.slot), first - start, end - first, memory)
+    kept, ranks = session.kept(args.slot), artifact.program.ranks
+    figures = _figures(tokens, text, finish, kept, first - start, end - first, memory, ranks)
     if args.json:
         print(json.dumps(asdict(figures)))
     sys.stdout.flush()
@@ -179,6 +181,7 @@ def _figures(
     prefill_seconds: float,
     decode_seconds: float,
     memory: MemoryUse,
+    ranks: int,
 ) -> Figures:
     decoded = len(tokens) - 1
     return Figures(
@@ -200,6 +203,7 @@ def _figures(
         state_bytes=memory.states,
         working_bytes=memory.working,
         resident_bytes=_resident_bytes(),
+        ranks=ranks,
     )
 
 
@@ -229,6 +233,8 @@ def _lines(figures: Figures) -> Iterator[str]:
     weights, states, working = (format_bytes(part) for part in parts)
     resident = "" if figures.resident_bytes is None else f"; {format_bytes(figures.resident_bytes)} resident"
     yield f"memory   weights {weights}, states {states}, working {working}{resident}"
+    if figures.ranks > 1:
+        yield f"ranks    {figures.ranks}, each of which holds the KV and takes the memory above"
 
 
 # ------------------------------------------------------------------------------------------------------- goldens
