@@ -104,10 +104,10 @@ def start(opening: Opening, ranks: int, transport: str | None) -> Crew:
             commands.append(Link(here[0], rank))
             values.append(Link(here[1], rank))
     except OSError as error:
-        _stop(processes)
+        _stop(processes, True)
         raise InputError(f"rank {len(processes) + 1} cannot be started: {error.strerror}") from None
     group = ProcessGroup(0, ranks, values, SharedMemory(memory, 0, ranks, spin_us))
-    return Crew(commands, group, lambda: _stop(processes))
+    return Crew(commands, group, lambda at_once: _stop(processes, at_once))
 
 
 def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
@@ -122,15 +122,15 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
     try:
         group, links, _ = join(transport, opening.threads * ranks)
     except BaseException:
-        _stop(processes)
+        _stop(processes, True)
         raise
     finally:
         for name in ("RANK", *common):
             del os.environ[name]
 
-    def stop() -> None:
-        _stop(processes)
-        leave()
+    def stop(at_once: bool) -> None:
+        _stop(processes, at_once)
+        leave(at_once)
 
     return Crew(links, group, stop)
 
@@ -144,12 +144,14 @@ def _started(
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Waits for processes that were told to end, and ends those that do not."""
+def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:
+    """Waits for processes that were told to end, unless it is to be at once, and ends those that do not."""
     for process in processes:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING_SECONDS if process is processes[0] else 0.1)
+        if not at_once:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING_SECONDS if process is processes[0] else 0.1)
         process.kill()
+    for process in processes:
         process.wait()
 
 
@@ -230,11 +232,12 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     return ProcessGroup(rank, ranks, values, chosen), commands, share
 
 
-def leave() -> None:
-    """Takes this process out of the ranks that it has joined."""
+def leave(at_once: bool = False) -> None:
+    """Takes this process out of the ranks that it has joined; at once, it waits for none of them, and the process is
+    good for no others."""
     import torch.distributed as distributed
 
-    if distributed.is_initialized():
+    if distributed.is_initialized() and not at_once:
         distributed.destroy_process_group()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from sscc.ir.errors import RankError, SsccError, quoted
 from sscc.runtime.backends.interpreter import Interpreter, MemoryUse
-from sscc.runtime.collectives.group import Group
+from sscc.runtime.collectives.group import Group, UnreachedError
 from sscc.runtime.collectives.links import PATIENCE, Link
 
 if TYPE_CHECKING:
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 RUN, RESET, PING, END = "run", "reset", "ping", "end"
 """What rank 0 says."""
-READY, PONG, FAILED = "ready", "pong", "failed"
+READY, PONG, FAILED, LOST = "ready", "pong", "failed", "lost"
 """What the others say."""
 
 PING_SECONDS = 1.0
+BLAME_SECONDS = 1.0
+"""In which ranks that do not reach each other say so: who does not is the one that stalls."""
 
 
 class Crew:
@@ -40,16 +42,17 @@ class Crew:
     Args:
         links: to the others, by rank.
         group: rank 0's.
-        stop: ends the others, by force where they do not end themselves; called once.
+        stop: ends the others, at once or where they do not end themselves; called twice at most.
     """
 
-    def __init__(self, links: Sequence[Link], group: Group, stop: Callable[[], None]) -> None:
+    def __init__(self, links: Sequence[Link], group: Group, stop: Callable[[bool], None]) -> None:
         self.group = group
         self.error: RankError | None = None
         self._links = list(links)
         self._stop = stop
         self._state = threading.Condition()
         self._ready: set[int] = set()
+        self._blameless: set[int] = set()  # ranks that have ended because of another one
         self._asked: dict[int, float] = {}  # seconds since a rank was asked whether it is there
         self._busy = False
         self._closed = False
@@ -85,6 +88,12 @@ class Crew:
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
+        if isinstance(error, UnreachedError):
+            with self._state:
+                everybody = len(self._links)
+                self._state.wait_for(lambda: self.error is not None or len(self._blameless) == everybody, BLAME_SECONDS)
+            silent = [link.peer for link in self._links if link.peer not in self._blameless]
+            error = RankError(f"rank {silent[0]} does not answer") if silent else RankError(str(error))
         if isinstance(error, RankError):
             self._lost(error, 0)
             self.check()
@@ -103,7 +112,7 @@ class Crew:
                     link.send((END,), 1.0)
                 except RankError:
                     continue
-        self._stop()
+        self._stop(False)
         for link in self._links:
             link.shut()
         self._thread.join()
@@ -120,27 +129,37 @@ class Crew:
         asked = time.monotonic()
         while not self._closed and self.error is None:
             for descriptor, _ in poll.poll(PING_SECONDS * 250):
-                self._hear(links[descriptor])
+                if not self._hear(links[descriptor]):
+                    poll.unregister(descriptor)
             now = time.monotonic()
             passed = min(now - asked, PING_SECONDS)  # of a process that was suspended no more counts
             if passed >= PING_SECONDS / 2:
                 asked = now
                 self._ask(passed)
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: Link) -> bool:
+        """Whether there may be more to hear."""
         try:
             what, *rest = link.receive()
         except RankError as error:
-            self._lost(error, link.peer)
-            return
+            if link.peer not in self._blameless:
+                self._lost(error, link.peer)
+            return False
         if what == FAILED:
             self._lost(RankError(f"rank {link.peer} has failed: {rest[0]}"), link.peer)
+        elif what == LOST:
+            with self._state:
+                self._blameless.add(link.peer)
+                self._state.notify_all()
+            if rest[0]:
+                self._lost(RankError(rest[0]), link.peer)
         elif what == PONG:
             self._asked.pop(link.peer, None)
         elif what == READY:
             with self._state:
                 self._ready.add(link.peer)
                 self._state.notify_all()
+        return True
 
     def _ask(self, passed: float) -> None:
         for link in self._links:
@@ -170,7 +189,7 @@ class Crew:
         self.group.end(rank)
         for link in self._links:
             link.shut()
-        self._stop()
+        self._stop(True)
 
 
 class LeadingInterpreter:
@@ -260,9 +279,12 @@ def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]
     except BaseException as error:
         group.end(group.rank)
         text = str(error) if isinstance(error, SsccError) else f"{type(error).__name__}: {quoted(error)}"
-        if not isinstance(error, RankError):
-            with suppress(RankError):
-                link.send((FAILED, text))
+        if isinstance(error, RankError):
+            message = LOST, "" if isinstance(error, UnreachedError) else text
+        else:
+            message = FAILED, text
+        with suppress(RankError):
+            link.send(message)
         raise
 
 
@@ -274,7 +296,7 @@ def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Inter
         for (_, there), group in zip(pairs, groups[1:], strict=True)
     ]
 
-    def stop() -> None:
+    def stop(at_once: bool) -> None:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(PATIENCE)

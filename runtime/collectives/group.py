@@ -22,6 +22,10 @@ if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for name
 Value = TypeVar("Value")
 
 
+class UnreachedError(RankError):
+    """Ranks do not reach each other, and which one it is that is gone is not known here."""
+
+
 class Group(Protocol):
     """A rank among several that run the same program.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sscc.ir.errors import RankError
 
-PATIENCE = 6.0
+PATIENCE = 5.0
 """Seconds that a rank waits for another one."""
 
 _SLICE = 0.25  # seconds; of a process that was suspended meanwhile, no more than this counts as waiting

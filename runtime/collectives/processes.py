@@ -9,7 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sscc.ir.errors import InputError, RankError, quoted
+from sscc.ir.errors import InputError, quoted
+from sscc.runtime.collectives.group import UnreachedError
 from sscc.runtime.collectives.links import PATIENCE, Link
 from sscc.runtime.collectives.windows import SharedWindows, Windows
 
@@ -77,7 +78,7 @@ class Distributed:
 
         self._distributed: Any = torch.distributed
         try:
-            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE))
+            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE - 1.0))
         except (RuntimeError, ValueError) as error:
             raise InputError(f"torch.distributed cannot make a group by {backend!r}: {quoted(error)}") from None
 
@@ -92,7 +93,7 @@ class Distributed:
             try:
                 self._distributed.all_gather(parts, parts[rank].clone(), group=self._group)
             except RuntimeError as error:
-                raise RankError(f"rank {rank} does not reach the others: {quoted(error)}") from None
+                raise UnreachedError(f"rank {rank} does not reach the others: {quoted(error)}") from None
 
         return Windows(memory.data_ptr(), meet, memory)
 
