@@ -49,9 +49,9 @@ After::
 
     func.func private @k(%h: .. "h"}, %w: .. "w"}) -> (.. "y"}) attributes {sscc.kernel} {
       %hs = "df.load"(%h) {df.buffers = [{address = 0 : i64, depth = 2 : i64}], df.stage = "h"} ..
-      %a = call @body.tanh(%hs) {df.buffers = [{address = 1024 : i64, depth = 1 : i64}], df.pcus = 16 .. "tanh"} ..
+      %a = call @body.tanh(%hs) {df.buffers = [{address = 1024 : i64, depth = 1 : i64}], df.pcus = 244 .. "tanh"} ..
       %ws = "df.load"(%w) {df.buffers = [{address = 1536 : i64, depth = 2 : i64}], df.stage = "w"} ..
-      %y = call @body.proj(%a, %ws) {df.buffers = [{address = 17920 : i64, depth = 1 : i64}], df.pcus = 1023 ..
+      %y = call @body.proj(%a, %ws) {df.buffers = [{address = 17920 : i64, depth = 1 : i64}], df.pcus = 795 ..
       return %y : tensor<2x32xf32>
     }
 

@@ -171,9 +171,19 @@ def _lines(a: Facts, b: Facts, differing: list[str], everything: bool) -> Iterat
     for name, first, second in rows:
         note = _ratio(a.get(name), b.get(name)) if name in differing else "="
         yield f"{name:{widths[0]}}  {first:>{widths[1]}}  {second:>{widths[2]}}  {note}".rstrip()
+        yield from _only(a.get(name), b.get(name))
     if "tokens" in a:
         yield _first_difference(a["tokens"], b["tokens"])
     yield f"{len(differing)} of {len({**a, **b})} facts differ"
+
+
+def _only(a: Any, b: Any) -> Iterator[str]:
+    """Of lists of names, those that one of them alone has."""
+    if isinstance(a, list) and isinstance(b, list):
+        for side, own, other in (("A", a, b), ("B", b, a)):
+            names = [item for item in own if isinstance(item, str) and item not in other]
+            if names:
+                yield f"  only {side}: {', '.join(names)}"
 
 
 def _ratio(a: Any, b: Any) -> str:

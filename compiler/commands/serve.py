@@ -131,7 +131,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
     check_at_least(1, "--max-prompt", args.max_prompt)
     check_at_least(1, "--max-new-tokens", args.max_new_tokens)
     check_at_least(0, "--drain-timeout", args.drain_timeout)
-    check_at_least(0, "--prompt-cache", args.prompt_cache)
     check_at_least(1, "--prefill-steps", args.prefill_steps)
     if args.timeout is not None and not args.timeout > 0:
         raise UsageError(f"--timeout is {args.timeout:g} s, it must be above 0")

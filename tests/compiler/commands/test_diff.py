@@ -71,6 +71,8 @@ def test_dumps(smaller: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -
     assert answer["b"]["passes"] == [*answer["a"]["passes"], "kernel-looping"]
     assert answer["a"]["operations.func.call"] > answer["b"]["operations.func.call"]
     assert "geometry.topk" not in answer["differing"]
+    assert main(["diff", str(before), str(after)]) == 0
+    assert "\n  only B: kernel-looping\n" in capsys.readouterr().out
 
 
 def test_two_of_a_kind(artifact: Path, smaller: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ REFUSED = {
     "answer": (["--max-new-tokens", "0"], 2, "--max-new-tokens is 0"),
     "timeout": (["--timeout", "0"], 2, "--timeout is 0 s"),
     "drain": (["--drain-timeout", "-1"], 2, "--drain-timeout is -1"),
-    "cache": (["--prompt-cache", "-1"], 2, "--prompt-cache is -1"),
+    "cache": (["--prompt-cache", "-1"], 2, "argument --prompt-cache: '-1' is no size in bytes"),
     "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
     "threads": (["--threads", "0"], 2, "--threads is 0"),
     "key": (["--api-key", "a b"], 2, "--api-key is no key"),
