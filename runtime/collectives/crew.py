@@ -43,13 +43,17 @@ class Crew:
         links: to the others, by rank.
         group: rank 0's.
         stop: ends the others, at once or where they do not end themselves; called twice at most.
+        asks: whether they are asked if they are there. Threads of one process are: they end with it.
     """
 
-    def __init__(self, links: Sequence[Link], group: Group, stop: Callable[[bool], None]) -> None:
+    def __init__(
+        self, links: Sequence[Link], group: Group, stop: Callable[[bool], None], *, asks: bool = True
+    ) -> None:
         self.group = group
         self.error: RankError | None = None
         self._links = list(links)
         self._stop = stop
+        self._asks = asks
         self._state = threading.Condition()
         self._ready: set[int] = set()
         self._blameless: set[int] = set()  # ranks that have ended because of another one
@@ -133,7 +137,7 @@ class Crew:
                     poll.unregister(descriptor)
             now = time.monotonic()
             passed = min(now - asked, PING_SECONDS)  # of a process that was suspended no more counts
-            if passed >= PING_SECONDS / 2:
+            if self._asks and passed >= PING_SECONDS / 2:
                 asked = now
                 self._ask(passed)
 
@@ -304,7 +308,7 @@ def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Inter
     for thread in threads:
         thread.start()
     links = [Link(here, rank + 1) for rank, (here, _) in enumerate(pairs)]
-    crew = Crew(links, groups[0], stop)
+    crew = Crew(links, groups[0], stop, asks=False)
     try:
         return LeadingInterpreter(open_interpreter(groups[0]), crew)
     except BaseException as error:

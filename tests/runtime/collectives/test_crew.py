@@ -83,6 +83,7 @@ def test_a_rank_that_fails_in_a_call() -> None:
     for _ in range(2):
         with pytest.raises(RankError, match="rank 1 has failed"):
             leading.run("main", X)
+    leading.close()
     assert threads() == 0
 
 
