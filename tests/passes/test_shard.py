@@ -123,16 +123,13 @@ def cuts(module: ir.Module) -> dict[str, str]:
         # KV heads fewer than ranks, each with the rows of its own slots.
         ("olmo2", 4, "budgets"),  # norms over all heads, of two KV heads
         ("learned-sinks", 4, "snapstream"),
-        ("shared-alone", 4, "snapstream"),
         ("windows-among-others", 4, "query"),  # and where queries choose with those of all
         # With the rows of all slots: queries choose, or there are fewer slots than ranks that share a KV head.
         ("learned-sinks", 4, "fetch"),
         ("shared-alone", 4, "query"),
         ("eight-to-a-head", 8, "query"),
-        ("eight-to-a-head", 16, "snapstream"),
         # All heads read one latent row.
         ("latent-sixteen", 2, "snapstream"),
-        ("latent-sixteen", 8, "query"),
         ("latent-sixteen", 16, "snapstream"),
     ],
 )
