@@ -106,7 +106,7 @@ RUNS = {
         "smollm2",
         "--dtype bf16 --tasks niah_multivalue variable_tracking --lengths 1024 --budgets 128 192 --kv-recent 16 "
         "--kv-landmark-bits 2 4 --methods full query",
-        100,
+        40,
     ),
     "smollm2-query-perplexity": EvalRun(
         "smollm2",
