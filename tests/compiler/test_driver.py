@@ -219,7 +219,7 @@ def test_not_a_dump(tmp_path: Path) -> None:
 def test_not_text(tmp_path: Path) -> None:
     path = tmp_path / "dump.mlir"
     path.write_bytes(b"\xff\xfe\x00")
-    assert "dump.mlir cannot be read" in refused(path, "graph", tmp_path, InputError)
+    assert "dump.mlir is not UTF-8 text" in refused(path, "graph", tmp_path, InputError)
 
 
 def test_a_missing_dump(tmp_path: Path) -> None:

@@ -92,9 +92,10 @@ class Mutator:
             except (KeyError, IndexError, TypeError):
                 continue  # an earlier change took the place away
             new = self._another(old, place.group, rng)
-            if not _same(old, new):
+            changed = replaced(data, place.path, new)
+            if not _same(old, new) and changed != self.data:  # which a change that undoes another one gives
                 changes.append(Change(place.path, old, new))
-                data = replaced(data, place.path, new)
+                data = changed
         return data, changes
 
     def _another(self, old: Json, group: str, rng: random.Random) -> Json:
