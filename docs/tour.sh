@@ -35,6 +35,8 @@ show 'sscc compile model.pt --target rdu -o window.rdu --kv-budget 256 --kv-topk
 show 'sscc run window.rdu --prompt-file passkey.txt --max-new-tokens 8'
 show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/dev/null | tail -n 1'
 show 'sscc run small.rdu --check'
+show 'sscc compile model.pt --target rdu -o three.rdu --tp 3 --kv-budget 256 --max-context 2048 2>&1 | tail -n 3'
+show 'sscc run three.rdu --prompt-file passkey.txt --max-new-tokens 8'
 
 show 'sscc inspect small.rdu | grep -v ^assumed'
 cp "$root/benchmarks/configs/llama-3.1-8b.json" .
