@@ -230,7 +230,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from benchmarks import table
 
         page = args.write.read_text()
-        args.write.write_text(table.replace_block(page, BLOCK, "\n".join([f"On {table.machine()}.", "", *lines])))
+        block = BLOCK if args.program is None else f"{BLOCK} --program"
+        args.write.write_text(table.replace_block(page, block, "\n".join([f"On {table.machine()}.", "", *lines])))
     return 0
 
 
