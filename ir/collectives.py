@@ -75,25 +75,25 @@ class Peers:
 
     def gathered(self, value: ir.Value, axis: int) -> ir.Value:
         """The values of all peers, one behind the other along `axis`."""
-        shape = list(value.type.shape)
-        shape[axis] *= self.count
-        type_ = ir.RankedTensorType.get(shape, value.type.element_type)
-        return shard.all_gather(type_, GRID, value, axis, grid_axes=self._axes)
+        return shard.all_gather(self._resized(value.type, joined=axis), GRID, value, axis, grid_axes=self._axes)
 
     def sliced(self, value: ir.Value, axis: int) -> ir.Value:
         """This one's of as many equal parts of `value` along `axis` as there are peers."""
-        shape = list(value.type.shape)
-        shape[axis] //= self.count
-        type_ = ir.RankedTensorType.get(shape, value.type.element_type)
-        return shard.all_slice(type_, GRID, value, axis, grid_axes=self._axes)
+        return shard.all_slice(self._resized(value.type, split=axis), GRID, value, axis, grid_axes=self._axes)
 
     def exchanged(self, value: ir.Value, split: int, join: int) -> ir.Value:
         """Of the values of all peers the parts along `split` that are this one's, one behind the other along `join`."""
-        shape = list(value.type.shape)
-        shape[split] //= self.count
-        shape[join] *= self.count
-        type_ = ir.RankedTensorType.get(shape, value.type.element_type)
+        type_ = self._resized(value.type, split=split, joined=join)
         return shard.all_to_all(type_, GRID, value, split, join, grid_axes=self._axes)
+
+    def _resized(self, type_: ir.RankedTensorType, split: int | None = None, joined: int | None = None) -> ir.Type:
+        """The type of a part along `split`, and of the values of all peers joined along `joined`."""
+        shape = list(type_.shape)
+        if split is not None:
+            shape[split] //= self.count
+        if joined is not None:
+            shape[joined] *= self.count
+        return ir.RankedTensorType.get(shape, type_.element_type)
 
     @property
     def _axes(self) -> ir.Attribute:

@@ -378,7 +378,7 @@ class AllToAll:
     axes: tuple[int, ...]
 
 
-Collective = Union[AllReduce, AllGather, AllSlice, AllToAll]
+Collective = AllReduce | AllGather | AllSlice | AllToAll
 """What ranks do together: each of them comes to the same ones in the same order."""
 
 Step = Union[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import UsageError
@@ -26,6 +27,8 @@ from sscc.passes.split_layers import SplitLayers
 from sscc.passes.thread_cache import ThreadCache
 from sscc.passes.tile_stages import TileStages
 from sscc.passes.upstream import UPSTREAM
+
+Step = TypeVar("Step", bound=Pass)
 
 _CAPTURED: tuple[Pass, ...] = (
     *(LowerTorch(), SplitLayers(), RepeatLayers()),
@@ -74,14 +77,20 @@ def pipeline_of(opt_level: int, weights: Weights | None = None, ranks: int = 1) 
 
 def weights_of(done: Sequence[str]) -> Weights | None:
     """How the weights of a module that has been through `done` are stored; None where they are as they were."""
-    steps = [parse_pipeline(text)[0] for text in done if text.startswith(QuantizeWeights.name)]
-    return next((step.weights for step in steps if isinstance(step, QuantizeWeights)), None)
+    step = _step_of(QuantizeWeights, done)
+    return None if step is None else step.weights
 
 
 def ranks_of(done: Sequence[str]) -> int:
     """Over how many ranks a module that has been through `done` is cut; 1 where it is whole."""
-    steps = [parse_pipeline(text)[0] for text in done if text.startswith(Shard.name)]
-    return next((step.ranks for step in steps if isinstance(step, Shard)), 1)
+    step = _step_of(Shard, done)
+    return 1 if step is None else step.ranks
+
+
+def _step_of(kind: type[Step], done: Sequence[str]) -> Step | None:
+    """The pass of a kind, with its options, that a module has been through; None where it has not."""
+    steps = (parse_pipeline(text)[0] for text in done if text.startswith(kind.name))
+    return next((step for step in steps if isinstance(step, kind)), None)
 
 
 def passes_between(

@@ -120,7 +120,7 @@ class _BodyProof:
             self._where = f"{outer}, step {number} ({step.kind})"
             if isinstance(step, sch.Vector | sch.Reduction | sch.Product):
                 self._affine(step)
-            elif isinstance(step, sch.AllReduce | sch.AllGather | sch.AllSlice | sch.AllToAll):
+            elif isinstance(step, sch.Collective):
                 self._collective(step)
             else:
                 self._operands(step)

@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from torch_mlir import ir
 
 from sscc.compiler.backend.emit import emit_program
@@ -16,11 +15,10 @@ from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UsageError
 from sscc.ir.schedule import DecodeAttention, Program
-from sscc.ir.sharding import Cut
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
@@ -44,17 +42,8 @@ def compiled(family: str, ranks: int, opt_level: int) -> tuple[Program, Signatur
 
 def stored(program: Program, family: str, group: Group) -> dict[str, Array]:
     """What a rank has of a family's weights."""
-    whole, parts = weights(family), {}
-    for tensor in program.tensors:
-        if tensor.sources:
-            values = [whole[name] for name in tensor.sources]
-            value = torch.stack(values) if len(values) > 1 else values[0]
-            if tensor.cut:
-                cut = Cut.parse(tensor.cut)
-                spans = cut.spans(group.rank, group.ranks)
-                value = torch.cat([value.narrow(cut.axis, begin, end - begin) for begin, end in spans], cut.axis)
-            parts[tensor.name] = value
-    return to_arrays(parts)
+    layout = {**layout_of(program, "weight", group.rank), **layout_of(program, "constant", group.rank)}
+    return stack_tensors(layout, reading(to_arrays(weights(family)), "the model"))
 
 
 def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Session:
