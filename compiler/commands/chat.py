@@ -66,8 +66,8 @@ def main(args: argparse.Namespace) -> int:
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
     geometry = artifact.signature.geometry
-    kept = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # of the whole conversation
-    options = EngineOptions(prompt_cache_bytes=kept if artifact.program.ranks == 1 else 0)
+    conversation = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # as long as can be, of a rank
+    options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
     with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if sys.stdin.isatty():
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")

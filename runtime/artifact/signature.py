@@ -68,11 +68,6 @@ class Signature:
         return all(group.geometry.continues for group in self.plan)
 
     @property
-    def copies_slots(self) -> bool:
-        """Whether what a slot holds can go into another: not where each rank has the rows of slots of its own."""
-        return all(group.slots is None for group in self.plan)
-
-    @property
     def prefix_bytes(self) -> int:
         """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
         are before a ring encodes them, and landmarks; 0 where they cannot."""
