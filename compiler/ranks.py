@@ -68,6 +68,11 @@ def launched() -> tuple[int, int] | None:
     return int(rank), int(ranks)
 
 
+def ranks_of_this_machine(ranks: int) -> int:
+    """How many of so many ranks are processes of this machine: torchrun says how many it has started here."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if launched() else ranks
+
+
 def share_of_threads(threads: int | None, ranks: int) -> tuple[int, bool]:
     """Threads of a rank, of those that all ranks of this machine may use together; whether each has a CPU."""
     usable = _native.usable_threads()
@@ -213,8 +218,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
         raise InputError(f"the ranks do not find each other: {quoted(error)}") from None
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     commands, values = _connect(rank, ranks)
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    share, each = share_of_threads(threads, local)
+    share, each = share_of_threads(threads, ranks_of_this_machine(ranks))
 
     def exchange(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * ranks

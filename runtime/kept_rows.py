@@ -182,8 +182,8 @@ class KeptRows:
         return self._group.rank // count * count + slot // group.slots, slot % group.slots
 
     def _neighbours(self, group: LayerGroup) -> int:
-        """How many ranks, one after another, divide the slots. Raises UsageError where this one knows of no others."""
-        count = 1 if group.slots is None else self._signature.batch // group.slots
+        """Of how many ranks one has a slot. Raises UsageError where this rank knows of no others."""
+        count = self._signature.sharing_slots(group)
         if self._group.ranks % count:
             raise UsageError(f"{count} ranks have the rows of slots of their own: one by itself can copy none")
         return count

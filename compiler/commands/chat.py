@@ -210,7 +210,8 @@ class Chat:
 
 
 def _figures(done: Completion) -> Iterator[str]:
-    yield f"{done.prompt_tokens} tokens of prompt, {len(done.tokens)} new ({done.finish})"
+    known = f" ({done.cached_tokens} of them known from before)" if done.cached_tokens else ""
+    yield f"{done.prompt_tokens} tokens of prompt{known}, {len(done.tokens)} new ({done.finish})"
     length = done.kept_rows + done.evicted_rows
     yield f"{done.kept_rows} of {length} positions kept in the cache, {done.evicted_rows} evicted"
     rest = done.seconds - done.first_token_seconds

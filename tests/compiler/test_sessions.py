@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from sscc.compiler.cli import main
+from sscc.compiler.commands.bench import step_bytes
 from sscc.compiler.driver import compile_model
 from sscc.compiler.loading import open_interpreter
 from sscc.compiler.options import CompileOptions
@@ -127,6 +128,22 @@ def test_ranks_that_torchrun_starts(artifact: Artifact, capfd: pytest.CaptureFix
     assert json.loads(done.stdout)["tokens"] == json.loads(capfd.readouterr().out)["tokens"]
 
 
+def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
+    """All of them read from one memory: each its weights, and its rows of two layers, one KV head of two."""
+    line = ["bench", str(artifact.path), "-p", "9", "-n", "2", "-d", "10", "-b", "2", "-r", "1", "--threads", "2"]
+    assert main([*line, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["ranks"], told["ranks_of_this_machine"], told["threads"]) == (2, 2, 2)
+    _, decode = told["results"]
+    weights = step_bytes(artifact, 0, 1)
+    rows = 2 * 10 * artifact.signature.row_bytes(artifact.signature.plan.main)
+    assert decode["bytes_per_step"] == RANKS * (weights + 2 * rows)
+    assert main([*line, "-p", "0"]) == 0
+    assert "native interpreter, 2 ranks, 2 threads\n" in capfd.readouterr().out
+    assert main(["inspect", str(artifact.path)]) == 0
+    assert "2 layers, 2/1 heads of 8 on each of 2 ranks, 38 tokens\n" in capfd.readouterr().out
+
+
 def test_what_does_not_fit(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(artifact.path), "--token-ids", "1", "--tp", "4"]) == UsageError.exit_code
     assert f"--tp is 4, and {artifact.path} is compiled for 2 ranks" in capfd.readouterr().err
@@ -136,7 +153,8 @@ def test_what_does_not_fit(artifact: Artifact, capfd: pytest.CaptureFixture[str]
 def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, object]) -> None:
     """The answers of ranks that are processes and keep prompts are those that they give without, whatever was given up
     meanwhile; what is kept counts on all ranks, and what is given up the others give up too."""
-    artifact = compiled(model, tmp_path / "kept.rdu", prefill_chunk=4, kv_sink=1, kv_recent=4, kv_topk=4, kv_obs=2, **kv)
+    rows = {"kv_sink": 1, "kv_recent": 4, "kv_topk": 4, "kv_obs": 2, **kv}
+    artifact = compiled(model, tmp_path / "kept.rdu", prefill_chunk=4, **rows)
     first = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
     prompts = [first, first, [*first[:9], 7, 7, 7], [7, *first], first]
     requests = [Request(tuple(prompt), 6, logprobs=0, eos=frozenset()) for prompt in prompts]
