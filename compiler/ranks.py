@@ -15,8 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -146,7 +146,19 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    with _uninterrupted():
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started meanwhile is born with SIGINT blocked: rank 0 alone decides what an interruption ends, also while
+    the others have not come as far as to say so."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:
@@ -164,7 +176,8 @@ def main(argv: Sequence[str]) -> int:
     """The program of a rank that another process has started; that one reports what goes wrong."""
     task = json.loads(argv[1])
     _end_with(task["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what an interruption ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     opening = Opening(**task["opening"])
     try:
         if "transport" in task:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_a_rank_that_is_killed(artifact: Artifact) -> None:
         session.prefill(0, PROMPT)
     session.close()
     assert set(children()) == before
+
+
+def test_an_interruption_is_for_rank_0(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
+    """Others say nothing of it, not even where it comes before their first line."""
+    before = set(children())
+    started = threading.Thread(target=lambda: sessions.append(open_session(artifact)))
+    sessions: list[Session] = []
+    started.start()
+    while started.is_alive():
+        for rank in set(children()) - before:
+            os.kill(rank, signal.SIGINT)
+        time.sleep(0.001)
+    with closing(sessions.pop()) as session:
+        assert logits(session).any()
+    assert capfd.readouterr().err == ""
 
 
 def test_when_rank_0_is_killed_the_others_end(artifact: Artifact) -> None:
