@@ -15,10 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -146,19 +148,17 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    with _uninterrupted():
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    start = partial(subprocess.Popen, command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    process: subprocess.Popen[bytes] = _starter().submit(start).result()
+    return process
 
 
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What is started meanwhile is born with SIGINT blocked: rank 0 alone decides what an interruption ends, also while
-    the others have not come as far as to say so."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+@cache
+def _starter() -> ThreadPoolExecutor:
+    """A thread that lasts, because the system takes the end of the thread that has started a rank for its parent's end
+    (`_end_with`). What it starts is born with SIGINT blocked: rank 0 alone decides what an interruption ends, also
+    while the others have not come as far as to say so."""
+    return ThreadPoolExecutor(1, "sscc-starter", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:

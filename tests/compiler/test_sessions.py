@@ -106,7 +106,8 @@ def test_a_rank_that_is_killed(artifact: Artifact) -> None:
 
 
 def test_an_interruption_is_for_rank_0(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
-    """Others say nothing of it, not even where it comes before their first line."""
+    """Others say nothing of it, not even where it comes before their first line; and they outlive the thread that has
+    asked for them."""
     before = set(children())
     started = threading.Thread(target=lambda: sessions.append(open_session(artifact)))
     sessions: list[Session] = []
