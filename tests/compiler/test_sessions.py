@@ -64,8 +64,10 @@ def in_threads(artifact: Artifact, checkpoint: Path | None = None) -> Session:
     return Session(artifact.signature, leading)
 
 
-def children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+def children(of: int | str = "self") -> list[int]:
+    """The processes that any thread of a process has started."""
+    lists = Path(f"/proc/{of}/task").glob("*/children")
+    return sorted(int(pid) for path in lists for pid in path.read_text().split())
 
 
 def test_processes_compute_what_threads_do(model: Path, artifact: Artifact, tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_when_rank_0_is_killed_the_others_end(artifact: Artifact) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"1\n"
-        (other,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        (other,) = children(first.pid)
         first.kill()
     until = time.monotonic() + 10
     while Path(f"/proc/{other}/stat").exists() and Path(f"/proc/{other}/stat").read_text().split()[2] != "Z":
