@@ -74,7 +74,7 @@ LAYERS: Layers = (
     ("sscc.compiler.ranks",),
     ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
-    ("sscc.compiler.api", "sscc.compiler.quality"),
+    ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality"),
     ("sscc.compiler.commands",),
     ("sscc.compiler.cli",),
 )
