@@ -27,6 +27,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.kept import Kept, LayerKept, Selected, kept_layers, selected_by_prompt
 from sscc.runtime.prefix_rows import PrefixRows, Rows
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
@@ -39,32 +40,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What one slot's cache holds, per layer and KV head in rows, over all layers in bytes.
-
-    Attributes:
-        prompt_len: tokens of the prompt.
-        length: positions written so far (prompt plus fed tokens).
-        kept: positions whose rows the slot holds.
-        evicted: positions that are no longer in the cache, length - kept.
-        budget: the most positions that the slot may hold.
-        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
-            landmarks.
-        full_bytes: bytes of an uncompressed cache of max_context rows.
-        full_bytes_now: bytes of an uncompressed cache of `length` rows.
-    """
-
-    prompt_len: int
-    length: int
-    kept: int
-    evicted: int
-    budget: int
-    kv_bytes: int
-    full_bytes: int
-    full_bytes_now: int
-
-
-@dataclass(frozen=True)
 class Snapshot:
     """What a slot holds right after its prompt: all that decoding reads, the same in any slot.
 
@@ -72,16 +47,18 @@ class Snapshot:
         prompt_len: tokens of the prompt.
         last_token: the prompt's last one.
         states: copies of the slot's part of the program's states, by name, without the rows that are not valid.
+        selected: the positions that the prompt selected, where no state has them for every slot.
     """
 
     prompt_len: int
     last_token: int
     states: Mapping[str, Array] = field(repr=False)
+    selected: Selected = field(default_factory=dict, repr=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states."""
-        return sum(state.nbytes for state in self.states.values())
+        """Bytes of the states and of the selected positions."""
+        return sum(array.nbytes for array in (*self.states.values(), *self.selected.values()))
 
 
 @dataclass
@@ -121,6 +98,7 @@ class Session:
         self._position = np.zeros(batch, np.int64)
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
+        self._selected: list[Selected] = [{} for _ in range(batch)]
         self._token_input = np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
@@ -276,7 +254,10 @@ class Session:
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
-        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
+        selected: Selected = {}
+        if self.ranks == 1:
+            selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
+        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]), selected)
         self._pending = None
         return True
 
@@ -481,12 +462,13 @@ class Session:
         self._check_fresh(slot, "copied")
         length = int(self._prompt_len[slot])
         states = {name: view.copy() for name, view in self._parts(slot, length).items()}
-        return Snapshot(length, int(self._last_token[slot]), states)
+        return Snapshot(length, int(self._last_token[slot]), states, self._selected[slot])
 
     def snapshot_bytes(self, slot: int) -> int:
         """Bytes that `snapshot` would copy. Raises UsageError as it does."""
         self._check_fresh(slot, "copied")
-        return sum(view.nbytes for view in self._parts(slot, int(self._prompt_len[slot])).values())
+        parts = self._parts(slot, int(self._prompt_len[slot])).values()
+        return sum(array.nbytes for array in (*parts, *self._selected[slot].values()))
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
@@ -498,7 +480,7 @@ class Session:
             raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
         for name, view in self._parts(slot, snapshot.prompt_len).items():
             view[...] = snapshot.states[name]
-        self._fill(slot, snapshot.prompt_len, snapshot.last_token)
+        self._fill(slot, snapshot.prompt_len, snapshot.last_token, snapshot.selected)
 
     def _parts(self, slot: int, length: int) -> dict[str, Array]:
         """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
@@ -521,10 +503,11 @@ class Session:
                 counts[group.state("selected")] = g.topk
         return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
-    def _fill(self, slot: int, length: int, last_token: int) -> None:
+    def _fill(self, slot: int, length: int, last_token: int, selected: Selected) -> None:
         self._prompt_len[slot] = self._position[slot] = length
         self._room[slot] = self.signature.geometry.max_context - length
         self._last_token[slot] = last_token
+        self._selected[slot] = selected
 
     def _empty(self, slot: int) -> None:
         self._prompt_len[slot] = self._room[slot] = 0
@@ -538,7 +521,10 @@ class Session:
         self.interpreter.reset()
 
     def kept(self, slot: int) -> Kept:
-        """What the slot's cache holds now."""
+        """What the slot's cache holds now: which positions, by layer and KV head, and how much that is.
+
+        The positions are a copy, which later calls leave as it is.
+        """
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
         geometry = self.signature.plan.main.geometry
@@ -552,7 +538,12 @@ class Session:
             kv_bytes=self.signature.held_bytes,
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.full_kv_bytes(length),
+            of_layers=None if self.ranks > 1 else self._kept_layers(slot, length, prompt_len),
         )
+
+    def _kept_layers(self, slot: int, length: int, prompt_len: int) -> tuple[LayerKept, ...]:
+        selected = self._selected[slot]
+        return kept_layers(self.signature, self.interpreter.tensor, slot, length, prompt_len, selected)
 
     # -- checks
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.golden_replay import Check
     from sscc.runtime.sampling import Sampling
-    from sscc.runtime.session import Kept, Session
+    from sscc.runtime.kept import Kept
+    from sscc.runtime.session import Session
 
 
 @dataclass(frozen=True)
