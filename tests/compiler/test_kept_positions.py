@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from sscc.compiler.frontend.eager import NO_SOURCES, EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.full_attention import needed
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.kept import Kept, Reason
@@ -100,6 +102,32 @@ def test_where_every_step_chooses_anew_the_store_has_everything(compiled: Compil
     layer = session.kept(0).layers[0]
     assert layer.choice_known
     assert layer.positions(1, Reason.SELECTED).tolist() == [4, 5, 6, 7, 8]
+
+
+def test_what_a_full_cache_would_have_read_is_transformers_attention(compiled: Compiler) -> None:
+    """Of each fed token, in each layer and query head, what goes to rows that its KV head did not have then."""
+    program = compiled("llama3-rope", SMALL)
+    session = Session(program.artifact.signature, native_interpreter(program.artifact))
+    session.prefill(0, PROMPT)
+    for token in TOKENS:
+        session.decode({0: token})
+    kept, tokens = session.kept(0), [*PROMPT, *TOKENS]
+    model = random_model("llama3-rope")
+    model.set_attn_implementation("sscc")
+    told = needed(model, tokens, len(PROMPT), kept, GEOMETRY.max_context)
+    model.set_attn_implementation("eager")
+    weights = model(input_ids=torch.tensor([tokens]), output_attentions=True).attentions
+    expected = np.zeros(len(tokens))
+    for layer, of_layer in zip(kept.layers, weights, strict=True):
+        heads = of_layer.shape[1]
+        for head in range(heads):
+            selected = set(layer.positions(head * layer.kv_heads // heads, Reason.SELECTED).tolist())
+            for at in range(len(PROMPT), len(tokens)):
+                lost = [p for p in range(4, at + 1 - 9) if p not in selected]
+                expected[lost] += of_layer[0, head, at, lost].detach().numpy() / (heads * len(TOKENS) * len(weights))
+    assert told.queries == len(TOKENS)
+    assert np.abs(told.mass - expected).max() < 1e-6
+    assert 0.05 < told.share == pytest.approx(expected.sum())
 
 
 def test_shares_and_refusals(compiled: Compiler) -> None:

@@ -276,7 +276,8 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     prompt, tokens = random_tokens(length), random_tokens(WINDOW + 3, seed=2)
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)
-    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in snapshot.states.values())
+    parts = (*snapshot.states.values(), *snapshot.selected.values())
+    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in parts)
     assert {name.rpartition(".")[2] for name in snapshot.states if "." in name} == {"window10"}
     assert snapshot.states["k_cache.window10"].shape[2] == min(length, WINDOW)
     expected = [session.decode({1: token})[1].copy() for token in tokens]
