@@ -31,6 +31,7 @@ from sscc.runtime.kept import Kept, LayerKept, Selected, kept_layers, selected_b
 from sscc.runtime.prefix_rows import PrefixRows, Rows
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
+from sscc.runtime.tracing import CAPACITY, Tracer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -86,6 +87,7 @@ class Session:
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
+        tracer: records what runs, if anybody wants that (`start_trace`).
     """
 
     def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
@@ -93,6 +95,7 @@ class Session:
         self._tokenizer_file = tokenizer
         self.interpreter = interpreter
         self.interpreter_ns = 0
+        self.tracer: Tracer | None = None
         batch = signature.batch
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._position = np.zeros(batch, np.int64)
@@ -368,7 +371,17 @@ class Session:
         try:
             return self.interpreter.run(entry, inputs, scalars, copy=False)
         finally:
-            self.interpreter_ns += perf_counter_ns() - start
+            end = perf_counter_ns()
+            self.interpreter_ns += end - start
+            if self.tracer is not None:
+                facts = {"slots": int(inputs["active"].sum())} if scalars is None else dict(scalars)
+                self.tracer.span(entry, start, end, facts)
+
+    def start_trace(self, capacity: int = CAPACITY) -> Tracer:
+        """Begins to record calls, stages, waits, and an engine's requests; the latest `capacity` of each kind and
+        thread are kept. `Tracer.write` ends it and writes a file for Perfetto."""
+        self.tracer = Tracer(self.interpreter, capacity)
+        return self.tracer
 
     @overload
     def generate(

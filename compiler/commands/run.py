@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
+    add_trace_argument,
     check_execution_arguments,
     followed,
     log_to_stderr,
     session_of,
+    traced,
 )
 from sscc.compiler.commands.generation import (
     add_prompt_arguments,
@@ -30,6 +32,7 @@ from sscc.compiler.commands.generation import (
     tokenizer_of,
 )
 from sscc.compiler.commands.kept_text import Part, Token, needed_lines, record, shaded, shown_tokens
+from sscc.compiler.files import printing_beside
 from sscc.compiler.needed import checkpoint_of, needed_of
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
@@ -89,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_kept_arguments(parser.add_argument_group("cache"))
     machine = parser.add_argument_group("execution")
     add_execution_arguments(machine)
+    add_trace_argument(machine)
     machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in")
 
 
@@ -127,8 +131,10 @@ def main(args: argparse.Namespace) -> int:
     artifact = Artifact.load(args.artifact, verify=args.verify)
     if args.show_kept is not None:
         _check_shown(artifact, args)
-    with closing(session_of(artifact, args)) as session:
-        return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
+    with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
+        if args.check:
+            return _check(artifact, session, args)
+        return _generate(artifact, session, sampling, args)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
@@ -137,6 +143,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
     if args.show_needed and args.show_kept is None:
         args.show_kept = Part()
+    if args.check and args.trace is not None:
+        raise UsageError("--trace is of a run that makes tokens, and --check replays a recorded one: leave one out")
     if args.check and args.show_kept is not None:
         raise UsageError("--show-kept is of a prompt's text, and --check replays a recorded one: leave one of them out")
 
@@ -161,10 +169,10 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     prompt = prompt_of(tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
-    start = time.perf_counter()
     first = math.nan
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
+    start = time.perf_counter()
     for token in session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot):
         if not tokens:
             first = time.perf_counter()
