@@ -19,7 +19,7 @@ import numpy as np
 from sscc.ir.errors import InputError, SsccError, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.metrics import Counters, Metrics
+from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
 from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
@@ -184,6 +184,21 @@ class Executor:
                 kept_rows=kept,
                 evicted_rows=sum(lengths) - kept,
             )
+
+    def slots(self) -> list[SlotState]:
+        """What every slot does now."""
+        with self._lock:
+            return [self._slot_state(slot, job) for slot, job in enumerate(self._table.jobs)]
+
+    def _slot_state(self, slot: int, job: Job | None) -> SlotState:
+        if job is None:
+            return SlotState(slot)
+        prompt, new, seconds = len(job.prompt), int(self._table.counts[slot]), perf_counter() - job.submitted
+        if not self._table.active[slot]:
+            return SlotState(slot, job.id, "prefill", prompt, seconds=seconds)
+        length = prompt + max(new - 1, 0)  # the newest token is not in the cache
+        kept = self._geometry.kept_rows(length, prompt)
+        return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, seconds)
 
     # ---------------------------------------------------------------------------------------------------- the thread
 
