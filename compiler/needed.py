@@ -11,7 +11,7 @@ from sscc.ir.errors import UsageError
 if TYPE_CHECKING:
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.kept import Kept
+    from sscc.runtime.kept_positions import Kept
 
 
 def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.signature import Signature
     from sscc.runtime.artifact.tensor_files import Array
-    from sscc.runtime.kept import Kept
+    from sscc.runtime.kept_positions import Kept
 
 EVERYTHING = "all"
 SPANS = 8
@@ -88,7 +88,7 @@ def shown_tokens(
     """The first `kept.length` of the tokens."""
     import numpy as np
 
-    from sscc.runtime.kept import Reason
+    from sscc.runtime.kept_positions import Reason
 
     reasons = kept.reasons(part.layer, part.head)
     counts = np.stack([(reasons == reason).sum(axis=0) for reason in Reason])

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.golden_replay import Check
-    from sscc.runtime.kept import Kept
+    from sscc.runtime.kept_positions import Kept
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session
 

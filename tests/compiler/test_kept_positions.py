@@ -13,7 +13,7 @@ from sscc.compiler.frontend.eager import NO_SOURCES, EagerQuerySelection, EagerS
 from sscc.compiler.frontend.full_attention import needed
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
-from sscc.runtime.kept import Kept, Reason
+from sscc.runtime.kept_positions import Kept, Reason
 from sscc.runtime.session import Session
 from tests.families import GEOMETRY, Compiler, random_model, random_tokens
 from tests.native import native_interpreter
@@ -75,7 +75,7 @@ def test_positions_are_those_of_the_definition(case: str, compiled: Compiler) ->
         reference.decode({1: token})
     for session in (native, reference):
         check(session.kept(1), expected)
-    if native.signature.copies_slots and not g.by_query:
+    if not g.by_query:
         native.prefill(1, PROMPT)
         copy = native.snapshot(1)
         native.prefill(1, random_tokens(30, seed=2))
