@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.files import printing_beside
 from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
@@ -37,12 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the rows that each step's query chooses, the share that stays near from the step before",
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the decode step")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace for Perfetto of the decode step, and of the prefill with --prompt; - for stdout, and then "
+        "what else is printed goes to stderr",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.inspection import inspect_artifact, time_decode
+    from sscc.runtime.inspection import inspect_artifact, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
     artifact = Artifact.load(args.artifact)
@@ -51,8 +58,12 @@ def main(args: argparse.Namespace) -> int:
         target = target.with_sockets(args.sockets)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
-        write_trace(time_decode(artifact, target, args.context, staying=args.staying, record=True), args.trace)
-    print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
+        timings = [time_decode(artifact, target, args.context, staying=args.staying, record=True)]
+        if args.prompt:
+            timings.append(time_prefill(artifact, target, args.prompt, record=True))
+        write_trace(args.trace, *timings)
+    with printing_beside(args.trace):
+        print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
     return 0
 
 
