@@ -58,7 +58,9 @@ LAYERS: Layers = (
     (
         "sscc.compiler.dumps",
         "sscc.compiler.files",
+        "sscc.compiler.inspection_words",
         "sscc.compiler.layer_topk",
+        "sscc.compiler.measurements",
         "sscc.compiler.options",
         "sscc.compiler.printing",
         "sscc.compiler.quantization_report",
@@ -74,7 +76,7 @@ LAYERS: Layers = (
     ("sscc.compiler.ranks",),
     ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
-    ("sscc.compiler.api", "sscc.compiler.quality"),
+    ("sscc.compiler.api", "sscc.compiler.quality", "sscc.compiler.report"),
     ("sscc.compiler.commands",),
     ("sscc.compiler.cli",),
 )
@@ -85,6 +87,7 @@ APART: Apart = (
     ("sscc.passes", "sscc.compiler.frontend"),
     ("sscc.compiler.backend", "sscc.compiler.frontend"),
     ("sscc.compiler.backend", "sscc.runtime"),
+    ("sscc.compiler.report", "sscc.compiler.frontend"),
     ("sscc.runtime.validator", "sscc.runtime.backends"),
     ("sscc.runtime.validator", "sscc.runtime.scalars"),
     ("sscc.runtime.validator", "sscc.runtime.timing"),
