@@ -27,8 +27,9 @@ def described(i: Inspection) -> Iterator[str]:
 def program_facts(i: Inspection) -> Iterator[Fact]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
+    each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
     heads = main.heads_in_words(" and values of ")
-    yield "model", f"{i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
+    yield "model", f"{i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield "program", f"{i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     most = "up to " if g.layer_topk else ""
     parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
@@ -44,10 +45,11 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     else:
         yield "selection", f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
-        yield "layers", line
-    yield "KV", s.kv_in_words()
+        yield "layers", f"{line}{each}"
+    yield "KV", f"{s.kv_in_words()}{each}"
     if s.continues:
-        yield "prefixes", f"prompts that begin alike share their prefill: {format_bytes(s.prefix_bytes)} a token kept"
+        kept = f"{format_bytes(s.prefix_bytes)} a token kept{each}"
+        yield "prefixes", f"prompts that begin alike share their prefill: {kept}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield "kernels", f"{i.kernels} of {i.stages} stages: {steps}"
     yield "launches", f"{i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from sscc.ir.errors import InputError, quoted
 from sscc.ir.file_form import decode
 
-
 Test = Literal["prefill", "decode"]
 
 
@@ -27,7 +26,7 @@ class Measurement:
         tokens_per_second: of all slots, of the median repetition.
         bandwidth: bytes/s that as many threads read from memory, measured beside it.
         bytes_per_step: of decode, what a step cannot avoid to read: weights, of experts those that random tokens choose
-            in the mean, and the rows that the prompts leave in its slots.
+            in the mean, and the rows that the prompts leave in its slots; by all ranks of this machine.
         share: of that bandwidth, what a step reaches by `bytes_per_step`; None for prefill, which is bound by
             arithmetic.
     """
@@ -55,13 +54,16 @@ class Measurements:
 
     Attributes:
         artifact: its path. schedule: the sha256 of its schedule.
-        threads: of the interpreter.
+        threads: of the interpreter, on this machine.
+        ranks: of the program. ranks_of_this_machine: those of them that ran on the machine that wrote this.
     """
 
     artifact: str
     schedule: str
     interpreter: str
     threads: int
+    ranks: int
+    ranks_of_this_machine: int
     results: tuple[Measurement, ...]
 
 

@@ -30,6 +30,7 @@ class Row:
 class Measured:
     interpreter: str
     threads: int
+    ranks: int
     bandwidth: float
     machine: str
     rows: tuple[Row, ...]
@@ -58,7 +59,7 @@ def measured(sources: Sources) -> Measured | None:
             )
         )
     bandwidth = max((result.bandwidth for result in bench.results), default=0.0)
-    return Measured(bench.interpreter, bench.threads, bandwidth, sources.machine.name, tuple(rows))
+    return Measured(bench.interpreter, bench.threads, bench.ranks, bandwidth, sources.machine.name, tuple(rows))
 
 
 def _modelled(sources: Sources, test: str, tokens: int, depth: int, slots: int) -> float | None:

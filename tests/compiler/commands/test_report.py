@@ -71,7 +71,7 @@ def bench(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     decode = {"test": "decode", "tokens": 5, "slots": 2, "depth": 30, "tokens_per_second": 20.0, "share": 0.25}
     results = [prefill | shared | {"bytes_per_step": None}, decode | shared | {"bytes_per_step": 25_000_000}]
     described = {"artifact": str(artifact), "schedule": schedule, "interpreter": "native", "threads": 1}
-    data = {**described, "results": results}
+    data = {**described, "ranks": 1, "ranks_of_this_machine": 1, "results": results}
     path = tmp_path_factory.mktemp("bench") / "bench.json"
     path.write_text(json.dumps(data))
     return path
