@@ -52,7 +52,7 @@ dev: $(VENV)/.build-tools
 	$(PIP) install --quiet --no-build-isolation --editable ".[test,serve]"
 	@rm -rf $(VENV)/.installed $(LINKS)
 	@mkdir -p $(LINKS)/sscc
-	@for name in $(FOLDERS) compiler/package/__init__.py compiler/package/py.typed; do \
+	@for name in $(FOLDERS) $(addprefix compiler/package/,__init__.py py.typed pytest_plugin.py); do \
 	ln -s "$(CURDIR)/$$name" $(LINKS)/sscc/ || exit 1; done
 	@echo "$(CURDIR)/$(LINKS)" > $(LINKS_PTH)
 

@@ -445,16 +445,27 @@ class Session:
         InputError for text where there is no tokenizer.
         """
         if isinstance(prompt, str):
-            from sscc.runtime.text import encode, pieces
-
-            ids = encode(self.tokenizer, prompt)
-            return pieces(self.tokenizer, self.generate(ids, max_new_tokens, sampling, eos, slot))
+            return self.stream(prompt, max_new_tokens, sampling, eos, slot)
         self._check_slot(slot)
         room = self.signature.geometry.max_context - len(prompt)
         count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
         tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
         return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends)
+
+    def stream(
+        self,
+        prompt: str,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        eos: Iterable[int] | None = None,
+        slot: int = 0,
+    ) -> Iterator[str]:
+        """What follows `prompt`, piece by piece as it is made; arguments and errors are those of `generate`."""
+        from sscc.runtime.text import encode, pieces
+
+        tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot)
+        return pieces(self.tokenizer, tokens)
 
     def _generate(
         self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]

@@ -82,9 +82,11 @@ LAYERS: Layers = (
     ("sscc.compiler.ranks",),
     ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
-    ("sscc.compiler.api", "sscc.compiler.quality"),
+    ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality"),
     ("sscc.compiler.commands",),
     ("sscc.compiler.cli",),
+    ("sscc.compiler.testing",),
+    ("sscc.pytest_plugin",),
 )
 """From the bottom to the top. A name stands for its package too, and the longest name that fits counts."""
 

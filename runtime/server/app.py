@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 import sscc
 from sscc.ir.errors import RankError
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.engine import Completion, Engine, Ticket
+from sscc.runtime.engine import Completion, Engine, Ticket, cancel_all
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiError, install_handlers
@@ -22,11 +22,9 @@ from sscc.runtime.server.gate import Gate
 from sscc.runtime.server.jobs import (
     Model,
     RequestLimits,
-    cancel_all,
     chat_prompts,
     completion_prompts,
     requests_for,
-    submit_all,
 )
 from sscc.runtime.server.memory import keep_few_words
 from sscc.runtime.server.pages import add_pages
@@ -202,7 +200,7 @@ class _Endpoints:
         """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)
-        return submit_all(self._engine, requests), sum(map(len, prompts))
+        return self._engine.submit_all(requests), sum(map(len, prompts))
 
     async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
         try:
