@@ -60,6 +60,7 @@ LAYERS: Layers = (
         "sscc.compiler.files",
         "sscc.compiler.layer_topk",
         "sscc.compiler.options",
+        "sscc.compiler.pretty",
         "sscc.compiler.printing",
         "sscc.compiler.quantization_report",
         "sscc.compiler.reproducer",
