@@ -27,7 +27,16 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
-from sscc.runtime.prefix_rows import PrefixRows, Rows
+from sscc.runtime.kept_rows import (
+    Copy,
+    CopySlot,
+    EmptyChunk,
+    KeptRows,
+    ReadChunks,
+    RestoreSlot,
+    WriteChunks,
+    rows_in_scratch,
+)
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
@@ -71,17 +80,19 @@ class Snapshot:
     Attributes:
         prompt_len: tokens of the prompt.
         last_token: the prompt's last one.
-        states: copies of the slot's part of the program's states, by name, without the rows that are not valid.
+        slot: that it was taken of.
+        rows: the slot's part of the program's states, without the rows that are not valid.
     """
 
     prompt_len: int
     last_token: int
-    states: Mapping[str, Array] = field(repr=False)
+    slot: int
+    rows: Copy
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states."""
-        return sum(state.nbytes for state in self.states.values())
+        """Bytes of the states, on all ranks together."""
+        return self.rows.nbytes
 
 
 @dataclass
@@ -89,8 +100,8 @@ class _PrefillProgress:
     slot: int
     length: int
     tokens: Array
-    prefix: Sequence[Rows] = ()
-    fill: Mapping[int, Rows] = field(default_factory=dict)
+    prefix: Sequence[Copy] = ()
+    fill: Mapping[int, Copy] = field(default_factory=dict)
     phase: int = 0
     chunk: int = 0
 
@@ -109,6 +120,7 @@ class Session:
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
+        rows: copies of what slots hold; of several ranks, rank 0's, with which the others make theirs.
     """
 
     def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
@@ -130,7 +142,8 @@ class Session:
         }
         self._pending: _PrefillProgress | None = None
         self._prefill_logits: Array | None = None
-        self._rows = PrefixRows(signature, interpreter.tensor)
+        keep = getattr(interpreter, "keep_rows", None)
+        self.rows: KeptRows = KeptRows(signature, interpreter.tensor) if keep is None else keep(signature)
 
     @classmethod
     def from_artifact(
@@ -192,14 +205,14 @@ class Session:
         self,
         slot: int,
         tokens: Sequence[int] | Array,
-        prefix: Sequence[Rows] = (),
-        fill: Mapping[int, Rows] | None = None,
+        prefix: Sequence[Copy] = (),
+        fill: Mapping[int, Copy] | None = None,
     ) -> None:
         """Begins to write a prompt into a slot, whose previous content is given up.
 
         Args:
             prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again.
-            fill: memory (`empty_rows`) for what this one leaves of later whole chunks, by their number; it is theirs
+            fill: memory (`empty_chunk`) for what this one leaves of later whole chunks, by their number; it is theirs
                 once the prefill has finished.
 
         Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
@@ -241,14 +254,14 @@ class Session:
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
         left = min(steps, self.signature.prefill_steps(pending.length, pending.reused))
-        if self._rows.in_scratch and (pending.prefix or pending.fill):
+        if (pending.prefix or pending.fill) and rows_in_scratch(self.signature):
             return self._prefill_by_layer(pending, left)
         layers = range(self.signature.layers)
         if pending.phase == pending.chunk == 0:
-            self._rows.write(layers, pending.slot, pending.prefix)
+            self._write_prefix(pending, layers)
         finished = self._run_prefill(pending, left)
         if finished:
-            self._rows.read(layers, pending.slot, pending.fill)
+            self._read_chunks(pending, layers)
         return finished
 
     def _prefill_by_layer(self, pending: _PrefillProgress, left: int) -> bool:
@@ -256,15 +269,25 @@ class Session:
         chunks = self.signature.chunks(pending.length) - pending.reused
         while left:
             phase, taken = pending.phase, min(left, chunks - pending.chunk)
-            layers = [phase - 1] if 1 <= phase <= self.signature.layers else []
+            layers = range(phase - 1, phase) if 1 <= phase <= self.signature.layers else range(0)
             if pending.chunk == 0:
-                self._rows.write(layers, pending.slot, pending.prefix)
+                self._write_prefix(pending, layers)
             if self._run_prefill(pending, taken):
                 return True
             if pending.phase > phase:
-                self._rows.read(layers, pending.slot, pending.fill)
+                self._read_chunks(pending, layers)
             left -= taken
         return False
+
+    def _write_prefix(self, pending: _PrefillProgress, layers: range) -> None:
+        if pending.prefix and layers:
+            copies = tuple(chunk.number for chunk in pending.prefix)
+            self.rows.do(WriteChunks(copies, pending.slot, layers))
+
+    def _read_chunks(self, pending: _PrefillProgress, layers: range) -> None:
+        if pending.fill and layers:
+            copies = {chunk: copy.number for chunk, copy in pending.fill.items()}
+            self.rows.do(ReadChunks(copies, pending.slot, layers))
 
     def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
         """One call of the program."""
@@ -289,11 +312,11 @@ class Session:
         needed = max((min(g.obs, length) if g.selects else 1) for g in (group.geometry for group in s.plan))
         return (length - needed) // s.prefill_chunk
 
-    def empty_rows(self) -> Rows:
-        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill. Raises UsageError where several ranks
-        have rows."""
-        self._check_alone()
-        return self._rows.empty()
+    def empty_chunk(self) -> Copy:
+        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""
+        chunk = Copy(self.rows, self.rows.chunk_bytes)
+        self.rows.do(EmptyChunk(chunk.number))
+        return chunk
 
     @property
     def prefill_logits(self) -> Array:
@@ -491,13 +514,14 @@ class Session:
         """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
         self._check_fresh(slot, "copied")
         length = int(self._prompt_len[slot])
-        states = {name: view.copy() for name, view in self._parts(slot, length).items()}
-        return Snapshot(length, int(self._last_token[slot]), states)
+        copy = Copy(self.rows, self.rows.slot_bytes(length))
+        self.rows.do(CopySlot(copy.number, slot, length))
+        return Snapshot(length, int(self._last_token[slot]), slot, copy)
 
     def snapshot_bytes(self, slot: int) -> int:
-        """Bytes that `snapshot` would copy. Raises UsageError as it does."""
+        """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, "copied")
-        return sum(view.nbytes for view in self._parts(slot, int(self._prompt_len[slot])).values())
+        return self.rows.slot_bytes(int(self._prompt_len[slot]))
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
@@ -507,30 +531,8 @@ class Session:
         self._check_slot(slot)
         if self._pending is not None and self._pending.slot == slot:
             raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
-        for name, view in self._parts(slot, snapshot.prompt_len).items():
-            view[...] = snapshot.states[name]
+        self.rows.do(RestoreSlot(snapshot.rows.number, slot, snapshot.prompt_len, snapshot.slot))
         self._fill(slot, snapshot.prompt_len, snapshot.last_token)
-
-    def _parts(self, slot: int, length: int) -> dict[str, Array]:
-        """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
-        caches that layers have in common [Hkv, rows, ..]. Raises UsageError where ranks have slots of their own."""
-        if not self.signature.copies_slots:
-            raise UsageError("each rank of the program has the rows of slots of its own: a slot cannot be copied")
-        counts: dict[str, int] = {}
-        parts: dict[str, Array] = {}
-        for group in self.signature.plan:
-            g = group.geometry
-            # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
-            rows = min(g.kept_rows(length, length), g.cache_rows)
-            caches = [group.state(stream.cache) for stream in group.streams]
-            if g.packed:
-                parts |= {name: self.interpreter.tensor(name)[slot] for name in caches}
-            else:
-                counts |= dict.fromkeys(caches, rows)
-            counts |= dict.fromkeys(group.row_states, length) | dict.fromkeys(group.resident_states, g.topk)
-            if g.indexed and not g.by_query:
-                counts[group.state("selected")] = g.topk
-        return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
 
     def _fill(self, slot: int, length: int, last_token: int) -> None:
         self._prompt_len[slot] = self._position[slot] = length
@@ -567,10 +569,6 @@ class Session:
 
     # -- checks
 
-    def _check_alone(self) -> None:
-        if self.ranks > 1:
-            raise UsageError(f"what slots hold cannot be copied where {self.ranks} ranks hold it, each a part")
-
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.signature.batch:
             raise UsageError(f"slot {slot} does not exist, the program has slots 0 .. {self.signature.batch - 1}")
@@ -582,8 +580,6 @@ class Session:
 
     def _check_fresh(self, slot: int, done: str) -> None:
         self._check_filled(slot)
-        if done == "copied":
-            self._check_alone()
         fed = int(self._position[slot] - self._prompt_len[slot])
         if fed:
             raise UsageError(

@@ -68,8 +68,9 @@ def described(i: Inspection) -> Iterator[str]:
 def _program(i: Inspection) -> Iterator[str]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
+    each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
     heads = main.heads_in_words(" and values of ")
-    yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
+    yield f"model      {i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     most = "up to " if g.layer_topk else ""
     parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
@@ -85,10 +86,11 @@ def _program(i: Inspection) -> Iterator[str]:
     else:
         yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
-        yield f"layers     {line}"
-    yield f"KV         {s.kv_in_words()}"
+        yield f"layers     {line}{each}"
+    yield f"KV         {s.kv_in_words()}{each}"
     if s.continues:
-        yield f"prefixes   prompts that begin alike share their prefill: {format_bytes(s.prefix_bytes)} a token kept"
+        kept = f"{format_bytes(s.prefix_bytes)} a token kept{each}"
+        yield f"prefixes   prompts that begin alike share their prefill: {kept}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"
     yield f"launches   {i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

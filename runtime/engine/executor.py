@@ -16,7 +16,7 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.ir.errors import InputError, SsccError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics
@@ -81,8 +81,6 @@ class Executor:
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
-        if keep and session.ranks > 1:
-            raise UsageError(f"prompts cannot be kept (--prompt-cache) where {session.ranks} ranks hold their rows")
         self._prompts = PromptCache(0 if signature.continues else keep)
         self._prefixes = PrefixStore(session, keep if signature.continues else 0)
         self._counters = Counters()

@@ -127,7 +127,8 @@ class EngineOptions:
         prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
             layers.
         prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
-            in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token). 0: none.
+            in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token, on each rank).
+            Of all ranks together; 0: none.
 
     Raises UsageError for values below 0, and for 0 prefill steps.
     """
