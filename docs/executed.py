@@ -4,8 +4,9 @@ python docs/executed.py docs/tutorial.md            exit 1 where a command says 
 python docs/executed.py docs/tutorial.md --write    write what the commands say into the page
 
 A block ```console has commands behind `$ `, each followed by what it says, stdout and stderr together. A line `...` of
-the page stands for any lines. A block ```python whose first line is `# NAME.py` becomes that file, for a command to run. All of a
-page runs in one folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put there.
+the page stands for any lines. A block ```python whose first line is `# NAME.py` becomes that file, for a command to
+run. All of a page runs in one folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put
+there.
 """
 
 from __future__ import annotations
