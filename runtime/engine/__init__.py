@@ -1,7 +1,7 @@
 """Continuous batching: requests share the slots of one program (docs/serving.md)."""
 
 from sscc.runtime.engine.engine import Engine
-from sscc.runtime.engine.metrics import Histogram, Metrics
+from sscc.runtime.engine.metrics import Histogram, Metrics, SlotState
 from sscc.runtime.engine.request import (
     FINISH_REASONS,
     Completion,
@@ -27,6 +27,7 @@ __all__ = [
     "Piece",
     "QueueFull",
     "Request",
+    "SlotState",
     "Ticket",
     "cancel_all",
     "shown_text",

@@ -13,7 +13,7 @@ import numpy as np
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.executor import Close, Executor
-from sscc.runtime.engine.metrics import Metrics
+from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
 from sscc.runtime.session import Session
@@ -118,6 +118,10 @@ class Engine:
     def metrics(self) -> Metrics:
         """A consistent snapshot."""
         return self._executor.metrics()
+
+    def slots(self) -> list[SlotState]:
+        """What every slot does now, in order."""
+        return self._executor.slots()
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more requests, ends the others and then the thread; nothing happens if it is closed.
