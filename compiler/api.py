@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from sscc.compiler.options import CompileArguments, options_of
 from sscc.compiler.result import CompileResult
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ def compile(model: str | PathLike[str], **options: Unpack[CompileArguments]) -> 
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
+    checked = options_of(model, options)
+    require(COMPILE, "sscc.compile")
     from sscc.compiler.driver import compile_model
 
-    return compile_model(options_of(model, options))
+    return compile_model(checked)
 
 
 def load(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
+from sscc.ir.errors import UsageError
+from sscc.ir.files import STANDARD
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
 
@@ -37,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="of the rows that each step's query chooses, the share that stays near from the step before",
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of the decode step")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a Chrome trace of the decode step, - for stdout (what is told goes to stderr then)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -45,6 +53,8 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.inspection import inspect_artifact, time_decode
     from sscc.runtime.timing import write_trace
 
+    if args.trace == STANDARD and args.json:
+        raise UsageError("--trace - and --json both write to stdout: give the trace a file")
     artifact = Artifact.load(args.artifact)
     target = artifact.target if args.target is None else load_target(args.target)
     if args.sockets is not None:
@@ -52,7 +62,8 @@ def main(args: argparse.Namespace) -> int:
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
         write_trace(time_decode(artifact, target, args.context, staying=args.staying, record=True), args.trace)
-    print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
+    shown = json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection))
+    print(shown, file=sys.stderr if args.trace == STANDARD else sys.stdout)
     return 0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.ir.errors import UsageError
-from sscc.ir.files import replacing
+from sscc.ir.files import writing
 from sscc.runtime.timing.replay import Recording, Span
 from sscc.runtime.timing.result import KernelTiming, LaunchTiming, PipelineTiming, Timing
 
@@ -28,12 +28,12 @@ Event = dict[str, Any]
 
 
 def write_trace(timing: Timing, path: Path) -> None:
-    """Writes the trace of a timing that was made with ``record=True``.
+    """Writes the trace of a timing that was made with ``record=True``; to stdout where `path` is "-".
 
     Raises:
         UsageError: a timing without a recording. OutputError: the file cannot be written.
     """
-    with replacing(path) as file:
+    with writing(path) as file:
         file.write(b'{"displayTimeUnit":"ns","otherData":')
         file.write(json.dumps({"entry": timing.entry, "assumptions": timing.assumptions}).encode())
         file.write(b',"traceEvents":[')
