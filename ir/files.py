@@ -193,18 +193,6 @@ def read_text(path: Path) -> str:
         raise InputError(f"{shown_name(path)} cannot be read: {error.strerror}") from None
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[BinaryIO]:
-    """A file that is written complete or not at all (`replacing`), or stdout where `path` is `STANDARD`."""
-    if path != STANDARD:
-        with replacing(path) as file:
-            yield file
-        return
-    sys.stdout.flush()
-    yield sys.stdout.buffer
-    sys.stdout.buffer.flush()
-
-
 def shown_name(path: Path) -> str:
     """What messages call a file that is read."""
     return "<stdin>" if path == STANDARD else str(path)

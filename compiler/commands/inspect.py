@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.files import printing_beside
 from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
-from sscc.ir.errors import UsageError
-from sscc.ir.files import STANDARD
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
 
@@ -44,26 +42,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="write a Chrome trace of the decode step, - for stdout (what is told goes to stderr then)",
+        help="write a trace for Perfetto of the decode step, and of the prefill with --prompt; - for stdout, and then "
+        "what else is printed goes to stderr",
     )
 
 
 def main(args: argparse.Namespace) -> int:
     from sscc.runtime.artifact.reading import Artifact
-    from sscc.runtime.inspection import inspect_artifact, time_decode
+    from sscc.runtime.inspection import inspect_artifact, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
-    if args.trace == STANDARD and args.json:
-        raise UsageError("--trace - and --json both write to stdout: give the trace a file")
     artifact = Artifact.load(args.artifact)
     target = artifact.target if args.target is None else load_target(args.target)
     if args.sockets is not None:
         target = target.with_sockets(args.sockets)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
-        write_trace(time_decode(artifact, target, args.context, staying=args.staying, record=True), args.trace)
-    shown = json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection))
-    print(shown, file=sys.stderr if args.trace == STANDARD else sys.stdout)
+        timings = [time_decode(artifact, target, args.context, staying=args.staying, record=True)]
+        if args.prompt:
+            timings.append(time_prefill(artifact, target, args.prompt, record=True))
+        write_trace(args.trace, *timings)
+    with printing_beside(args.trace):
+        print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
     return 0
 
 
@@ -79,8 +79,9 @@ def described(i: Inspection) -> Iterator[str]:
 def _program(i: Inspection) -> Iterator[str]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
+    each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
     heads = main.heads_in_words(" and values of ")
-    yield f"model      {i.model}: {s.layers} layers, {heads}, {s.vocab_size} tokens"
+    yield f"model      {i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield f"program    {i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     most = "up to " if g.layer_topk else ""
     parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
@@ -96,10 +97,11 @@ def _program(i: Inspection) -> Iterator[str]:
     else:
         yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
-        yield f"layers     {line}"
-    yield f"KV         {s.kv_in_words()}"
+        yield f"layers     {line}{each}"
+    yield f"KV         {s.kv_in_words()}{each}"
     if s.continues:
-        yield f"prefixes   prompts that begin alike share their prefill: {format_bytes(s.prefix_bytes)} a token kept"
+        kept = f"{format_bytes(s.prefix_bytes)} a token kept{each}"
+        yield f"prefixes   prompts that begin alike share their prefill: {kept}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield f"kernels    {i.kernels} of {i.stages} stages: {steps}"
     yield f"launches   {i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

@@ -301,4 +301,3 @@ def test_the_trace(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     out, err = capsys.readouterr()
     assert json.loads(out)["traceEvents"] == events
     assert "roofline" in err
-    assert main(["inspect", str(folder), "--trace", "-", "--json"]) == 2
