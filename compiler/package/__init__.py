@@ -25,8 +25,9 @@ if TYPE_CHECKING:
         UsageError,
     )
     from sscc.ir.geometry import Geometry
+    from sscc.runtime.kept_positions import Kept
     from sscc.runtime.sampling import Sampling
-    from sscc.runtime.session import Kept, Session, Snapshot
+    from sscc.runtime.session import Session, Snapshot
 
 __version__ = "0.1.0"
 
@@ -62,8 +63,9 @@ _HOME = {
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
+    "sscc.runtime.kept_positions": ("Kept",),
     "sscc.runtime.sampling": ("Sampling",),
-    "sscc.runtime.session": ("Kept", "Session", "Snapshot"),
+    "sscc.runtime.session": ("Session", "Snapshot"),
 }
 
 
