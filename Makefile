@@ -1,5 +1,6 @@
 # make demo   compile and run a small real model
 # make test   lint, type check and the whole test suite
+# make site   the documentation as a site, in site/
 # make dev    an editable install, for working on sscc (make test goes back to a normal one)
 #
 # Needs Python 3.11 with venv, a C++20 compiler and pip; everything else goes into .venv.
@@ -20,13 +21,16 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o -print)
 LINKS := $(VENV)/links
 LINKS_PTH := $(VENV)/lib/python3.11/site-packages/sscc-links.pth
 
-.PHONY: demo test lint typecheck pytest install dev clean
+.PHONY: demo site test lint typecheck pytest install dev clean
 .DELETE_ON_ERROR:
 
 test: lint typecheck pytest
 
 demo: $(VENV)/.installed
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" bash examples/demo.sh
+
+site: $(VENV)/.installed
+	$(PY) -m mkdocs build
 
 lint: $(VENV)/.installed
 	$(PY) -m ruff check .
@@ -48,7 +52,7 @@ dev: $(VENV)/.build-tools
 	$(PIP) install --quiet --no-build-isolation --editable ".[test,serve]"
 	@rm -rf $(VENV)/.installed $(LINKS)
 	@mkdir -p $(LINKS)/sscc
-	@for name in $(FOLDERS) compiler/package/__init__.py compiler/package/py.typed; do \
+	@for name in $(FOLDERS) $(addprefix compiler/package/,__init__.py py.typed pytest_plugin.py); do \
 	ln -s "$(CURDIR)/$$name" $(LINKS)/sscc/ || exit 1; done
 	@echo "$(CURDIR)/$(LINKS)" > $(LINKS_PTH)
 
@@ -67,4 +71,4 @@ $(PY):
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) build .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build site .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -148,7 +148,7 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    start = partial(subprocess.Popen, command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    start = partial(subprocess.Popen[bytes], command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
     process: subprocess.Popen[bytes] = _starter().submit(start).result()
     return process
 

@@ -27,6 +27,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.kept_positions import Kept, LayerKept, Selected, kept_layers, selected_by_prompt
 from sscc.runtime.kept_rows import (
     Copy,
     CopySlot,
@@ -39,38 +40,13 @@ from sscc.runtime.kept_rows import (
 )
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
+from sscc.runtime.tracing import CAPACITY, Tracer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What one slot's cache holds, per layer and KV head in rows, over all layers in bytes.
-
-    Attributes:
-        prompt_len: tokens of the prompt.
-        length: positions written so far (prompt plus fed tokens).
-        kept: positions whose rows the slot holds.
-        evicted: positions that are no longer in the cache, length - kept.
-        budget: the most positions that the slot may hold.
-        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
-            landmarks.
-        full_bytes: bytes of an uncompressed cache of max_context rows.
-        full_bytes_now: bytes of an uncompressed cache of `length` rows.
-    """
-
-    prompt_len: int
-    length: int
-    kept: int
-    evicted: int
-    budget: int
-    kv_bytes: int
-    full_bytes: int
-    full_bytes_now: int
 
 
 @dataclass(frozen=True)
@@ -82,17 +58,19 @@ class Snapshot:
         last_token: the prompt's last one.
         slot: that it was taken of.
         rows: the slot's part of the program's states, without the rows that are not valid.
+        selected: the positions that the prompt selected, where no state has them for every slot.
     """
 
     prompt_len: int
     last_token: int
     slot: int
     rows: Copy
+    selected: Selected = field(default_factory=dict, repr=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states, on all ranks together."""
-        return self.rows.nbytes
+        """Bytes of the states, on all ranks together, and of the selected positions."""
+        return self.rows.nbytes + _nbytes(self.selected)
 
 
 @dataclass
@@ -121,6 +99,7 @@ class Session:
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
         rows: copies of what slots hold; of several ranks, rank 0's, with which the others make theirs.
+        tracer: records what runs, if anybody wants that (`start_trace`).
     """
 
     def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
@@ -128,11 +107,13 @@ class Session:
         self._tokenizer_file = tokenizer
         self.interpreter = interpreter
         self.interpreter_ns = 0
+        self.tracer: Tracer | None = None
         batch = signature.batch
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._position = np.zeros(batch, np.int64)
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
+        self._selected: list[Selected] = [{} for _ in range(batch)]
         self._token_input = np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
@@ -299,7 +280,10 @@ class Session:
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
-        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
+        selected: Selected = {}
+        if self.ranks == 1:
+            selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
+        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]), selected)
         self._pending = None
         return True
 
@@ -410,7 +394,17 @@ class Session:
         try:
             return self.interpreter.run(entry, inputs, scalars, copy=False)
         finally:
-            self.interpreter_ns += perf_counter_ns() - start
+            end = perf_counter_ns()
+            self.interpreter_ns += end - start
+            if self.tracer is not None:
+                facts = {"slots": int(inputs["active"].sum())} if scalars is None else dict(scalars)
+                self.tracer.span(entry, start, end, facts)
+
+    def start_trace(self, capacity: int = CAPACITY) -> Tracer:
+        """Begins to record calls, stages, waits, and an engine's requests; the latest `capacity` of each kind and
+        thread are kept. `Tracer.write` ends it and writes a file for Perfetto."""
+        self.tracer = Tracer(self.interpreter, capacity)
+        return self.tracer
 
     @overload
     def generate(
@@ -451,16 +445,27 @@ class Session:
         InputError for text where there is no tokenizer.
         """
         if isinstance(prompt, str):
-            from sscc.runtime.text import encode, pieces
-
-            ids = encode(self.tokenizer, prompt)
-            return pieces(self.tokenizer, self.generate(ids, max_new_tokens, sampling, eos, slot))
+            return self.stream(prompt, max_new_tokens, sampling, eos, slot)
         self._check_slot(slot)
         room = self.signature.geometry.max_context - len(prompt)
         count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
         tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
         return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends)
+
+    def stream(
+        self,
+        prompt: str,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        eos: Iterable[int] | None = None,
+        slot: int = 0,
+    ) -> Iterator[str]:
+        """What follows `prompt`, piece by piece as it is made; arguments and errors are those of `generate`."""
+        from sscc.runtime.text import encode, pieces
+
+        tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot)
+        return pieces(self.tokenizer, tokens)
 
     def _generate(
         self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
@@ -505,12 +510,12 @@ class Session:
         length = int(self._prompt_len[slot])
         copy = Copy(self.rows, self.rows.slot_bytes(length))
         self.rows.do(CopySlot(copy.number, slot, length))
-        return Snapshot(length, int(self._last_token[slot]), slot, copy)
+        return Snapshot(length, int(self._last_token[slot]), slot, copy, self._selected[slot])
 
     def snapshot_bytes(self, slot: int) -> int:
         """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, "copied")
-        return self.rows.slot_bytes(int(self._prompt_len[slot]))
+        return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self._selected[slot])
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
@@ -521,12 +526,13 @@ class Session:
         if self._pending is not None and self._pending.slot == slot:
             raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
         self.rows.do(RestoreSlot(snapshot.rows.number, slot, snapshot.prompt_len, snapshot.slot))
-        self._fill(slot, snapshot.prompt_len, snapshot.last_token)
+        self._fill(slot, snapshot.prompt_len, snapshot.last_token, snapshot.selected)
 
-    def _fill(self, slot: int, length: int, last_token: int) -> None:
+    def _fill(self, slot: int, length: int, last_token: int, selected: Selected) -> None:
         self._prompt_len[slot] = self._position[slot] = length
         self._room[slot] = self.signature.geometry.max_context - length
         self._last_token[slot] = last_token
+        self._selected[slot] = selected
 
     def _empty(self, slot: int) -> None:
         self._prompt_len[slot] = self._room[slot] = 0
@@ -540,7 +546,10 @@ class Session:
         self.interpreter.reset()
 
     def kept(self, slot: int) -> Kept:
-        """What the slot's cache holds now."""
+        """What the slot's cache holds now: which positions, by layer and KV head, and how much that is.
+
+        The positions are a copy, which later calls leave as it is.
+        """
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
         geometry = self.signature.plan.main.geometry
@@ -554,7 +563,12 @@ class Session:
             kv_bytes=self.signature.held_bytes,
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.full_kv_bytes(length),
+            of_layers=None if self.ranks > 1 else self._kept_layers(slot, length, prompt_len),
         )
+
+    def _kept_layers(self, slot: int, length: int, prompt_len: int) -> tuple[LayerKept, ...]:
+        selected = self._selected[slot]
+        return kept_layers(self.signature, self.interpreter.tensor, slot, length, prompt_len, selected)
 
     # -- checks
 
@@ -636,6 +650,10 @@ def interpreter_of(
     # Weights that are packed as the backend wants them are used where they lie.
     packed = artifact.packer == backend.name
     return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
+
+
+def _nbytes(selected: Selected) -> int:
+    return sum(positions.nbytes for positions in selected.values())
 
 
 def _plain(logits: Array) -> Array:

@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
         ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
+        ("which tokens the cache has kept", "sscc run model.rdu --prompt-file prompt.txt --show-kept"),
         ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
     ),
     "serve": (
@@ -40,6 +41,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("sizes, bytes and modelled times", "sscc inspect model.rdu"),
         ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
         ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
+    ),
+    "report": (
+        ("one page, to be opened in a browser", "sscc report model.rdu"),
+        ("with what each pass changed, and what was measured", "sscc report model.rdu --ir-dir ir --bench bench.json"),
+        ("the graph of kernels and stages alone", "sscc report model.rdu --dot -o - | dot -Tsvg -o model.svg"),
     ),
     "bench": (
         ("prompts of 512 tokens, 128 steps after 512 tokens, with one slot and with all", "sscc bench model.rdu"),

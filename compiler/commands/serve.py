@@ -10,13 +10,16 @@ from pathlib import Path
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
+    add_trace_argument,
     check_at_least,
     check_execution_arguments,
     followed,
     log_to_stderr,
     session_of,
     tokenizer_and_template,
+    traced,
 )
+from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
@@ -76,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
     )
-    add_execution_arguments(parser.add_argument_group("execution"))
+    execution = parser.add_argument_group("execution")
+    add_execution_arguments(execution)
+    add_trace_argument(execution)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -113,7 +118,12 @@ def main(args: argparse.Namespace) -> int:
         timeout=args.timeout,
     )
     options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
-    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
+    with (
+        closing(session_of(artifact, args)) as session,
+        traced(session, args.trace),
+        printing_beside(args.trace),
+        Engine(session, tokenizer, options) as engine,
+    ):
         if key is None and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
         app = create_app(engine, model, limits, key)

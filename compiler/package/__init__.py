@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sscc.compiler.api import compile, load
+    from sscc.compiler.llm import LLM, CompletionOutput, RequestOutput, SamplingParams
     from sscc.compiler.options import CompileOptions
     from sscc.compiler.result import CompileResult
     from sscc.ir.errors import (
@@ -18,22 +19,35 @@ if TYPE_CHECKING:
         InputError,
         InternalError,
         OutputError,
+        RankError,
         SsccError,
         UnsupportedError,
         UsageError,
     )
     from sscc.ir.geometry import Geometry
+    from sscc.runtime.kept_positions import Kept
+    from sscc.runtime.sampling import Sampling
+    from sscc.runtime.session import Session, Snapshot
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LLM",
     "CheckError",
     "CompileOptions",
     "CompileResult",
+    "CompletionOutput",
     "Geometry",
     "InputError",
     "InternalError",
+    "Kept",
     "OutputError",
+    "RankError",
+    "RequestOutput",
+    "Sampling",
+    "SamplingParams",
+    "Session",
+    "Snapshot",
     "SsccError",
     "UnsupportedError",
     "UsageError",
@@ -44,10 +58,14 @@ __all__ = [
 
 _HOME = {
     "sscc.compiler.api": ("compile", "load"),
+    "sscc.compiler.llm": ("LLM", "CompletionOutput", "RequestOutput", "SamplingParams"),
     "sscc.compiler.options": ("CompileOptions",),
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
+    "sscc.runtime.kept_positions": ("Kept",),
+    "sscc.runtime.sampling": ("Sampling",),
+    "sscc.runtime.session": ("Session", "Snapshot"),
 }
 
 

@@ -277,7 +277,8 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)
     states = session.rows.copies[snapshot.rows.number]
-    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in states.values())
+    parts = (*states.values(), *snapshot.selected.values())
+    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in parts)
     assert {name.rpartition(".")[2] for name in states if "." in name} == {"window10"}
     assert states["k_cache.window10"].shape[2] == min(length, WINDOW)
     expected = [session.decode({1: token})[1].copy() for token in tokens]

@@ -18,6 +18,7 @@ from sscc.runtime.backends.cpu.plan import MEMORY
 from sscc.runtime.backends.cpu.storage import Packings, PanelPacking
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.backends.stage_trace import StageTrace
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 
@@ -124,6 +125,18 @@ class NativeInterpreter:
         for tensor in self._tensors.values():
             if tensor.role == "state":
                 self.tensor(tensor.name)[...] = 0
+
+    def start_trace(self, capacity: int) -> None:
+        """Records what every thread does, the latest `capacity` events of each, until `end_trace`."""
+        self.core.trace(True, capacity)
+
+    def end_trace(self) -> StageTrace:
+        """What was recorded since `start_trace`; nothing is any more."""
+        self.core.trace(False)
+        counts = [0] * self.core.threads
+        for _, thread, count, _ in self.core.totals():
+            counts[thread] += count
+        return StageTrace(self.core.labels, self.core.threads, self.core.events(), counts)
 
     def memory(self) -> MemoryUse:
         """The memory that it works on."""
