@@ -26,6 +26,7 @@ from typing import Any
 
 from sscc.compiler.loading import open_interpreter
 from sscc.ir.errors import InputError, RankError, SsccError, UsageError, quoted
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
@@ -225,6 +226,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
     """
+    require(COMPILE, "joining ranks by torch.distributed")
     import torch.distributed as distributed
 
     try:
