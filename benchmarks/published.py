@@ -514,7 +514,7 @@ def exchanges(programs: Programs) -> str:
     lines = [
         "Milliseconds of a step; of it, how long stages that exchange are busy; the step with sums of bf16 "
         "(`--tp-sums model`); and how much shorter a step could be at most if each exchange sent tiles while the "
-        "product before it goes on, in as many as serve it best, and if what is added to a sum, and the norm behind, "
+        "product before it goes on, in as many as serve it best, and if what is added to a sum, and the norm after it, "
         "were computed on each rank's part alone.\n",
         "| step | takes | exchanging | with sums of bf16 | less by tiles | less by norms on parts |",
         "|---|---:|---:|---:|---:|---:|",
