@@ -90,6 +90,7 @@ from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
+from sscc.passes.shard import Shard
 from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
@@ -150,13 +151,18 @@ def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None)
         return _compile(options, _from_model(options, checkpoint, every_layer=True))
 
 
+def _shard(options: CompileOptions) -> Shard | None:
+    """How to cut the program over ranks; None where no option says it."""
+    return None if options.tp is None else Shard(options.tp, options.tp_sums)
+
+
 def _compile(options: CompileOptions, source: Source) -> CompileResult:
     excerpt = Excerpt(options.ir_function, options.ir_locations)
     with mlir():
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, options.tp)
+        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, _shard(options))
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)

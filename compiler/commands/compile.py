@@ -17,7 +17,7 @@ from sscc.compiler.options import (
     CompileOptions,
     parse_weights,
 )
-from sscc.ir.choices import DTYPES, LEVELS
+from sscc.ir.choices import DTYPES, LEVELS, SUMS
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
@@ -63,6 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tensor parallelism: cut heads, feed-forward, experts and vocabulary over N ranks, which run together "
         "(default: 1)",
+    )
+    parser.add_argument(
+        "--tp-sums",
+        choices=SUMS,
+        default=SUMS[0],
+        help="as what ranks exchange parts of sums: f32, as they are accumulated, or model, rounded to the program's "
+        "dtype before, which halves the bytes in bf16 (default: %(default)s)",
     )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
