@@ -42,6 +42,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
         ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
     ),
+    "report": (
+        ("one page, to be opened in a browser", "sscc report model.rdu"),
+        ("with what each pass changed, and what was measured", "sscc report model.rdu --ir-dir ir --bench bench.json"),
+        ("the graph of kernels and stages alone", "sscc report model.rdu --dot -o - | dot -Tsvg -o model.svg"),
+    ),
     "bench": (
         ("prompts of 512 tokens, 128 steps after 512 tokens, with one slot and with all", "sscc bench model.rdu"),
         ("two depths, ten repetitions", "sscc bench model.rdu -p 1024 -n 64 -d 256,1024 -r 10 --json"),

@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "serve an artifact over HTTP, with OpenAI's protocol",
     "chat": "talk to an artifact at a terminal",
     "inspect": "tell what an artifact is and what a decode step moves",
+    "report": "write a page that shows an artifact: its kernels, memory, times and passes",
     "bench": "measure how fast an artifact runs on this machine",
     "diff": "tell in what two artifacts or two dumps differ",
     "targets": "print every figure of the machine that programs are compiled for",

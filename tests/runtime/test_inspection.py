@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.compiler.cli import main
-from sscc.compiler.commands.inspect import described
+from sscc.compiler.inspection_words import described
 from sscc.ir.errors import UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
