@@ -26,6 +26,7 @@ from typing import Any
 
 from sscc.compiler.loading import open_interpreter
 from sscc.ir.errors import InputError, RankError, SsccError, UsageError, quoted
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
@@ -148,7 +149,7 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    start = partial(subprocess.Popen, command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    start = partial(subprocess.Popen[bytes], command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
     process: subprocess.Popen[bytes] = _starter().submit(start).result()
     return process
 
@@ -223,6 +224,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
     """
+    require(COMPILE, "joining ranks by torch.distributed")
     import torch.distributed as distributed
 
     try:
