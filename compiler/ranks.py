@@ -149,7 +149,8 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    start = partial(subprocess.Popen[bytes], command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": descriptors}
+    start: Any = partial(subprocess.Popen, command, env=environment, **pipes)
     process: subprocess.Popen[bytes] = _starter().submit(start).result()
     return process
 
