@@ -70,6 +70,7 @@ LAYERS: Layers = (
         "sscc.compiler.measurements",
         "sscc.compiler.options",
         "sscc.compiler.printing",
+        "sscc.compiler.progress",
         "sscc.compiler.quantization_report",
         "sscc.compiler.reproducer",
         "sscc.compiler.result",
