@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,11 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    start = partial(subprocess.Popen[bytes], command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
-    process: subprocess.Popen[bytes] = _starter().submit(start).result()
-    return process
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+    return _starter().submit(start).result()
 
 
 @cache

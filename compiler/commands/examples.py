@@ -56,6 +56,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("the first token that differs, too", 'sscc diff model.rdu int4.rdu --prompt "Once upon a time"'),
         ("what a pass did to sizes and operations", "sscc diff ir/06-build-entries.mlir ir/07-outline-kernels.mlir"),
     ),
+    "print": (
+        ("the loop over the layers of a decode step", "sscc print ir/09-kernel-looping.mlir --function 'decode.l*'"),
+        ("with where in the model each line comes from", "sscc print ir/13-place-stages.mlir --locations"),
+        ("in a pager, with colours", "sscc print --color always ir/13-place-stages.mlir | less -R"),
+        ("an artifact's schedule", "sscc print model.rdu --function decode"),
+    ),
     "targets": (
         ("the machine that comes with sscc", "sscc targets"),
         ("a description of one's own to start from", "sscc targets --json > mine.json"),

@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "write a page that shows an artifact: its kernels, memory, times and passes",
     "bench": "measure how fast an artifact runs on this machine",
     "diff": "tell in what two artifacts or two dumps differ",
+    "print": "print a dump or a schedule as a person reads it",
     "targets": "print every figure of the machine that programs are compiled for",
     "opt": "run passes on a dump and print the result",
     "eval": "measure what a fixed KV budget costs in quality",

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
         UsageError,
     )
     from sscc.ir.geometry import Geometry
-    from sscc.runtime.kept_positions import Kept
+    from sscc.runtime.kept_positions import Kept, LayerKept, Reason
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session, Snapshot
+    from sscc.runtime.tracing import Tracer
 
 __version__ = "0.1.0"
 
@@ -41,14 +42,17 @@ __all__ = [
     "InputError",
     "InternalError",
     "Kept",
+    "LayerKept",
     "OutputError",
     "RankError",
+    "Reason",
     "RequestOutput",
     "Sampling",
     "SamplingParams",
     "Session",
     "Snapshot",
     "SsccError",
+    "Tracer",
     "UnsupportedError",
     "UsageError",
     "__version__",
@@ -63,9 +67,10 @@ _HOME = {
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
-    "sscc.runtime.kept_positions": ("Kept",),
+    "sscc.runtime.kept_positions": ("Kept", "LayerKept", "Reason"),
     "sscc.runtime.sampling": ("Sampling",),
     "sscc.runtime.session": ("Session", "Snapshot"),
+    "sscc.runtime.tracing": ("Tracer",),
 }
 
 
