@@ -95,7 +95,8 @@ def _program(i: Inspection) -> Iterator[str]:
         limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
         yield f"selection  every step's query, by {by}{limit}"
     else:
-        yield f"selection  observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+        by = "" if g.rule is None else f"the rule {g.rule[0]} (sha256 {g.rule[1][:16]}), "
+        yield f"selection  {by}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
         yield f"layers     {line}{each}"
     yield f"KV         {s.kv_in_words()}{each}"

@@ -60,7 +60,7 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
         summaries: list[CellSummary] = []
         for cell in cells:
             missing = [example for example in examples if not journal.has(cell.name, example)]
-            artifact = files.artifact(cell.geometry, cell.layer_topk)
+            artifact = files.artifact(cell.geometry, cell.layer_topk, cell.rule)
             if missing:
                 run_cell(
                     open_session(artifact, interpreter=options.interpreter, threads=options.threads),
