@@ -189,6 +189,12 @@ def _run(path: Path, name: str) -> ModuleType:
     return module
 
 
+def file_of(rule: Rule) -> str:
+    """Where a rule's method `scores` is written; its name where nobody knows."""
+    code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
+    return rule.name if code is None else str(code.co_filename)
+
+
 def place_of(error: BaseException, file: str) -> str:
     """``FILE:LINE``, the last line of a file that an error went through; the file alone where it went through none."""
     lines = [error.lineno] if isinstance(error, SyntaxError) and error.filename == file else []

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.node import map_arg
 
 from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only, source_line
-from sscc.compiler.policy import Rule, place_of
+from sscc.compiler.policy import Policy, Rule, file_of, place_of
 from sscc.compiler.prompt import Prompt
 from sscc.ir.errors import InputError, UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -72,7 +73,7 @@ def scores_by(rule: Rule) -> Callable[..., Tensor]:
 
 def scores_of(rule: Rule, prompt: Prompt) -> Tensor:
     """What a rule says of a prompt, [Hkv, n] f32. Raises InputError where it fails, or gives something else."""
-    file = type(rule.policy).scores.__code__.co_filename
+    file = file_of(rule)
     try:
         scores: Any = rule.policy.scores(prompt)
     except UnsupportedError:
@@ -123,6 +124,53 @@ def capture_rule(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> C
         UnsupportedError: it has shapes that depend on numbers, constants of its own, or changes what it is given.
     """
     _check(rule, sizes, g)
+    graph = _traced(rule, sizes, g, rows)
+    if g.pool == 1 and _is_sum_of_attention(graph, sizes, g, rows):
+        graph = _traced(Rule(_Mass(), rule.name, rule.digest), sizes, g, rows)
+    return CapturedRule(rule.name, sizes, graph)
+
+
+class _Mass(Policy):
+    """The operation of the algorithm, which has no matrix."""
+
+    def scores(self, prompt: Prompt) -> Tensor:
+        return prompt.attention_mass()
+
+
+class _SumThenMean(Policy):
+    def scores(self, prompt: Prompt) -> Tensor:
+        return prompt.mean_over_group(prompt.attention().sum(dim=1))
+
+
+class _MeanThenSum(Policy):
+    def scores(self, prompt: Prompt) -> Tensor:
+        return prompt.mean_over_group(prompt.attention()).sum(dim=1)
+
+
+def _is_sum_of_attention(graph: torch.fx.Graph, sizes: AttentionSizes, g: Geometry, rows: int) -> bool:
+    """Whether a rule's program is what `_Mass` computes, operation by operation. That has zeros in the columns of the
+    window, which are no candidates: without pooling nobody looks at them."""
+    if not graph.find_nodes(op="call_function", target=torch.ops.aten.exp.default):
+        return False
+    forms = (Rule(form(), form.__name__, "") for form in (_SumThenMean, _MeanThenSum))
+    return any(_structure(_traced(form, sizes, g, rows)) == _structure(graph) for form in forms)
+
+
+def _structure(graph: torch.fx.Graph) -> list[tuple[Any, ...]]:
+    """The operations of a graph and where their operands come from, whatever they are called."""
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+
+    def operand(node: torch.fx.Node) -> str:
+        return f"%{numbers[node]}"
+
+    return [
+        (node.op, node.target if node.op == "call_function" else "", *map_arg((node.args, node.kwargs), operand))
+        for node in graph.nodes
+    ]
+
+
+def _traced(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> torch.fx.Graph:
+    """A rule's graph for prompts of up to `rows` positions. Raises as `capture_rule` does."""
     window = [1, sizes.heads, g.obs]
     examples = (
         torch.zeros(*window, sizes.width, dtype=sizes.dtype),
@@ -132,7 +180,7 @@ def capture_rule(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> C
         torch.zeros(g.obs, dtype=torch.int64),
         torch.zeros(1, dtype=torch.int64),
     )
-    file = type(rule.policy).scores.__code__.co_filename
+    file = file_of(rule)
     try:
         with quiet_libraries(), torch.no_grad(), forward_frames_only(file):
             program = torch.export.export(_Scores(rule, sizes, g), examples, strict=False)
@@ -142,7 +190,7 @@ def capture_rule(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> C
     except Exception as error:
         raise UnsupportedError(f"{place_of(error, file)}: {rule.name} cannot be traced: {_reason(error)}") from error
     _refuse(graph, rule, file)
-    return CapturedRule(rule.name, sizes, graph)
+    return graph
 
 
 def _refuse(graph: torch.fx.Graph, rule: Rule, file: str) -> None:

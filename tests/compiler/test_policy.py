@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,24 @@ def test_the_rule_that_comes_with_sscc_is_the_same_program(tmp_path: Path) -> No
         compile_model(CompileOptions(TINY, tmp_path / f"{name}.rdu", kv_policy=policy, **options))
     schedules = [next((tmp_path / name).glob("*schedule.json")).read_text() for name in ("built_in", "rule")]
     assert schedules[0] == schedules[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "pool", "whole"),
+    [
+        ("return prompt.mean_over_group(prompt.attention().sum(dim=1))", 1, True),
+        ("return prompt.mean_over_group(prompt.attention()).sum(1)", 1, True),
+        ("return prompt.mean_over_group(prompt.attention().sum(dim=1))", 3, False),
+        ("return prompt.mean_over_group(prompt.attention().amax(dim=1))", 1, False),
+        ("return 2 * prompt.mean_over_group(prompt.attention().sum(dim=1))", 1, False),
+    ],
+)
+def test_a_sum_of_attention_is_recognised(text: str, pool: int, whole: bool, tmp_path: Path) -> None:
+    """Pooled it is another thing: the operation has zeros in the columns of the window."""
+    captured = capture_rule(rule_of(written(tmp_path, scoring(text))), SIZES, replace(G, pool=pool), 40)
+    targets = [str(node.target) for node in captured.graph.nodes if node.op == "call_function"]
+    assert (targets == ["sscc.attention_mass.default"]) == whole
+    assert any("bmm" in target for target in targets) != whole
 
 
 def test_names_and_digests(tmp_path: Path) -> None:
