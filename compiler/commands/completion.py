@@ -6,8 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import KV_POLICIES
+=======
+from sscc.ir.extras import COMPLETION, require
+>>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
 
 SHELLS = ("bash", "zsh", "tcsh")
 POLICIES = {
@@ -30,12 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    try:
-        import shtab
-    except ImportError:
-        raise UsageError(
-            "sscc completion needs a package that is not installed (shtab): pip install 'sscc[completion]'"
-        ) from None
+    require(COMPLETION, "sscc completion")
+    import shtab
+
     from sscc.compiler.commands.parser import build_parser, command_parsers
 
     parser = build_parser()

@@ -13,7 +13,11 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
+<<<<<<< HEAD
 from sscc.ir.errors import UsageError
+=======
+from sscc.ir.extras import COMPILE, require
+>>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
@@ -64,7 +68,7 @@ def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
         help=f"per task and length (default: {defaults.EXAMPLES}; all of an --examples-file)",
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the examples")
-    group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity")
+    group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity, - for stdin")
     group.add_argument(
         "--score-tokens", type=int, default=defaults.SCORED, metavar="N", help="per window of perplexity"
     )
@@ -214,6 +218,7 @@ def main(args: argparse.Namespace) -> int:
 
     refuse_stdout(args.output, "the results of an evaluation are a folder")
     options = options_from(args)
+    require(COMPILE, "sscc eval")
     from sscc.compiler.quality import report
     from sscc.compiler.quality.plot import plot, require_plotting
     from sscc.compiler.quality.runner import evaluate

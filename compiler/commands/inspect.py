@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.files import printing_beside
-from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
-from sscc.ir.sizes import format_bytes, format_seconds
-from sscc.ir.target import load_target
-
-if TYPE_CHECKING:
-    from sscc.runtime.inspection import Inspection, TimingReport
-
-SHOWN_KERNELS = 5
+from sscc.compiler.inspection_words import described
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--json", action="store_true", help="one object, for programs; bytes as integers")
-    parser.add_argument(
-        "--target", metavar="TARGET", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: of the compilation)"
-    )
-    parser.add_argument("--sockets", type=int, metavar="N", help="sockets to model (default: the machine's)")
-    parser.add_argument("--context", type=int, metavar="N", help="tokens in each slot (default: the longest context)")
-    parser.add_argument(
-        "--prompt", type=int, metavar="N", help="time the prefill of N tokens too (default: no prefill)"
-    )
-    parser.add_argument(
-        "--staying",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="of the rows that each step's query chooses, the share that stays near from the step before",
-    )
+    add_modelling_arguments(parser, prompt="time the prefill of N tokens too (default: no prefill)")
     parser.add_argument(
         "--trace",
         type=Path,
@@ -53,9 +31,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.timing import write_trace
 
     artifact = Artifact.load(args.artifact)
-    target = artifact.target if args.target is None else load_target(args.target)
-    if args.sockets is not None:
-        target = target.with_sockets(args.sockets)
+    target = target_of(artifact, args)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:
         timings = [time_decode(artifact, target, args.context, staying=args.staying, record=True)]
@@ -65,6 +41,7 @@ def main(args: argparse.Namespace) -> int:
     with printing_beside(args.trace):
         print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
     return 0
+<<<<<<< HEAD
 
 
 def described(i: Inspection) -> Iterator[str]:
@@ -217,3 +194,5 @@ def _kernels(i: Inspection, r: TimingReport) -> Iterator[str]:
     if rest:
         share = 100 * sum(kernel.seconds for kernel in rest) / r.seconds
         yield f"  {share:5.1f}%  {len(rest)} other kernels"
+=======
+>>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
