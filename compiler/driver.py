@@ -42,6 +42,7 @@ from sscc.compiler.frontend.capture import (
     config_constants,
     count_governed,
     count_layers,
+    governed_attentions,
     layer_count,
     program_constants,
     vocabulary,
@@ -61,6 +62,7 @@ from sscc.compiler.frontend.model_config import (
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import lost_scores, position_biases
+from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
@@ -284,11 +286,24 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
         eos=checkpoint.eos_token_ids,
     )
     with stage("import into MLIR"):
-        module = import_capture(captured, facts, geometry)
+        module = import_capture(captured, facts, geometry, _rules(captured.prefill, shape, facts, geometry))
     with mlir():
         set_target(module, load_target(options.target))
         _note_stored_formats(module, options, checkpoint)
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
+
+
+def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
+    """The programs of a rule of one's own: one for each kind of layers whose prompts it scores. Raises UsageError where
+    it would score none."""
+    if shape.rule is None:
+        return []
+    kinds = governed_attentions(prefill, geometry.max_context)
+    if not kinds or not geometry.selects:
+        reason = "topk is 0" if kinds else "all layers attend within a sliding window"
+        raise UsageError(f"the rule {shape.rule.name} has nothing to select, {reason}: leave --kv-policy out")
+    rows = facts.scratch_rows(geometry)
+    return [capture_rule(shape.rule, sizes, geometry, rows) for sizes in kinds]
 
 
 def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) -> Capture:
@@ -396,6 +411,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
         signature.plan.sources,
+        options.rule,
     )
     return golden.of_logits if program.grid else golden
 

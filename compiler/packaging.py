@@ -122,7 +122,8 @@ def _report(program: Program, signature: Signature, record: WeightsRecord) -> li
     referred = f"read from {record.source}" if record.source else "none"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
-    chosen = f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+    by = "" if g.rule is None else f"the rule {g.rule[0]}, "
+    chosen = f"{by}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     if g.by_query:
         chosen = f"topk by every step's query, landmarks of {g.landmark_bits} bits"
     return [

@@ -116,10 +116,11 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--kv-policy",
-        choices=KV_POLICIES,
+        "--policy",
         metavar="WHO",
         help=f"{KV_POLICIES[0]}: the end of the prompt picks, once; {KV_POLICIES[1]}: all rows are kept and every step "
-        f"picks anew (default: {KV_POLICIES[0]})",
+        f"picks anew; FILE.py or FILE.py:CLASS: the end of the prompt by a rule of your own, whose file is run "
+        f"(default: {KV_POLICIES[0]})",
     )
     group.add_argument(
         "--kv-landmark-bits",

@@ -62,7 +62,7 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
         missing = {cell.name: [each for each in examples if not journal.has(cell.name, each)] for cell in cells}
         with _progress(sum(map(len, missing.values()))) as seen:
             for cell in cells:
-                artifact = files.artifact(cell.geometry, cell.layer_topk)
+                artifact = files.artifact(cell.geometry, cell.layer_topk, cell.rule)
                 if missing[cell.name]:
                     session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
                     run_cell(session, cell, missing[cell.name], tokenizer, journal, seen)

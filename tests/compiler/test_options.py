@@ -220,6 +220,7 @@ def test_arguments_of_python_are_the_options() -> None:
     """Each option by its name and type; paths may be text, and weights are words."""
     expected = {item.name: str(item.type) for item in fields(CompileOptions)}
     named = {name: kind.__forward_arg__ for name, kind in CompileArguments.__annotations__.items()}
+    assert named.pop("policy") == named["kv_policy"]  # the same by a shorter name
     assert {"model": "Path", **named} == {
         name: "str | os.PathLike[str] | None" if kind == "Path | None" else kind for name, kind in expected.items()
     }
