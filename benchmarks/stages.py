@@ -116,7 +116,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = list(cases(options.only, options.dtypes.split(",")))
     largest = max(case.n * case.k * (4 if case.dtype == "f32" else 2) for case in chosen)
-    features = Features.of_host()
+    features = Features.chosen()
     weights = AlignedBytes(max(options.megabytes << 20, largest))
     read = max(_native.read_bandwidth(1, 512 << 20, 3) for _ in range(3))
     print(f"streaming read, one thread: {read:.1f} GB/s\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 from sscc.compiler.options import CompileArguments, options_of
 from sscc.compiler.result import CompileResult
 from sscc.ir.errors import UsageError
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def compile(
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
+    require(COMPILE, "sscc.compile")
     from sscc.compiler.driver import compile_model
 
     if isinstance(model, str | PathLike):

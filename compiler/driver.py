@@ -319,9 +319,12 @@ def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
             )
 
 
-def _from_dump(options: CompileOptions) -> Source:
+def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Source:
+    """Args:
+    module: what is in the dump, for whoever has read it already.
+    """
     with mlir():
-        module = read_dump(options.model)
+        module = read_dump(options.model) if module is None else module
         level = get_level(module)
         if level != options.compile_from:
             raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")

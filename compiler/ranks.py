@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sscc.compiler.loading import open_interpreter
 from sscc.ir.errors import InputError, RankError, SsccError, UsageError, quoted
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
@@ -148,9 +149,11 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    start = partial(subprocess.Popen[bytes], command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
-    process: subprocess.Popen[bytes] = _starter().submit(start).result()
-    return process
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+    return _starter().submit(start).result()
 
 
 @cache
@@ -223,6 +226,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
     """
+    require(COMPILE, "joining ranks by torch.distributed")
     import torch.distributed as distributed
 
     try:

@@ -12,7 +12,7 @@ at once, gives the program's own.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,10 +41,12 @@ from sscc.runtime.kept_rows import (
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
 from sscc.runtime.tracing import CAPACITY, Tracer
+from sscc.runtime.watching import Observation, Stages, Watching, step_through
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from sscc.ir.schedule import Program
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
 
@@ -491,6 +493,58 @@ class Session:
                 f"{limit}: ask for fewer or compile with a larger --max-context"
             )
         return prompt
+
+    # -- looking inside
+
+    @cached_property
+    def _stages(self) -> Stages:
+        program: Program | None = getattr(self.interpreter, "program", None)
+        if program is None:
+            raise UsageError("what runs is no schedule of one rank, so there are no stages to look at")
+        return Stages(program, self.interpreter.stages)
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages that can be watched, "KERNEL.PIPELINE.STAGE" of each."""
+        return [".".join(name) for name in self._stages.modules]
+
+    def watching(
+        self, *stages: str, layer: int | None = None, call: Callable[[Observation], object] | None = None
+    ) -> Watching:
+        """Looks at what stages write while calls are made inside of the context::
+
+            with session.watching("q_proj", layer=3) as seen:
+                session.decode({0: 5})
+            print(seen[0].value)
+
+        Nothing is slower than before outside of it.
+
+        Args:
+            stages: names, patterns with `*`, or ends of the paths of modules ("self_attn.q_proj"); none for all.
+            layer: of this one alone.
+            call: called with each observation when it is made, in place of keeping all of them. It must not call the
+                session; what it raises ends the call that is under way.
+
+        Raises UsageError for a name that no stage has, and where several ranks run the program.
+        """
+        return Watching(self.interpreter, self._stages, stages, layer, call)
+
+    def steps(self, tokens: Mapping[int, int], *stages: str, layer: int | None = None) -> Iterator[Observation]:
+        """Feeds tokens as `decode` does, and stops after every stage, or after those that are named as for `watching`::
+
+            for stage in session.steps({0: 5}):
+                print(stage.stage, stage.buffers, session.interpreter.tensor("k_cache")[0].sum())
+
+        Between two stages memory is as the program has left it. Leaving the loop lets the step run to its end. Raises
+        as `decode` and `watching` do.
+        """
+        names = self._stages  # found before the thread begins
+
+        def watching(stop: Callable[[Observation], object]) -> Watching:
+            return Watching(self.interpreter, names, stages, layer, stop)
+
+        watching(lambda observation: None)  # so that a name that is none is refused here
+        return step_through(watching, lambda: self.decode(tokens))
 
     # -- slots
 

@@ -37,6 +37,7 @@ SAME_MODELS = {
     "compiled": (
         *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
         "tests/runtime/backends/cpu/test_positions.py",
+        "tests/runtime/test_watching.py",
     ),
     "forked": ("tests/fuzz/test_fuzz.py", "tests/fuzz/test_harness.py"),
     "windows": tuple(f"tests/compiler/test_{name}.py" for name in ("windows", "layer_budgets", "query_policy")),

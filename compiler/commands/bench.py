@@ -21,6 +21,7 @@ from sscc.compiler.commands.engines import (
     log_to_stderr,
     session_of,
 )
+from sscc.compiler.measurements import Measurement, Measurements, Test
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 
@@ -35,40 +36,6 @@ REPETITIONS = 5
 UNTIMED_STEPS = 2
 CALIBRATION_BYTES = 256 << 20
 SEED = 0
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One test, measured several times.
-
-    Attributes:
-        test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
-        slots: that decode together.
-        depth: tokens that each slot holds before.
-        seconds: of every repetition.
-        tokens_per_second: of all slots, of the median repetition.
-        bytes_per_step: of decode, what a step cannot avoid to read: weights, of experts those that random tokens choose
-            in the mean, and the rows that the prompts leave in its slots; by all ranks of this machine.
-        bandwidth: bytes/s that as many threads read from memory, measured beside it.
-        share: of that bandwidth, what a step reaches by `bytes_per_step`; None for prefill, which is bound by
-            arithmetic.
-    """
-
-    test: str
-    tokens: int
-    slots: int
-    depth: int
-    seconds: tuple[float, ...]
-    tokens_per_second: float
-    bytes_per_step: int | None
-    bandwidth: float
-    share: float | None
-
-    @property
-    def name(self) -> str:
-        if self.test == "prefill":
-            return f"prefill {self.tokens}"
-        return f"decode {self.tokens} at {self.depth}, {self.slots} slot{'s' * (self.slots > 1)}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,9 +74,10 @@ def main(args: argparse.Namespace) -> int:
             if not args.json:
                 print(_line(result), flush=True)
     if args.json:
-        described = {"artifact": str(args.artifact), "interpreter": args.interpreter, "threads": threads}
-        described |= {"ranks": ranks, "ranks_of_this_machine": here}
-        print(json.dumps({**described, "results": [asdict(result) for result in results]}))
+        taken = Measurements(
+            str(args.artifact), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
+        )
+        print(json.dumps(asdict(taken)))
     return 0
 
 
@@ -232,14 +200,14 @@ class Bench:
         return tuple(measure() for _ in range(self._repetitions))
 
     def _measurement(
-        self, test: str, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
+        self, test: Test, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
     ) -> Measurement:
         from sscc.runtime import _native
 
         median = statistics.median(seconds)
         bandwidth = 1e9 * _native.read_bandwidth(self._threads, CALIBRATION_BYTES)
         share = None if step is None else step * tokens / median / bandwidth
-        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, step, bandwidth, share)
+        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, bandwidth, step, share)
 
 
 def step_bytes(artifact: Artifact, slots: int, tokens: int) -> int:

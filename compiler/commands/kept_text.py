@@ -9,22 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.kept_tokens import Token, lost_spans
 from sscc.ir.errors import UsageError
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.signature import Signature
-    from sscc.runtime.artifact.tensor_files import Array
-    from sscc.runtime.kept_positions import Kept
 
 EVERYTHING = "all"
-SPANS = 8
-"""Lost parts of a text that are shown."""
 _AROUND = 6  # tokens of text before and after such a part
 _LONGEST = 80  # letters of such a part
-_JOINED = 2  # tokens between two parts that are shown as one
 _BLACK, _DIM, _PLAIN = "\x1b[38;5;16m", "\x1b[2m", "\x1b[0m"
 _SHADES = {"sink": (195, 159, 117, 75), "recent": (194, 157, 114, 77), "selected": (230, 222, 214, 208)}
 """Backgrounds of the 256 colours, from the smallest share to the largest."""
@@ -62,56 +56,6 @@ class Part:
         if self.layer is None:
             return "all layers and KV heads"
         return f"layer {self.layer}" if self.head is None else f"layer {self.layer}, KV head {self.head}"
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token as it is shown.
-
-    Attributes:
-        text: that it completes, a special token's name, or its number where there is no tokenizer.
-        reason: why most of the layers and heads that keep it do, the name of a `Reason` in lower case.
-        share: of the layers and heads, those whose every step reads it, 0 .. 1.
-        lost: of the answer's attention over a full cache, the part that goes to it where it is evicted; 0 where nobody
-            has looked.
-    """
-
-    text: str
-    reason: str
-    share: float
-    lost: float = 0.0
-
-
-def shown_tokens(
-    tokenizer: Tokenizer | None, tokens: Sequence[int], kept: Kept, part: Part, needed: Needed | None = None
-) -> list[Token]:
-    """The first `kept.length` of the tokens."""
-    import numpy as np
-
-    from sscc.runtime.kept_positions import Reason
-
-    reasons = kept.reasons(part.layer, part.head)
-    counts = np.stack([(reasons == reason).sum(axis=0) for reason in Reason])
-    near = counts[Reason.SELECTED :]
-    main = np.where(near.any(axis=0), near.argmax(axis=0) + Reason.SELECTED, counts[: Reason.SELECTED].argmax(axis=0))
-    shares = kept.shares(part.layer, part.head)
-    texts = token_texts(tokenizer, tokens[: kept.length])
-    lost: Array = np.zeros(kept.length) if needed is None else needed.mass
-    names = [Reason(reason).name.lower() for reason in main.tolist()]
-    return [Token(*token) for token in zip(texts, names, shares.tolist(), lost.tolist(), strict=True)]
-
-
-def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]:
-    """The text that each token completes; that of a character in several tokens is the last one's."""
-    if tokenizer is None:
-        return [f"{token} " for token in tokens]
-    from sscc.runtime.text import TextStream
-
-    special = {token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
-    stream = TextStream(tokenizer)
-    texts = [tokenizer.id_to_token(token) or "" if token in special else stream.push(token) for token in tokens]
-    rest = stream.finish()
-    return [*texts[:-1], texts[-1] + rest] if texts else texts
 
 
 # ------------------------------------------------------------------------------------------------------- as lines
@@ -201,19 +145,6 @@ def _columns(text: str) -> int:
 
 
 # --------------------------------------------------------------------------------- what the answer would have needed
-
-
-def lost_spans(tokens: Sequence[Token]) -> list[tuple[int, int, float]]:
-    """The parts [begin, end) of a text that were evicted and that the answer would have attended to most, with their
-    shares of its attention, largest first."""
-    threshold = max((token.lost for token in tokens), default=0.0) / 4
-    spans: list[tuple[int, int, float]] = []
-    for position, token in enumerate(tokens):
-        if token.lost <= threshold or not token.lost:
-            continue
-        begin = spans.pop()[0] if spans and position - spans[-1][1] <= _JOINED else position
-        spans.append((begin, position + 1, sum(one.lost for one in tokens[begin : position + 1])))
-    return sorted(spans, key=lambda span: (-span[2], span[0]))[:SPANS]
 
 
 def needed_lines(tokens: Sequence[Token], needed: Needed) -> Iterator[str]:

@@ -31,8 +31,9 @@ from sscc.compiler.commands.generation import (
     sampling_of,
     tokenizer_of,
 )
-from sscc.compiler.commands.kept_text import Part, Token, needed_lines, record, shaded, shown_tokens
+from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
 from sscc.compiler.files import printing_beside
+from sscc.compiler.kept_tokens import Token, shown_tokens
 from sscc.compiler.needed import checkpoint_of, needed_of
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
@@ -213,7 +214,8 @@ class _Shown:
         if args.show_needed:
             checkpoint = checkpoint_of(artifact, args.checkpoint)
             needed = needed_of(artifact, checkpoint, tokens[: kept.length], kept)
-        return cls(shown_tokens(tokenizer, tokens, kept, args.show_kept, needed), args.show_kept, kept, needed)
+        part = args.show_kept
+        return cls(shown_tokens(tokenizer, tokens, kept, part.layer, part.head, needed), part, kept, needed)
 
     def lines(self) -> Iterator[str]:
         anew = any(not layer.choice_known for layer in self.kept.layers)

@@ -21,6 +21,7 @@ from sscc.compiler.commands.engines import (
 )
 from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
+from sscc.ir.extras import SERVE, require
 from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
 
@@ -87,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     key = _api_key(args)
-    _check_packages()
+    require(SERVE, "sscc serve")
     log_to_stderr()
     if followed(args):
         return 0
@@ -153,14 +154,3 @@ def _api_key(args: argparse.Namespace) -> str | None:
         source = KEY_VARIABLE if args.api_key is None else "--api-key"
         raise UsageError(f"{source} is no key: it must be printable ASCII without spaces")
     return key
-
-
-def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"sscc serve needs packages that are not installed ({error.name}): pip install 'sscc[serve]'"
-        ) from None

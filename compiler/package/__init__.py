@@ -27,9 +27,10 @@ if TYPE_CHECKING:
         UsageError,
     )
     from sscc.ir.geometry import Geometry
-    from sscc.runtime.kept_positions import Kept
+    from sscc.runtime.kept_positions import Kept, LayerKept, Reason
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session, Snapshot
+    from sscc.runtime.tracing import Tracer
 
 __version__ = "0.1.0"
 
@@ -44,10 +45,12 @@ __all__ = [
     "InputError",
     "InternalError",
     "Kept",
+    "LayerKept",
     "OutputError",
     "Policy",
     "Prompt",
     "RankError",
+    "Reason",
     "RequestOutput",
     "Sampling",
     "SamplingParams",
@@ -55,6 +58,7 @@ __all__ = [
     "SnapStream",
     "Snapshot",
     "SsccError",
+    "Tracer",
     "UnsupportedError",
     "UsageError",
     "__version__",
@@ -71,9 +75,10 @@ _HOME = {
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
-    "sscc.runtime.kept_positions": ("Kept",),
+    "sscc.runtime.kept_positions": ("Kept", "LayerKept", "Reason"),
     "sscc.runtime.sampling": ("Sampling",),
     "sscc.runtime.session": ("Session", "Snapshot"),
+    "sscc.runtime.tracing": ("Tracer",),
 }
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sscc.ir.errors import SsccError, UsageError
+from sscc.ir.extras import PYTEST, require
 
 SHOWN_LINES = 200
 """Of an output that is not what it should be."""
@@ -198,13 +199,12 @@ def check_case(case: IrCase, path: Path) -> None:
 def match_checks(checks: str, output: str, path: str) -> None:
     """FileCheck: compares `output` with the CHECK lines in `checks`. Raises WrongOutput with its report, and UsageError
     where FileCheck is not installed."""
-    try:
-        from filecheck.finput import FInput
-        from filecheck.matcher import Matcher
-        from filecheck.options import Options
-        from filecheck.parser import Parser, pattern_for_opts
-    except ImportError:
-        raise UsageError("CHECK lines need a package that is not installed: pip install 'sscc[pytest]'") from None
+    require(PYTEST, "a file with CHECK lines")
+    from filecheck.finput import FInput
+    from filecheck.matcher import Matcher
+    from filecheck.options import Options
+    from filecheck.parser import Parser, pattern_for_opts
+
     options = Options(match_filename=path)
     parser = Parser(options, io.StringIO(checks), *pattern_for_opts(options))
     matcher = Matcher(options, FInput("output", output), parser)

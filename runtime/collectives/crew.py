@@ -12,12 +12,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from sscc.ir.errors import RankError, SsccError, quoted
-from sscc.runtime.backends.interpreter import Interpreter, MemoryUse
+from sscc.ir.errors import RankError, SsccError, UsageError, quoted
+from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
 from sscc.runtime.collectives.group import Group, UnreachedError
 from sscc.runtime.collectives.links import PATIENCE, Link
 from sscc.runtime.kept_rows import Drop, KeptRows, RowOperation
@@ -272,6 +272,14 @@ class LeadingInterpreter:
         with self._crew.at_work():
             self._crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
             return self.own.run(entry, inputs, scalars, copy=copy)
+
+    @property
+    def stages(self) -> frozenset[StageName]:
+        return frozenset()
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """Raises UsageError: a stage of several ranks is in several processes."""
+        raise UsageError(f"stages cannot be watched where {self.ranks} ranks run them: compile without tp")
 
     def keep_rows(self, signature: Signature) -> KeptRows:
         """What keeps copies of this program's rows on all ranks: always the same."""

@@ -10,6 +10,7 @@ from sscc.ir.schedule import Program
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import cached_code, keep_code
 from sscc.runtime.backends.cpu.storage import PanelPacking
@@ -40,8 +41,9 @@ class Cpu:
             return f"none ({error})"
         except OutputError as error:
             return f"none ({error}); sscc run makes it"
-        features = " ".join(_native.cpu_features()) or "no extensions"
-        return f"in the cache, for {_native.architecture()} with {features}"
+        chosen = Features.chosen()
+        features = " ".join(name for name in _native.cpu_features() if name in chosen.extensions) or "no extensions"
+        return f"in the cache, for {chosen.cpu or _native.architecture()} with {features}"
 
     def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
         if conditions.precision != "f32" or conditions.checked:

@@ -64,7 +64,7 @@ class Block:
     @property
     def wide(self) -> bool:
         """Whether there are 32 registers of 16 lanes (AVX-512); elsewhere tiles are smaller."""
-        return self.features.bf16_dot or self.features.int8_dot
+        return self.features.wide_registers
 
     @property
     def tiles(self) -> list[tuple[int, int]]:

@@ -2,43 +2,82 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from sscc.ir.errors import UsageError
 from sscc.runtime import _native
 
 LANES = 16
 """Lanes of every vector of f32; LLVM splits them where the CPU's registers are narrower."""
 
+VARIABLE = "SSCC_NATIVE_CPU"
+"""Names the CPU that code is made for, one of `MODELS`; without it, it is this host."""
+
+_V3 = ("sse4_1", "sse4_2", "avx", "f16c", "fma", "avx2", "bmi2")
+MODELS: dict[str, tuple[str, ...]] = {
+    "x86-64-v3": _V3,
+    "x86-64-v4": (*_V3, "avx512f", "avx512dq", "avx512bw", "avx512vl"),
+}
+"""CPUs that code can be made for by name, which is LLVM's: their extensions, as the native module calls them."""
+
 
 @dataclass(frozen=True)
 class Features:
-    """Instructions that generated code names itself; everything else is left to LLVM, which knows the host.
+    """A CPU, and which of its instructions generated code names itself; all others are left to LLVM, which knows it.
 
     Attributes:
         cpu: LLVM's name of a CPU to compile for, "" for the host.
-        bf16_dot: AVX512_BF16, products of pairs of bf16 summed in f32.
-        int8_dot: AVX512_VNNI, products of quadruples of 8-bit integers summed in i32.
+        extensions: of its instructions, those that code may name, as `_native.cpu_features` calls them.
     """
 
     cpu: str = ""
-    bf16_dot: bool = False
-    int8_dot: bool = False
+    extensions: frozenset[str] = frozenset()
 
     @classmethod
     def of_host(cls) -> Features:
-        flags = set(_native.cpu_features())
-        return cls(bf16_dot="avx512_bf16" in flags, int8_dot="avx512_vnni" in flags)
+        return cls("", frozenset(_native.cpu_features()))
+
+    @classmethod
+    def chosen(cls) -> Features:
+        """The CPU that $SSCC_NATIVE_CPU names, or the host.
+
+        Raises UsageError for a name that `MODELS` does not have, and where the host cannot run such code.
+        """
+        name = os.environ.get(VARIABLE, "")
+        if not name:
+            return cls.of_host()
+        if name not in MODELS:
+            raise UsageError(f"{VARIABLE}={name} is no CPU that code can be made for: {', '.join(MODELS)}")
+        missing = [e for e in MODELS[name] if e not in _native.cpu_features()]
+        if missing:
+            raise UsageError(f"{VARIABLE}={name} needs instructions that this CPU lacks: {', '.join(missing)}")
+        return cls(name, frozenset(MODELS[name]))
+
+    @property
+    def bf16_dot(self) -> bool:
+        """Products of pairs of bf16 summed in f32 (AVX512_BF16)."""
+        return "avx512_bf16" in self.extensions
+
+    @property
+    def int8_dot(self) -> bool:
+        """Products of quadruples of 8-bit integers summed in i32 (AVX512_VNNI)."""
+        return "avx512_vnni" in self.extensions
+
+    @property
+    def int16_dot(self) -> int:
+        """Bits of the registers that products of pairs of 16-bit integers are taken of and summed in i32: 512
+        (AVX512BW) or 256 (AVX2); 0 where there are none."""
+        return 512 if "avx512bw" in self.extensions else 256 if "avx2" in self.extensions else 0
 
     @property
     def wide_registers(self) -> bool:
         """Whether the CPU has 32 registers of 512 bits; else tiles fit 16 of 256."""
-        if self.bf16_dot or self.int8_dot:
-            return True
-        return not self.cpu and "avx512f" in _native.cpu_features()
+        return "avx512f" in self.extensions
 
 
-GENERIC = Features()
+GENERIC = Features(extensions=frozenset(_native.cpu_features()) & {"avx512f"})
 """The host's vectors and no named instruction."""
 
-AVX2 = Features(cpu="haswell")
+AVX2 = Features("x86-64-v3", frozenset(_V3))
 """What an x86 CPU of 2013 runs; so that this can be tested anywhere."""

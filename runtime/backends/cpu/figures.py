@@ -23,9 +23,8 @@ STREAMED_ROWS = 8
 """Rows with which a product waits for its weights rather than for arithmetic, at most."""
 LONG_UNITS = 512
 """Units of a panel so long that its sums are better spread over several panels than follow one another."""
-QUANTISED_TILE_ROWS = 8
-"""Rows of a tile of a product with codes where there are dot products of 8-bit integers; half of it where registers
-are wide alone, a quarter elsewhere."""
+QUANTISED_TILE_ROWS = {"dot": 8, "pairs": 8, "plain": 4}
+"""Rows of a tile of a product with codes, by how products are summed; half of it where registers are not wide."""
 
 FLOAT8_TILE_ROWS = 8
 """Rows of a tile of a product with floats of 8 bits where registers are wide; a quarter of it elsewhere."""

@@ -90,12 +90,13 @@ def code_key(schedule: str) -> str:
     Args:
         schedule: sha256 of the schedule's file form.
     """
+    chosen = Features.chosen()
     depends_on = [
         schedule,
         generator_digest(),
         importlib.metadata.version(LLVM),
         _native.architecture(),
-        _native.cpu_features(),
+        [chosen.cpu, *sorted(chosen.extensions)],
         _optimisation(),
     ]
     return _digest(json.dumps(depends_on).encode())[:32]
@@ -141,7 +142,7 @@ def make_code(
     """Compiles a program in memory, in seconds.
 
     Args:
-        features: what code may use; what this host has if None.
+        features: what code may use; `Features.chosen` if None.
         optimise: LLVM's level, 0 to 3; $SSCC_NATIVE_OPTIMISE, or 3, if None.
         packings: how weights are packed, as `packed_weights` finds it; found here if None.
         checked: whether every access to memory is checked (sscc.runtime.backends.cpu.checks), for tests: slow.
@@ -221,7 +222,7 @@ def _generate(
     from sscc.runtime.backends.cpu.compile import Jit
     from sscc.runtime.backends.cpu.planner import plan_program
 
-    chosen = Features.of_host() if features is None else features
+    chosen = Features.chosen() if features is None else features
     native = plan_program(program, chosen, module, packings)
     compiled = Jit(native.module, chosen.cpu, _optimisation() if optimise is None else optimise)
     return compiled, list(native.plan.functions), native.plan.encode()

@@ -256,7 +256,7 @@ class Matmul:
         elif panels.floating:
             sizes = float8_products.listed_rows(self.features)
         else:
-            sizes = quantised_products.listed_rows(self.features)
+            sizes = quantised_products.listed_rows(panels, self.features)
         return [self._product(left, right, rows) for rows in sizes if rows <= m]
 
     def _operand(self, access: LinearAccess, dtypes: Mapping[str, str], pointer: Value | None) -> Operand:

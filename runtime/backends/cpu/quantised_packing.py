@@ -112,6 +112,13 @@ class QuantisedPanels:
         """The stored byte, or half of one, that stands for zero where there are no zero points or minimums."""
         return 128 if self.bits == 8 else 8
 
+    @property
+    def largest_difference(self) -> int:
+        """The largest magnitude of a code less its zero, whatever bytes an artifact has."""
+        if self.bits == 8:
+            return 255 if self.zero_point else 128
+        return 15 + (128 if self.zero_point else 0)
+
     def pack(
         self,
         values: npt.NDArray[np.generic],

@@ -10,9 +10,11 @@ With minimums, zero is 0, and a group then adds (256 * sum(high) + sum(low)) * s
 So a product differs from one with the dequantised weights by the rounding of x, a few 1e-5 of the result's norm, and
 its bits are the same on every CPU, for every number of rows, and in every range of n.
 
-Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of the high parts, then of the
-low ones, as i32 [R] each (times the fixed zero where there are no zero points or minimums); then the parts, the high
-ones first, with AVX512_VNNI as bytes [K / 4][2][R][4], without as f32 [K / 4][4][2][R].
+Where sums of codes times whole integers fit i32 for sure, as they do in groups of up to 256, the parts may be summed as
+one integer: both sums are exact in f32 then, so that 256 times one plus the other is the same number rounded once.
+
+Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of each part as i32 [R] (times
+the fixed zero where there are no zero points or minimums); then the parts, as `RowForm` says.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from sscc.runtime.backends.cpu.product_blocks import (
     row_count,
 )
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_rows import group_bytes, pack_block, sum_quads
+from sscc.runtime.backends.cpu.quantised_rows import WORDS, RowForm, pack_block, sum_pairs, sum_quads
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
 _LANES32 = vector(I32, LANES)
@@ -45,33 +47,34 @@ def quantised_product(
 ) -> PackedProduct:
     """As `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
-    dot = features.int8_dot
+    form = RowForm.of(panels, features)
     base = "z" if panels.zero_point else "m" if panels.minimum else ""
-    name = f"product_int{panels.bits}g{panels.group}{base}_{panels.scale_dtype}_{'dot' if dot else 'plain'}"
-    make = group_kernel(
-        name, lambda rows: group_bytes(rows, panels.quads, dot), panels, partial(_add_group, panels, dot)
-    )
-    pack = partial(pack_block, a.dtype, dot, panels.group % (2 * LANES) == 0)
+    name = f"product_int{panels.bits}g{panels.group}{base}_{panels.scale_dtype}_{form.name}"
+    add = partial(_add_group, panels, form)
+    make = group_kernel(name, lambda rows: form.group_bytes(rows, panels.quads), panels, add)
+    pack = partial(pack_block, a.dtype, form, panels.group % (2 * LANES) == 0)
     depths = (panels.groups, panels.group, panels.quads, 1 if base else panels.offset)
     blocks = _blocks(a, panels, features, rows)
     return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, depths)
 
 
-def listed_rows(features: Features) -> list[int]:
+def listed_rows(panels: QuantisedPanels, features: Features) -> list[int]:
     """As `products.listed_rows`."""
-    return [tile.rows for tile in reversed(_tiles(features))]
+    return [tile.rows for tile in reversed(_tiles(RowForm.of(panels, features), features))]
 
 
 def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int) -> Blocks:
-    m = row_count(a)
-    tile = next(tile for tile in _tiles(features) if tile.rows <= (block or m))
-    return Blocks(m, tile, panels.groups * group_bytes(tile.rows, panels.quads, features.int8_dot))
+    m, form = row_count(a), RowForm.of(panels, features)
+    tile = next(tile for tile in _tiles(form, features) if tile.rows <= (block or m))
+    return Blocks(m, tile, panels.groups * form.group_bytes(tile.rows, panels.quads))
 
 
-def _tiles(features: Features) -> list[Tile]:
+def _tiles(form: RowForm, features: Features) -> list[Tile]:
     """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
     per byte, weights are asked for ahead of time."""
-    most = QUANTISED_TILE_ROWS // (1 if features.int8_dot else 2 if features.wide_registers else 4)
+    most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 2)
+    if form.kind == "pairs":
+        most //= form.parts
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
 
 
@@ -107,30 +110,43 @@ def group_kernel(
 
 
 def _add_group(
-    panels: QuantisedPanels, dot: bool, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
+    panels: QuantisedPanels, form: RowForm, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
 ) -> list[Value]:
     """The sums of the rows of a tile after a group."""
-    rows = tile.rows
-    sums = _corrections(f, panels, rows, a, weights)
+    sums = _corrections(f, panels, form, tile.rows, a, weights)
     lines = weights + panels.head_bytes
-    sums = (_dot_lines if dot else _plain_lines)(f, panels, tile, a + 12 * rows, lines, sums)
+    numbers = a + form.head_bytes * tile.rows
+    match form.kind:
+        case "dot":
+            sums = _dot_lines(f, panels, tile, numbers, lines, sums)
+        case "pairs":
+            sums = _pair_lines(f, panels, form, tile, numbers, lines, sums)
+        case "plain":
+            sums = _plain_lines(f, panels, tile, numbers, lines, sums)
     scales = load_scales(f, panels, weights)
     added = []
     for row, before in enumerate(state):
-        high, low = (f.cast("arith.sitofp", s, F32) for s in sums[2 * row : 2 * row + 2])
         step = f.broadcast(f.load(a + 4 * row, F32), LANES) * scales
-        added.append(f.fma(f.fma(high, 256.0, low), step, before))
-    return _with_minimums(f, panels, a, weights, added) if panels.minimum else added
+        added.append(f.fma(_joined(f, sums[form.parts * row : form.parts * (row + 1)]), step, before))
+    return _with_minimums(f, panels, form, a, weights, added) if panels.minimum else added
 
 
-# The sums of a tile are in the order of its rows, and each row has one for the high part and one for the low part.
+def _joined(f: Function, parts: Sequence[Value]) -> Value:
+    """The sum that a high part and a low one stand for, or that of whole integers, as f32."""
+    high, *low = (f.cast("arith.sitofp", part, F32) for part in parts)
+    return f.fma(high, f.like(256.0, high), low[0]) if low else high
 
 
-def _corrections(f: Function, panels: QuantisedPanels, rows: int, a: Value, weights: Value) -> list[Value]:
+# The sums of a tile are in the order of its rows, and each row has one for each part.
+
+
+def _corrections(
+    f: Function, panels: QuantisedPanels, form: RowForm, rows: int, a: Value, weights: Value
+) -> list[Value]:
     """What zero points add to the sums of a group."""
     if panels.minimum:
-        return [f.splat(0, LANES, I32)] * (2 * rows)
-    loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(2)]
+        return [f.splat(0, LANES, I32)] * (form.parts * rows)
+    loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(form.parts)]
     spread = [f.broadcast(value, LANES) for value in loads]
     if not panels.zero_point:
         return spread
@@ -148,14 +164,14 @@ def load_scales(f: Function, panels: QuantisedPanels, pointer: Value) -> Value:
 
 
 def _with_minimums(
-    f: Function, panels: QuantisedPanels, a: Value, weights: Value, sums: Sequence[Value]
+    f: Function, panels: QuantisedPanels, form: RowForm, a: Value, weights: Value, sums: Sequence[Value]
 ) -> list[Value]:
     """The sums of rows with what the minimums of a group add to them."""
     minimums, rows = load_scales(f, panels, weights + panels.scale_bytes * LANES), len(sums)
     added = []
     for row, state in enumerate(sums):
-        high, low = (f.cast("arith.sitofp", f.load(a + 4 * (rows * (1 + part) + row), I32), F32) for part in range(2))
-        below = f.fma(high, f.constant(256.0, F32), low) * f.load(a + 4 * row, F32)  # minus the sum of the group
+        loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for part in range(form.parts)]
+        below = _joined(f, loads) * f.load(a + 4 * row, F32)  # minus the sum of the group
         added.append(f.fma(f.broadcast(0.0 - below, LANES), minimums, state))
     return added
 
@@ -192,6 +208,35 @@ def _dot_lines(
         loop.carry(*current)
     totals = loop.results
     return [sum(totals[i + len(sums) :: len(sums)], totals[i]) for i in range(len(sums))]
+
+
+def _pair_lines(
+    f: Function, panels: QuantisedPanels, form: RowForm, tile: Tile, a: Value, lines: Value, sums: Sequence[Value]
+) -> list[Value]:
+    """The sums after all lines of a group, by products of pairs of words. Codes are words once every other byte is
+    masked: of four neighbours, numbers 0 and 2, then 1 and 3."""
+    rows, unroll = tile.rows, 2 if panels.lines % 2 == 0 else 1
+    shifts = [4 * half for half in range(panels.line_k // QUAD)]
+    with f.loop(0, panels.lines, unroll, sums) as loop:
+        current = list(loop.state)
+        for u in range(unroll):
+            line = lines + (loop.index + u) * LINE
+            if tile.prefetch:
+                f.prefetch(line + AHEAD_BYTES)
+            words = f.load(line, WORDS)
+            for half, shift in enumerate(shifts):
+                quad = a + ((loop.index + u) * len(shifts) + half) * (form.quad_bytes * rows)
+                codes = [(words >> (shift + 8 * odd)) & (2**panels.bits - 1) for odd in range(2)]
+                for unit in range(form.parts * rows):
+                    row, part = divmod(unit, form.parts)
+                    products = []
+                    for odd, code in enumerate(codes):
+                        at = quad + 4 * ((odd * form.parts + part) * rows + row)
+                        pair = f.bitcast(f.broadcast(f.load(at, I32), LANES), WORDS)
+                        products.append(sum_pairs(f, form.bits, code, pair))
+                    current[unit] = current[unit] + (products[0] + products[1])
+        loop.carry(*current)
+    return loop.results
 
 
 def _plain_lines(

@@ -3,23 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from sscc.runtime.backends.cpu.features import LANES
+from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.mlir import F32, I8, I32, I64, PTR, Function, Module, Value, lanes_of, vector
+from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, lanes_of, vector
 from sscc.runtime.backends.cpu.product_blocks import SIZE, STORED, RowPlaces
-from sscc.runtime.backends.cpu.quantised_packing import QUAD
+from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.transposition import interleave
 
 LARGEST = 127 * 256 + 127
 """The largest magnitude of the integers: with it, both of their parts are signed bytes."""
 _SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _LANES32, _LANESF, BYTES = vector(I32, LANES), vector(F32, LANES), vector(I8, LINE)
+WORDS = vector(I16, 2 * LANES)
 
 
-def group_bytes(rows: int, quads: int, dot: bool) -> int:
-    """Bytes of a group of a packed block."""
-    return rows * (12 + quads * (8 if dot else 32))
+@dataclass(frozen=True)
+class RowForm:
+    """How integers are packed, and which instructions sum their products with codes.
+
+    Attributes:
+        kind: "dot": bytes that AVX512_VNNI takes four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
+            of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], numbers 0 and 2 of each four,
+            then 1 and 3; "plain": f32 [K / 4][4][2][R].
+        parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where sums of whole integers fit i32.
+        bits: of the registers that pairs are taken of.
+    """
+
+    kind: Literal["dot", "pairs", "plain"]
+    parts: int = 2
+    bits: int = 0
+
+    @classmethod
+    def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
+        """The one that suits a CPU."""
+        if features.int8_dot:
+            return cls("dot")
+        if features.int16_dot:
+            whole = panels.largest_difference * LARGEST * panels.group < 2**31
+            return cls("pairs", 1 if whole else 2, features.int16_dot)
+        return cls("plain")
+
+    @property
+    def name(self) -> str:
+        return f"pairs{self.parts}" if self.kind == "pairs" else self.kind
+
+    @property
+    def quad_bytes(self) -> int:
+        """Of four numbers of a row."""
+        return {"dot": 8, "pairs": 8 * self.parts, "plain": 32}[self.kind]
+
+    @property
+    def head_bytes(self) -> int:
+        """Of a row in a group, before its numbers."""
+        return 4 + 4 * self.parts
+
+    def group_bytes(self, rows: int, quads: int) -> int:
+        """Bytes of a group of a packed block."""
+        return rows * (self.head_bytes + quads * self.quad_bytes)
+
+
+def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
+    """Products of two signed words of 16 bits per lane of i32, summed, by instructions of 256 or 512 bits."""
+    if bits == 512:
+        return f.intrinsic("llvm.x86.avx512.pmaddw.d.512", [a, b], _LANES32)
+    halves = [[f.shuffle(value, value, range(at, at + LANES)) for value in (a, b)] for at in (0, LANES)]
+    low, high = (f.intrinsic("llvm.x86.avx2.pmadd.wd", half, vector(I32, LANES // 2)) for half in halves)
+    return f.shuffle(low, high, range(LANES))
 
 
 def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value:
@@ -28,16 +80,16 @@ def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value
     return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", operands, _LANES32)
 
 
-def pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int, places: RowPlaces) -> Function:
+def pack_block(dtype: str, form: RowForm, whole: bool, module: Module, rows: int, places: RowPlaces) -> Function:
     """Rows first .. first + rows - 1 as kernels read them, as a private function. `rows` is 1, 2, 4 or 8; `whole` says
     that groups are multiples of 32."""
-    name = f"product_quantise_{dtype}_{'dot' if dot else 'plain'}{'_whole' if whole else ''}_{rows}{places.name}"
+    name = f"product_quantise_{dtype}_{form.name}{'_whole' if whole else ''}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
     integers = ("first", "groups", "group", "quads", "zero")
     f = module.function(name, [("a", PTR), *places.params, *((n, I64) for n in integers), ("out", PTR)])
     sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
-    step = (f["quads"] * (8 if dot else 32) + 12) * rows
+    step = (f["quads"] * form.quad_bytes + form.head_bytes) * rows
     zero = f.cast("arith.trunci", f["zero"], I32)
     with f.loop(0, f["groups"]) as group:
         head = f["out"] + group.index * step
@@ -45,10 +97,10 @@ def pack_block(dtype: str, dot: bool, whole: bool, module: Module, rows: int, pl
         largest = [_largest(f, start, dtype, whole) for start in starts]
         inverses = [f.select(value > _SMALLEST, f.constant(LARGEST, F32) / value, 0.0) for value in largest]
         # The last lanes may write beyond the group; the group that follows overwrites that.
-        sums = _split_rows(f, starts, dtype, whole, inverses, head + 12 * rows, dot)
+        sums = _split_rows(f, starts, dtype, whole, inverses, head + form.head_bytes * rows, form)
         for row in range(rows):
             f.store(largest[row] * (1.0 / LARGEST), head + 4 * row)
-        f.store(0 - _fold(f, sums, 2 * rows) * zero, head + 4 * rows)
+        f.store(0 - _fold(f, sums, form.parts * rows) * zero, head + 4 * rows)
     f.returns()
     return f
 
@@ -70,35 +122,73 @@ def _largest(f: Function, start: Value, dtype: str, whole: bool) -> Value:
 
 
 def _split_rows(
-    f: Function, starts: Sequence[Value], dtype: str, whole: bool, inverses: Sequence[Value], out: Value, dot: bool
+    f: Function, starts: Sequence[Value], dtype: str, whole: bool, inverses: Sequence[Value], out: Value, form: RowForm
 ) -> Value:
-    """Writes the parts of a group of all rows; returns their sums as i32, lane i being of part i // rows % 2 of row
-    i % rows."""
+    """Writes the numbers of a group of all rows; returns their sums as i32, lane i being of part
+    i // rows % form.parts of row i % rows."""
     rows = len(starts)
-    with f.loop(0, f["group"], 2 * LANES, [f.splat(0, LANES, I32 if dot else F32)]) as loop:
+    with f.loop(0, f["group"], 2 * LANES, [f.splat(0, LANES, F32 if form.kind == "plain" else I32)]) as loop:
         (sums,) = loop.state
-        parts = []
+        packed = []
         for row in range(rows):
             halves = [
-                _split(f, _load(f, starts[row], dtype, loop.index + half * LANES, whole) * inverses[row])
+                _integers(f, _load(f, starts[row], dtype, loop.index + half * LANES, whole) * inverses[row])
                 for half in range(2)
             ]
-            parts.append((_as_quads if dot else _as_floats)(f, halves))
-        at = out + loop.index * (rows * (2 if dot else 8))
-        dense = [line for column in zip(*parts, strict=True) for line in interleave(f, column)]
+            packed.append(_as_form(f, halves, form))
+        at = out + loop.index * (rows * form.quad_bytes // QUAD)
+        # Per row some vectors, each of which has neighbours in those of the other rows.
+        dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
         for number, line in enumerate(dense):
             f.store(line, at + LINE * number)
-            sums = sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line) if dot else sums + line
+            sums = _with_sums(f, sums, line, form)
         loop.carry(sums)
     (total,) = loop.results
-    return total if dot else f.cast("arith.fptosi", total, I32)
+    return f.cast("arith.fptosi", total, I32) if form.kind == "plain" else total
 
 
-def _split(f: Function, scaled: Value) -> tuple[Value, Value]:
-    """The high and the low part of 16 numbers rounded to integers."""
-    integer = f.cast("arith.fptosi", f.op("math.roundeven", [scaled], _LANESF), I32)
+def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
+    """The sums with the numbers of a vector added, lane by lane."""
+    if form.kind == "dot":
+        return sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
+    if form.kind == "pairs":
+        return sums + sum_pairs(f, form.bits, f.bitcast(line, WORDS), f.splat(1, 2 * LANES, I16))
+    return sums + line
+
+
+def _neighbours(f: Function, column: Sequence[Sequence[Value]]) -> list[Value]:
+    """The vectors of a column, one per row and part, with what they have in the same lane side by side: part after
+    part, and in it row after row."""
+    return interleave(f, [vectors[part] for part in range(len(column[0])) for vectors in column])
+
+
+def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[Value, ...]]:
+    """32 integers of a row: vectors of 16 lanes in the order in which they are stored, those of several parts that are
+    stored side by side together."""
+    if form.kind == "pairs" and form.parts == 1:
+        return [(_as_pairs(f, halves),)]
+    parts = [_split(f, integers) for integers in halves]
+    if form.kind == "pairs":
+        return [tuple(_as_pairs(f, part) for part in zip(*parts, strict=True))]
+    return [(line,) for line in (_as_quads if form.kind == "dot" else _as_floats)(f, parts)]
+
+
+def _integers(f: Function, scaled: Value) -> Value:
+    """16 numbers rounded to integers."""
+    return f.cast("arith.fptosi", f.op("math.roundeven", [scaled], _LANESF), I32)
+
+
+def _split(f: Function, integer: Value) -> tuple[Value, Value]:
+    """The high and the low part of 16 integers."""
     low = f.binary("arith.shrsi", integer << 24, 24)
     return f.binary("arith.shrsi", integer - low, 8), low
+
+
+def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
+    """32 integers as words of 16 bits, two in a lane: of each four, numbers 0 and 2, then 1 and 3."""
+    low, high = (f.cast("arith.trunci", integers, I16) for integers in halves)
+    lanes = [quad + at for quad in range(0, 2 * LANES, QUAD) for at in (0, 2, 1, 3)]
+    return f.bitcast(f.shuffle(low, high, lanes), _LANES32)
 
 
 def _as_quads(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:

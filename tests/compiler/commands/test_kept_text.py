@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler import cli
-from sscc.compiler.commands.kept_text import Part, Token, lost_spans, shaded
+from sscc.compiler.commands.kept_text import Part, shaded
+from sscc.compiler.kept_tokens import Token, lost_spans
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "The quick brown fox\njumps over the lazy dog and the 中 cat."

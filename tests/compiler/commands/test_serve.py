@@ -232,7 +232,7 @@ def test_without_a_tokenizer(artifact: Path, tmp_path: Path, capsys: Capture) ->
 def test_without_the_packages(artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["serve", str(artifact)]) == 2
-    _one_line(capsys, "(uvicorn): pip install 'sscc[serve]'")
+    _one_line(capsys, "sscc serve needs uvicorn: pip install 'sscc[serve]'")
 
 
 def test_sscc_run_imports_none_of_it(artifact: Path) -> None:

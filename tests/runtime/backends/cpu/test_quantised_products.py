@@ -13,15 +13,19 @@ import pytest
 
 from sscc.ir.errors import InputError, InternalError
 from sscc.runtime.backends.cpu.compile import Jit
-from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
 from sscc.runtime.backends.cpu.float8_products import float8_product
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.quantised_rows import RowForm
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
+AVX512 = Features("x86-64-v4", frozenset(MODELS["x86-64-v4"]))
+if AVX512.extensions <= FEATURES["host"].extensions:
+    FEATURES["avx512"] = AVX512
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ CASES = [
     *(QuantisedCase(m, 37, 64, bits, 32, zero) for bits in (8, 4) for zero in (False, True) for m in (1, 3)),
     *(QuantisedCase(m, 37, 64, bits, 32) for bits in (8, 4) for m in (2, 5, 17)),
     *(QuantisedCase(2, 40, 24, bits, 8, a="bf16", out="bf16") for bits in (8, 4)),
-    *(QuantisedCase(1, 16, 2048, bits, 2048) for bits in (8, 4)),
+    *(QuantisedCase(m, 16, 2048, bits, 2048) for bits in (8, 4) for m in (1, 3)),
+    QuantisedCase(2, 16, 1024, 8, 512),
+    QuantisedCase(2, 16, 512, 8, 256, True),
     QuantisedCase(2, 20, 26, 8, 26, True),
     QuantisedCase(2, 20, 26, 4, 26),
     QuantisedCase(1, 1, 3, 8, 3),
@@ -168,9 +174,31 @@ def test_agrees_with_dequantised_weights(kind: str, case: QuantisedCase) -> None
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_all_cpus_give_the_same_bits(case: QuantisedCase) -> None:
     a, weight = normal(2, case.m, case.k), Weight.of(case.panels)
-    host, generic, old = (CompiledQuantisedProducts.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
-    assert (host == generic).all()
-    assert (host == old).all()
+    host, *others = (CompiledQuantisedProducts.of(kind).run(case, a, weight).view(np.uint32) for kind in FEATURES)
+    for other in others:
+        assert (host == other).all()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.group >= 256 and c.m == 2], ids=str)
+def test_the_largest_sums_of_whole_integers_fit(case: QuantisedCase) -> None:
+    """Every number of a row is the group's largest, and every code is as far from its zero as it can be."""
+    a, weight = np.ones((case.m, case.k), np.float32), Weight.of(case.panels)
+    weight.values[:] = -128
+    if weight.base is not None:
+        weight.base[:] = 127
+    scales = numbers_of(weight.scales, case.scales).sum(axis=1)
+    expected = np.broadcast_to(-case.panels.largest_difference * case.group * scales, (case.m, case.n))
+    for kind in FEATURES:
+        result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
+        assert np.allclose(result, expected, rtol=1e-5, atol=1e-3), kind
+
+
+def test_no_group_is_summed_whole_that_might_overflow() -> None:
+    parts = {
+        (bits, zero, group): RowForm.of(QuantisedPanels(16, group, bits, group, zero), AVX2).parts
+        for bits, zero, group in ((8, False, 512), (8, False, 520), (8, True, 256), (8, True, 264), (4, False, 4384))
+    }
+    assert list(parts.values()) == [1, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.n == 37], ids=str)
