@@ -43,7 +43,8 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
         limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
         yield "selection", f"every step's query, by {by}{limit}"
     else:
-        yield "selection", f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+        rule = "" if g.rule is None else f"the rule {g.rule[0]} (sha256 {g.rule[1][:16]}), "
+        yield "selection", f"{rule}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"

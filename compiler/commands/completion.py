@@ -6,12 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import KV_POLICIES
-=======
 from sscc.ir.extras import COMPLETION, require
->>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
+from sscc.ir.geometry import KV_POLICIES
 
 SHELLS = ("bash", "zsh", "tcsh")
 POLICIES = {

@@ -13,11 +13,8 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
-<<<<<<< HEAD
 from sscc.ir.errors import UsageError
-=======
 from sscc.ir.extras import COMPILE, require
->>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
