@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from sscc.compiler.files import refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
-from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
+from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
 from sscc.ir.errors import UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
@@ -85,6 +85,8 @@ class CompileOptions:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
         target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
         tp: ranks that run the program together, each with a part of its weights; None for 1.
+        tp_sums: as what ranks exchange their parts of sums: "f32", as they are accumulated, or "model", rounded to the
+            program's dtype before.
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
@@ -142,6 +144,7 @@ class CompileOptions:
     prefill_chunk: int | None = None
     dtype: str | None = None
     tp: int | None = None
+    tp_sums: str = SUMS[0]
     opt_level: int = 2
     weights: str = "embed"
     weight_format: Weights | None = None
@@ -171,6 +174,9 @@ class CompileOptions:
         _at_least(1, tp=self.tp)
         if self.tp is not None and self.tp > MOST_RANKS:
             raise UsageError(f"--tp is {self.tp}, a program has at most {MOST_RANKS} ranks")
+        check_choice("--tp-sums", self.tp_sums, SUMS)
+        if self.tp is None and self.tp_sums != "f32":
+            raise UsageError(f"--tp-sums {self.tp_sums} is about what ranks exchange: give --tp, too")
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, "an artifact is a folder")
@@ -356,6 +362,7 @@ class CompileArguments(TypedDict, total=False):
     prefill_chunk: int | None
     dtype: str | None
     tp: int | None
+    tp_sums: str
     opt_level: int
     weights: str
     weight_format: Weights | None

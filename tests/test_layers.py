@@ -71,6 +71,7 @@ LAYERS: Layers = (
         "sscc.compiler.options",
         "sscc.compiler.pretty",
         "sscc.compiler.printing",
+        "sscc.compiler.progress",
         "sscc.compiler.quantization_report",
         "sscc.compiler.reproducer",
         "sscc.compiler.result",

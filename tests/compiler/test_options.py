@@ -39,6 +39,8 @@ REFUSED = {
     "topk": ({"kv_topk": -3}, "--kv-topk is -3"),
     "budget": ({"kv_budget": 0}, "--kv-budget is 0"),
     "obs": ({"kv_obs": 0}, "--kv-obs is 0"),
+    "sums-of-one-rank": ({"tp_sums": "model"}, "--tp-sums model is about what ranks exchange: give --tp, too"),
+    "sums": ({"tp": 2, "tp_sums": "bf16"}, "--tp-sums is 'bf16', it must be f32 or model"),
     "even-pool": ({"kv_pool": 4}, "--kv-pool is 4, the pooling kernel must be odd"),
     "pool-mode": ({"kv_pool_mode": "sum"}, "--kv-pool-mode is 'sum', it must be avg or max"),
     "over-determined": (
