@@ -229,7 +229,7 @@ def _curve(points: list[Point]) -> str:
 def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Iterator[Wire]:
     """What the next iteration reads goes up at the right."""
     names = list(dict.fromkeys(stream.name for stream in streams))
-    labelled = [stream for at, stream in enumerate(streams) if stream.name in {s.name for s in streams[:at]}]
+    repeated = [stream for at, stream in enumerate(streams) if stream.name in {s.name for s in streams[:at]}]
     for stream in streams:
         source, target = cards[stream.source], cards[stream.target]
         x = right + RAIL * (names.index(stream.name) + 0.75)
@@ -238,7 +238,7 @@ def _rails(streams: list[Stream], cards: dict[str, Card], right: float) -> Itera
             f"M{source.x + source.width:.1f},{start:.1f} H{x - 8:.1f} Q{x:.1f},{start:.1f} {x:.1f},{start - 8:.1f} "
             f"V{end + 8:.1f} Q{x:.1f},{end:.1f} {x - 8:.1f},{end:.1f} H{target.x + target.width:.1f}"
         )
-        label = stream.name * (stream not in labelled)
+        label = stream.name * (stream not in repeated)
         yield Wire(path, label, x + 5, (start + end) / 2, _hint(stream), True)
 
 

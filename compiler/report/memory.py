@@ -17,7 +17,6 @@ PIECES = 400
 
 PLAIN = {"weight": "weights", "constant": "constants", "input": "inputs", "output": "outputs", "state": "other states",
          "temporary": "temporaries"}  # fmt: skip
-KINDS = ("weights", "KV cache", "other states", "constants", "inputs", "outputs", "temporaries", "streams", "loads")
 
 
 @dataclass(frozen=True)
