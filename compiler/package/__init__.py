@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session, Snapshot
     from sscc.runtime.tracing import Tracer
+    from sscc.runtime.watching import Observation, Watching
 
 __version__ = "0.1.0"
 
@@ -43,6 +44,7 @@ __all__ = [
     "InternalError",
     "Kept",
     "LayerKept",
+    "Observation",
     "OutputError",
     "RankError",
     "Reason",
@@ -55,6 +57,7 @@ __all__ = [
     "Tracer",
     "UnsupportedError",
     "UsageError",
+    "Watching",
     "__version__",
     "compile",
     "load",
@@ -71,6 +74,7 @@ _HOME = {
     "sscc.runtime.sampling": ("Sampling",),
     "sscc.runtime.session": ("Session", "Snapshot"),
     "sscc.runtime.tracing": ("Tracer",),
+    "sscc.runtime.watching": ("Observation", "Watching"),
 }
 
 
