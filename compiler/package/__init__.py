@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session, Snapshot
     from sscc.runtime.tracing import Tracer
+    from sscc.runtime.watching import Observation, Watching
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "InternalError",
     "Kept",
     "LayerKept",
+    "Observation",
     "OutputError",
     "Policy",
     "Prompt",
@@ -61,6 +63,7 @@ __all__ = [
     "Tracer",
     "UnsupportedError",
     "UsageError",
+    "Watching",
     "__version__",
     "compile",
     "load",
@@ -79,6 +82,7 @@ _HOME = {
     "sscc.runtime.sampling": ("Sampling",),
     "sscc.runtime.session": ("Session", "Snapshot"),
     "sscc.runtime.tracing": ("Tracer",),
+    "sscc.runtime.watching": ("Observation", "Watching"),
 }
 
 
