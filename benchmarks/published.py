@@ -7,7 +7,8 @@ have, for ranks that are a socket each (`--tp`), and times decode steps and a pr
 machine comes from the description of the node; nothing is chosen for a row. Programs are kept in a temporary folder.
 Takes some minutes and 3 GiB.
 
-Sources: kernel looping, arXiv 2410.23668; SnapStream, arXiv 2511.03092; the SN40L, arXiv 2405.07518.
+Sources: kernel looping, arXiv 2410.23668; SnapStream, arXiv 2511.03092; the SN40L, arXiv 2405.07518; one user of
+DeepSeek-R1, the abstract of the talk "SambaNova SN40L: Unleashing Agentic AI with Dataflow" (DAC 62).
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import math
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from sscc.ir.target import Figure, SocketLink, Target
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.timing import Timing
-    from sscc.runtime.timing.result import PipelineTiming
+    from sscc.runtime.timing.result import PipelineTiming, StageTiming
 
 FOLDER = Path(__file__).parent / "configs"
 INSIDE = 0.15
@@ -44,6 +47,13 @@ H100_BANDWIDTH = 8 * 3.35e12
 H100_SHARE = 0.21
 """Of it, what decoding reaches there by arXiv 2410.23668."""
 R1, R1_CHUNK = "deepseek-r1", 1024
+R1_LEVEL = 1
+"""Of the published program, whose layers are kernels that are launched one after another."""
+R1_KERNELS = 2
+"""A layer of experts, as published."""
+BETWEEN_STEPS = 1.8e-4
+"""Seconds from one step of a deployment to the next, which its rates include and kernels' times do not: sampling, text,
+requests. Fitted to one user of Llama-3.1-8B; one value for all deployments."""
 FP8 = "e4m3:128:f32"
 UP_TO, OVER = "up to", "over"
 
@@ -64,10 +74,12 @@ class Setup:
 
 @dataclass
 class Programs:
-    """Programs, each compiled once."""
+    """Programs, each compiled once, on machines whose links are better by a factor."""
 
     folder: Path
     known: dict[Setup, Artifact] = field(default_factory=dict)
+    prompts: dict[Setup, Timing] = field(default_factory=dict)
+    links: float = 1.0
 
     def __getitem__(self, setup: Setup) -> Artifact:
         from sscc.compiler.driver import compile_model
@@ -97,12 +109,30 @@ class Programs:
             self.known[setup] = Artifact.load(output)
         return self.known[setup]
 
-    def step(self, setup: Setup, target: Target | None = None) -> Timing:
+    def with_links(self, factor: float) -> Programs:
+        """The same programs on machines whose links are better by a factor."""
+        return dataclasses.replace(self, links=factor)
+
+    def machine(self, sockets: int) -> Target:
+        return with_links(node(sockets), self.links)
+
+    def step(self, setup: Setup) -> Timing:
         """A decode step of slots that are full, whose tokens choose experts independently."""
         from sscc.runtime.inspection import time_decode
 
-        machine = node(setup.sockets) if target is None else target
-        return time_decode(self[setup], machine, setup.context, mean_experts=True)
+        return time_decode(self[setup], self.machine(setup.sockets), setup.context, mean_experts=True)
+
+    def served(self, setup: Setup) -> float:
+        """Seconds from one decode step of a deployment to the next."""
+        return self.step(setup).seconds + BETWEEN_STEPS
+
+    def prompt(self, setup: Setup) -> Timing:
+        """A prompt of the whole context, with links as they are assumed."""
+        from sscc.runtime.inspection import time_prefill
+
+        if setup not in self.prompts:
+            self.prompts[setup] = time_prefill(self[setup], node(setup.sockets), setup.context)
+        return self.prompts[setup]
 
 
 def node(sockets: int) -> Target:
@@ -174,13 +204,14 @@ def looping(programs: Programs) -> Iterator[Row]:
 def users(programs: Programs) -> Iterator[Row]:
     """One user of Llama-3.1 on 16 sockets, 8192 tokens of context, bf16."""
     for size, published in (("8b", 1042), ("70b", 457), ("405b", 129)):
-        step = programs.step(Setup(f"llama-3.1-{size}", 16, 8192, 8192))
+        setup = Setup(f"llama-3.1-{size}", 16, 8192, 8192)
+        step = programs.step(setup)
         least = step.target.seconds({"hbm": step.nbytes["hbm"]})
         share = f"at the published rate {100 * published * least:.0f} % of HBM's bandwidth"
-        why = f"{share}; what a server does between two steps is not modelled"
+        why = f"{share}; the time between two steps is fitted to this row, so it is no finding"
         if published * least > 1:
             why = f"{share}: published with speculative decoding, which is not modelled"
-        yield Row(f"{size.upper()}, tokens/s", published, 1 / step.seconds, "", why=why)
+        yield Row(f"{size.upper()}, tokens/s", published, 1 / programs.served(setup), "", why=why)
         yield Row(f"{size.upper()}, HBM roofline", 85, 100 * step.roofline_fraction, "%", OVER)
 
 
@@ -195,7 +226,12 @@ class Deployment:
 
     @property
     def setup(self) -> Setup:
-        return Setup(R1, 16, self.context, self.rows, self.batch, weights=FP8, chunk=R1_CHUNK)
+        return Setup(R1, 16, self.context, self.rows, self.batch, level=R1_LEVEL, weights=FP8, chunk=R1_CHUNK)
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step."""
+        return MULTI_TOKEN * self.batch / self.rate
 
     @property
     def name(self) -> str:
@@ -203,6 +239,8 @@ class Deployment:
         return f"{self.context // 1024}k{compressed}"
 
 
+ONE_USER, ONE_USER_RATE = Setup(R1, 16, 8192, 8192, level=R1_LEVEL, weights=FP8, chunk=R1_CHUNK), 198
+"""One sequence, and how many tokens/s it gets; how long it is was not published."""
 DEPLOYMENTS = (
     Deployment(131072, 131072, 16, 434),
     Deployment(131072, 32768, 64, 1832),
@@ -218,15 +256,22 @@ def deployments(programs: Programs) -> Iterator[Row]:
         step = programs.step(one.setup)
         most = largest_batch(programs[one.setup], step.target)
         power = 1 << (most.bit_length() - 1)
-        rate = rates[one.context, one.rows] = MULTI_TOKEN * one.batch / step.seconds
+        seconds = programs.served(one.setup)
+        rate = rates[one.context, one.rows] = MULTI_TOKEN * one.batch / seconds
         yield Row(f"{one.name}: largest batch", one.batch, power, "", why=f"a power of two; HBM has room for {most}")
-        yield Row(f"{one.name}: step", 1e3 * MULTI_TOKEN * one.batch / one.rate, 1e3 * step.seconds, "ms",
+        yield Row(f"{one.name}: step", 1e3 * one.step, 1e3 * seconds, "ms",
                   why=f"{100 * step.roofline_fraction:.0f} % of the HBM roofline")  # fmt: skip
         yield Row(f"{one.name}: tokens/s", one.rate, rate, "")
     for context, full, rows in ((131072, 131072, 32768), (32768, 32768, 8192)):
         published = {(one.context, one.rows): one.rate for one in DEPLOYMENTS}
         yield Row(f"{context // 1024}k: gain of compression", published[context, rows] / published[context, full],
                   rates[context, rows] / rates[context, full], "x", why="tokens/s")  # fmt: skip
+    alone = programs.step(ONE_USER)
+    seconds, looped = (programs.served(dataclasses.replace(ONE_USER, level=level)) for level in (R1_LEVEL, 2))
+    overhead = (R1_KERNELS - 1) * len(alone.launches) * alone.launch_overhead
+    yield Row("one user, tokens/s", ONE_USER_RATE, 1 / seconds, "",
+              why=f"one token a step; {1 / (seconds + overhead):.3g} with {R1_KERNELS} kernels a layer, as published, "
+              f"{1 / looped:.3g} looped")  # fmt: skip
 
 
 def largest_batch(artifact: Artifact, target: Target) -> int:
@@ -241,6 +286,87 @@ def largest_batch(artifact: Artifact, target: Target) -> int:
     return int((target.capacity(target.main.name) - rest) * artifact.signature.batch // caches)
 
 
+def room(programs: Programs) -> str:
+    """For how many sequences main memory has room, by what may be in it that the model does not count."""
+    machine = node(16).of_rank(16)
+    main = machine.capacity(machine.main.name)
+    counts = {one: largest_batch(programs[one.setup], machine) for one in DEPLOYMENTS}
+    free = {one: count * row_bytes(programs[one.setup]) for one, count in counts.items()}
+    # As many as twice the published number must not fit; the published number must.
+    missing = [(f - 2 * one.batch * (f / counts[one]), f - one.batch * (f / counts[one])) for one, f in free.items()]
+    at_least, at_most = max(low for low, _ in missing), min(high for _, high in missing)
+    sizes = {"counted": 1.0, "values of 512 numbers beside rows of 576": 1088 / 576, "every row twice": 2.0}
+    lines = [
+        f"| rows | {' | '.join(one.name for one in DEPLOYMENTS)} |",
+        "|---" + "|---:" * len(DEPLOYMENTS) + "|",
+        f"| published | {' | '.join(str(one.batch) for one in DEPLOYMENTS)} |",
+        *(f"| {name} | {' | '.join(str(int(counts[one] / size)) for one in DEPLOYMENTS)} |"
+          for name, size in sizes.items()),
+        "",
+        f"The published sequences fit, and twice as many do not, where more than {1e-9 * at_least:.3g} and up to "
+        f"{1e-9 * at_most:.3g} GB of the {1e-9 * main:.3g} GB of a socket are not there for rows.",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def row_bytes(artifact: Artifact) -> float:
+    """Bytes of a rank's caches for each sequence."""
+    from sscc.ir.cache_plan import CACHES
+
+    program = artifact.program
+    caches = sum(t.nbytes for t in program.tensors if t.role == "state" and t.name.partition(".")[0] in CACHES)
+    return caches / artifact.signature.batch
+
+
+EXPERTS, CHOSEN, EXPERT_LAYERS, LAYERS = 256, 8, 58, 61
+"""Of DeepSeek-R1."""
+
+
+def _chosen(setup: Setup) -> float:
+    from sscc.runtime.timing.work import mean_places
+
+    return EXPERT_LAYERS * mean_places(EXPERTS, CHOSEN, setup.batch)
+
+
+EFFECTS: Mapping[str, Callable[[Setup], float]] = {
+    "a step": lambda setup: 1,
+    "a sequence": lambda setup: setup.batch,
+    "a layer's expert that is chosen": _chosen,
+    "a layer's expert, chosen or not": lambda setup: EXPERT_LAYERS * EXPERTS,
+    "a layer's cached row": lambda setup: LAYERS * setup.batch * setup.rows / setup.sockets,
+}
+"""What may take longer than modelled: how many of them a rank's step has."""
+
+
+def effects(programs: Programs) -> str:
+    """What one more constant would make of the steps of DeepSeek-R1: for each effect the one value that fits all of
+    them best, by the squares of the logarithms, and modelled over published times with it."""
+    published = {"one user": (ONE_USER, 1 / ONE_USER_RATE)} | {one.name: (one.setup, one.step) for one in DEPLOYMENTS}
+    steps = {name: programs.served(setup) for name, (setup, _) in published.items()}
+    lines = [
+        f"| a constant for | value | {' | '.join(published)} |",
+        "|---|---:" + "|---:" * len(published) + "|",
+        f"| nothing | | {' | '.join(f'{steps[name] / step:.2f}' for name, (_, step) in published.items())} |",
+    ]
+    for effect, count in EFFECTS.items():
+        counts = {name: count(setup) for name, (setup, _) in published.items()}
+        value = fitted([(steps[name], counts[name], step) for name, (_, step) in published.items()])
+        ratios = (f"{(steps[name] + value * counts[name]) / step:.2f}" for name, (_, step) in published.items())
+        lines.append(f"| {effect} | {value:.2g} s | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def fitted(points: Sequence[tuple[float, float, float]]) -> float:
+    """The value v, 0 or more, for which ``modelled + v * count`` comes nearest to what was published, by the squares of
+    the logarithms of their ratios. Points: modelled, count, published."""
+
+    def error(value: float) -> float:
+        return sum(math.log((modelled + value * count) / published) ** 2 for modelled, count, published in points)
+
+    most = max(0.0, *((published - modelled) / count for modelled, count, published in points))
+    return min((most * step / 1000 for step in range(1001)), key=error)
+
+
 PREFILL_SHARES = {
     "QKV": 4.10,
     "attention": 69.40,
@@ -253,7 +379,7 @@ PREFILL_SHARES = {
 """Percent of a layer of experts at 128k, SnapStream's Table 4."""
 PROMPT = DEPLOYMENTS[1].setup
 LACKS = {
-    "output projection": "what it exchanges at the assumed bandwidth of links; see below",
+    "output projection": "what it exchanges, in f32, at the assumed bandwidth of links; see below",
     "experts": f"their weights are read for every chunk of {R1_CHUNK} tokens, in the published kernel once",
     "attention": "the keys and values of all rows so far are made of latent rows for every chunk",
 }
@@ -271,12 +397,32 @@ KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 def prefill(programs: Programs) -> Iterator[Row]:
     """A prompt of 131072 tokens of DeepSeek-R1 on 16 sockets: shares of a layer of experts."""
-    from sscc.runtime.inspection import time_prefill
-
-    timing = time_prefill(programs[PROMPT], node(16), PROMPT.context)
-    shares = kernel_shares(layer_of_experts(timing), timing.target)
+    shares = kernel_shares(layer_of_experts(programs.prompt(PROMPT)), programs.machine(1))
     for name, share in PREFILL_SHARES.items():
         yield Row(name, share, shares[name], "%", why=LACKS.get(name, ""))
+
+
+CHUNKS = (128, 256, 512, 640, 1024)
+
+
+def chunks(programs: Programs) -> str:
+    """How long the prompt takes in chunks of other sizes, and what of it memory and links would take alone."""
+    lines = [
+        "| tokens a chunk | prompt, s | HBM, s | links, s | on the chip, MB | of the time of a layer of experts, "
+        "its busiest stage works |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for chunk in CHUNKS:
+        timing = programs.prompt(dataclasses.replace(PROMPT, chunk=chunk))
+        pipeline = max(layer_of_experts(timing), key=lambda pipeline: pipeline.seconds)
+        (link,) = timing.target.links
+        hbm = timing.target.seconds({timing.target.main.name: timing.nbytes[timing.target.main.name]})
+        busiest = max(stage.busy_seconds for stage in pipeline.stages)
+        lines.append(
+            f"| {chunk} | {timing.seconds:.3g} | {hbm:.3g} | {timing.nbytes[link.name] / link.bandwidth.value:.3g} "
+            f"| {1e-6 * timing.on_chip_bytes:.0f} | {100 * busiest / pipeline.seconds:.0f} % |"
+        )
+    return "\n".join(lines)
 
 
 def layer_of_experts(timing: Timing) -> Sequence[PipelineTiming]:
@@ -309,37 +455,99 @@ def kernel_of(stage: str) -> str:
     raise ValueError(f"stage {stage!r} belongs to no published kernel")
 
 
-LINKS = (0.5, 1.0, 2.0, 4.0)
+LINKS = (0.4, 0.5, 1.0, 2.0, 4.0)
 """By what factors links are better than assumed: times their bandwidth, and divided by it their latency."""
+LINKED = {
+    "Llama-3.1-8B, 8 sockets, 4k": Setup("llama-3.1-8b", 8, 4096, 4096),
+    "Llama-3.1-8B, 16 sockets, 4k": Setup("llama-3.1-8b", 16, 4096, 4096),
+    "Llama-3.1-8B, 16 sockets, 8k": Setup("llama-3.1-8b", 16, 8192, 8192),
+    "Llama-3.1-405B, 16 sockets, 8k": Setup("llama-3.1-405b", 16, 8192, 8192),
+    **{f"DeepSeek-R1, 16 sockets, {d.name}, batch {d.batch}": d.setup for d in (DEPLOYMENTS[1], DEPLOYMENTS[3])},
+}
+COMPARED: Mapping[str, Callable[[Programs], Iterator[Row]]] = {
+    "looping": looping, "users": users, "deployments": deployments, "prefill": prefill
+}  # fmt: skip
+"""The tables of rows beside published ones."""
 
 
 def links(programs: Programs) -> str:
-    """How long steps take where links between sockets are worse and better than assumed."""
-    from sscc.runtime.inspection import time_prefill
-
-    setups = {
-        "Llama-3.1-8B, 8 sockets, 4k": Setup("llama-3.1-8b", 8, 4096, 4096),
-        "Llama-3.1-8B, 16 sockets, 8k": Setup("llama-3.1-8b", 16, 8192, 8192),
-        "Llama-3.1-405B, 16 sockets, 8k": Setup("llama-3.1-405b", 16, 8192, 8192),
-        f"DeepSeek-R1, 16 sockets, {DEPLOYMENTS[1].name}, batch {DEPLOYMENTS[1].batch}": DEPLOYMENTS[1].setup,
-    }
+    """How long steps take where links between sockets are worse and better than assumed, and how near all rows are."""
     (link,) = node(16).links
     assumed = [f"{figure.value * scale:g} {unit}" for figure, scale, unit in _link_figures(link)]
+    by_factor = [programs.with_links(factor) for factor in (*LINKS, 1e12)]
     lines = [
         f"Steps in ms, with links of so many times the assumed {assumed[0]} and latencies of as small a part of the "
         f"assumed {assumed[1]}, and with links that take no time.\n",
-        f"| step | {' | '.join(f'{factor:g}x' for factor in LINKS)} | no time |",
+        f"| | {' | '.join(f'{factor:g}x' for factor in LINKS)} | no time |",
         "|---" + "|---:" * (len(LINKS) + 1) + "|",
     ]
-    for name, setup in setups.items():
-        steps = [programs.step(setup, with_links(node(setup.sockets), factor)) for factor in (*LINKS, 1e12)]
-        lines.append(f"| {name} | {' | '.join(f'{1e3 * step.seconds:.4g}' for step in steps)} |")
-    layers = layer_of_experts(time_prefill(programs[PROMPT], node(16), PROMPT.context))
-    for name in ("output projection", "attention"):
-        shares = [kernel_shares(layers, with_links(node(16), factor))[name] for factor in (*LINKS, 1e12)]
-        heading = f"of a prompt of 128k tokens, {name}, % (published {PREFILL_SHARES[name]:g})"
-        lines.append(f"| {heading} | {' | '.join(f'{share:.3g}' for share in shares)} |")
+    for name, setup in LINKED.items():
+        lines.append(f"| {name} | {' | '.join(f'{1e3 * each.step(setup).seconds:.4g}' for each in by_factor)} |")
+    rows = [{name: list(table(each)) for name, table in COMPARED.items()} for each in by_factor]
+    for name, what in (("looping", "HBM roofline, looped, 16 sockets"), ("users", "8B, tokens/s"),
+                       ("prefill", "output projection"), ("prefill", "attention")):  # fmt: skip
+        shown = [next(row for row in each[name] if row.what == what) for each in rows]
+        heading = f"{what}, {shown[0].unit}".removesuffix(", ")
+        published = f"{shown[0].bound} {shown[0].published:.4g}".strip()
+        lines.append(f"| {heading} (published {published}) | {' | '.join(f'{row.modelled:.3g}' for row in shown)} |")
+    flat = [[row for table in each.values() for row in table] for each in rows]
+    inside = (str(sum(row.inside for row in each)) for each in flat)
+    lines.append(f"| rows inside, of {len(flat[0])} | {' | '.join(inside)} |")
+    lines.append(f"| how far off, in the mean of rows | {' | '.join(f'{distance(each):.2f} x' for each in flat)} |")
     return "\n".join(lines)
+
+
+def distance(rows: Sequence[Row]) -> float:
+    """By what factor rows are off in the mean, as the root of the mean square of their logarithms; 1 where none is."""
+    off = [0.0 if row.bound and row.inside else math.log(row.ratio) for row in rows]
+    return math.exp(math.sqrt(sum(each**2 for each in off) / len(off)))
+
+
+TILES = tuple(2**power for power in range(7))
+"""In how many tiles a sum may be exchanged."""
+
+
+def exchanges(programs: Programs) -> str:
+    """What sums over ranks take of a step, and what other ways of taking them could gain at most."""
+    lines = [
+        "Milliseconds of a step: what stages that exchange are busy, and how much less they could be at most, if each "
+        "exchanged tiles while the product before it goes on, in as many as serve it best; if half of the bytes were "
+        "sent; and if what is added to a sum, and the norm behind it, were computed on each rank's part alone.\n",
+        "| step | takes | exchanging | by tiles | by half the bytes | by additions and norms on parts |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, setup in LINKED.items():
+        step, gains = programs.step(setup), Counter[str]()
+        for stages in (pipeline.stages for launch in step.launches for pipeline in launch.kernel.pipelines):
+            gains.update(exchange_gains(stages, step.target, setup.sockets))
+        shown = (gains[key] for key in ("exchanging", "tiles", "half", "parts"))
+        lines.append(f"| {name} | {1e3 * step.seconds:.4g} | {' | '.join(f'{1e3 * each:.3g}' for each in shown)} |")
+    return "\n".join(lines)
+
+
+def exchange_gains(stages: Sequence[StageTiming], target: Target, sockets: int) -> Counter[str]:
+    """Seconds of one execution of a pipeline.
+
+    A product of P seconds and an exchange of E seconds and L of latency take P + E + L one after the other. In n tiles
+    each tile is sent while the next is computed: the longer of both goes on all the time, the shorter one's first or
+    last tile beside it, and latency is paid n times.
+    """
+    (link,) = target.links
+    gains = Counter[str]()
+    working = [stage for stage in stages if not stage.name.startswith(("load ", "store "))]
+    for before, stage in pairwise(working):
+        if stage.name.startswith(("addf", "post_attention_layernorm", "input_layernorm")):
+            gains["parts"] += stage.busy_seconds * (1 - 1 / sockets)
+        if link.name not in stage.nbytes:
+            continue
+        sending = stage.nbytes[link.name] / link.bandwidth.value
+        latency = stage.busy_seconds - sending
+        gains["exchanging"] += stage.busy_seconds
+        gains["half"] += sending / 2
+        gains["tiles"] += max(
+            min(before.busy_seconds * (1 - 1 / n) - (n - 1) * latency, sending * (1 - 1 / n)) for n in TILES
+        )
+    return gains
 
 
 def _link_figures(link: SocketLink) -> Iterator[tuple[Figure, float, str]]:
@@ -378,11 +586,13 @@ def table(make: Callable[[Programs], Iterator[Row]]) -> Callable[[Programs], str
 
 
 TABLES: Mapping[str, Callable[[Programs], str]] = {
-    "looping": table(looping),
-    "users": table(users),
-    "deployments": table(deployments),
+    **{name: table(make) for name, make in COMPARED.items() if name != "prefill"},
+    "room": room,
+    "effects": effects,
     "prefill": table(prefill),
+    "chunks": chunks,
     "links": links,
+    "exchanges": exchanges,
 }
 
 
@@ -393,6 +603,8 @@ def figures() -> str:
     lines = ["| figure | value | origin | |", "|---|---:|---|---|"]
     for name, figure in kept:
         lines.append(f"| `{name}` | {figure.value:g} {figure.unit} | {figure.origin} | {figure.note} |")
+    note = "of all deployments' rates; fitted to one user of Llama-3.1-8B"
+    lines.append(f"| between two steps | {BETWEEN_STEPS:g} s | fitted | {note} |")
     return "\n".join(lines)
 
 

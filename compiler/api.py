@@ -2,32 +2,59 @@
 
 from __future__ import annotations
 
+import os
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from sscc.compiler.options import CompileArguments, options_of
 from sscc.compiler.result import CompileResult
+from sscc.ir.errors import UsageError
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
 if TYPE_CHECKING:
-    from os import PathLike
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from sscc.runtime.session import Session
 
 
-def compile(model: str | PathLike[str], **options: Unpack[CompileArguments]) -> CompileResult:
+def compile(
+    model: str | PathLike[str] | PreTrainedModel,
+    *,
+    tokenizer: PreTrainedTokenizerBase | Tokenizer | None = None,
+    **options: Unpack[CompileArguments],
+) -> CompileResult:
     """Compiles `model` into an artifact.
 
     Args:
-        model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
+        model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file; or a
+            causal language model of transformers that is in memory, which gives what a folder of its `save_pretrained`
+            does, bit for bit, and stays as it is. Its result is called after its class where `output` does not say.
+        tokenizer: of a model in memory; the artifact is one of tokens alone without.
         options: fields of `CompileOptions`; `weights` as on the command line ("reference,int4:64").
 
     Raises:
         SsccError: the subclass says what kind, the message what to change.
     """
+    require(COMPILE, "sscc.compile")
     from sscc.compiler.driver import compile_model
 
-    return compile_model(options_of(model, options))
+    if isinstance(model, str | PathLike):
+        if tokenizer is not None:
+            raise UsageError(f"tokenizer is for a model in memory, {os.fspath(model)} brings its own")
+        return compile_model(options_of(model, options))
+    from sscc.compiler.frontend.in_memory import open_model
+
+    reasons = {"config": "has a config", "compile_from": "is no dump", "checkpoint": "has its weights"}
+    for option, reason in reasons.items():
+        if options.get(option) is not None:
+            raise UsageError(f"a model in memory {reason}: leave out {option}")
+    settled = options_of(type(model).__name__, options)
+    if settled.weights == "reference":
+        raise UsageError("weights='reference' refers to a checkpoint, and this model is in memory: embed them")
+    return compile_model(settled, open_model(model, tokenizer, weights=settled.weights != "none"))
 
 
 def load(

@@ -119,8 +119,11 @@ class Source:
     constants: Callable[[], dict[str, torch.Tensor]]
 
 
-def compile_model(options: CompileOptions) -> CompileResult:
+def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None) -> CompileResult:
     """Compiles as `options` say and writes the artifact, or the module of a lower level.
+
+    Args:
+        checkpoint: the model, where it is open already; None opens `options.model`.
 
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
@@ -141,10 +144,10 @@ def compile_model(options: CompileOptions) -> CompileResult:
                 "this dump as it is, please report it with what --traceback prints"
             ) from error
     try:
-        return _compile(options, _from_model(options))
+        return _compile(options, _from_model(options, checkpoint))
     except LayersDiffer as difference:
         logger.info("%s: capturing every layer", difference)
-        return _compile(options, _from_model(options, every_layer=True))
+        return _compile(options, _from_model(options, checkpoint, every_layer=True))
 
 
 def _compile(options: CompileOptions, source: Source) -> CompileResult:
@@ -209,9 +212,9 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
 # ------------------------------------------------------------------------------------------------ where it starts
 
 
-def _from_model(options: CompileOptions, *, every_layer: bool = False) -> Source:
+def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, every_layer: bool = False) -> Source:
     with_weights = options.weights != "none"
-    checkpoint = open_checkpoint(options.model, config=options.config, weights=with_weights)
+    checkpoint = opened or open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
     context = longest = None
     if config is not None:
@@ -301,9 +304,12 @@ def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
             )
 
 
-def _from_dump(options: CompileOptions) -> Source:
+def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Source:
+    """Args:
+    module: what is in the dump, for whoever has read it already.
+    """
     with mlir():
-        module = read_dump(options.model)
+        module = read_dump(options.model) if module is None else module
         level = get_level(module)
         if level != options.compile_from:
             raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")

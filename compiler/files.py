@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
@@ -23,3 +24,8 @@ def write_text(path: Path, text: str) -> None:
         return
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def printing_beside(path: Path | None) -> AbstractContextManager[object]:
+    """Where an output goes to stdout, because `path` is "-", what is printed meanwhile goes to stderr."""
+    return redirect_stdout(sys.stderr) if path == STANDARD else nullcontext()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors, taken
@@ -81,6 +82,7 @@ def _show_progress(done: int, total: int) -> None:
 
 
 def _reader(path: Path) -> KeepingReader:
+    require(COMPILE, f"reading the checkpoint {path}")
     from sscc.compiler.checkpoint_tensors import checkpoint_reader
     from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
 

@@ -16,14 +16,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sscc.compiler.loading import open_interpreter
 from sscc.ir.errors import InputError, RankError, SsccError, UsageError, quoted
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
@@ -66,6 +69,11 @@ def launched() -> tuple[int, int] | None:
     if not (rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks)):
         raise UsageError(f"RANK is {rank!r} and WORLD_SIZE {ranks!r}: these are no ranks")
     return int(rank), int(ranks)
+
+
+def ranks_of_this_machine(ranks: int) -> int:
+    """How many of so many ranks are processes of this machine: torchrun says how many it has started here."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if launched() else ranks
 
 
 def share_of_threads(threads: int | None, ranks: int) -> tuple[int, bool]:
@@ -141,7 +149,19 @@ def _started(
     line = json.dumps({**task, "parent": os.getpid(), "opening": asdict(opening)})
     command = [sys.executable, "-m", "sscc.compiler.ranks", line]
     environment = {**os.environ, **(variables or {})}
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, env=environment)
+
+    return _starter().submit(start).result()
+
+
+@cache
+def _starter() -> ThreadPoolExecutor:
+    """A thread that lasts, because the system takes the end of the thread that has started a rank for its parent's end
+    (`_end_with`). What it starts is born with SIGINT blocked: rank 0 alone decides what an interruption ends, also
+    while the others have not come as far as to say so."""
+    return ThreadPoolExecutor(1, "sscc-starter", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]], at_once: bool) -> None:
@@ -159,7 +179,8 @@ def main(argv: Sequence[str]) -> int:
     """The program of a rank that another process has started; that one reports what goes wrong."""
     task = json.loads(argv[1])
     _end_with(task["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides what an interruption ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     opening = Opening(**task["opening"])
     try:
         if "transport" in task:
@@ -205,6 +226,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
     """
+    require(COMPILE, "joining ranks by torch.distributed")
     import torch.distributed as distributed
 
     try:
@@ -213,8 +235,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
         raise InputError(f"the ranks do not find each other: {quoted(error)}") from None
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
     commands, values = _connect(rank, ranks)
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    share, each = share_of_threads(threads, local)
+    share, each = share_of_threads(threads, ranks_of_this_machine(ranks))
 
     def exchange(value: Any) -> list[Any]:
         everyone: list[Any] = [None] * ranks

@@ -18,6 +18,10 @@ class CompileResult:
     level: str
     report: tuple[str, ...] = field(default=(), repr=False)
 
+    def __fspath__(self) -> str:
+        """`path`, so that `sscc.load` and `sscc.LLM` take what `sscc.compile` gave."""
+        return str(self.path)
+
     def __str__(self) -> str:
         """The report, and what was written."""
         return "\n".join((*self.report, f"wrote {self.path}"))

@@ -8,8 +8,17 @@ TOOLS = ("torch", "torch-mlir", "transformers")
 
 
 def tool_versions() -> dict[str, str]:
-    """Name -> installed version, of what a compilation depends on."""
-    return {name: importlib.metadata.version(name) for name in TOOLS}
+    """Name -> version, of what a compilation depends on, as far as it is installed."""
+    versions = {name: version_of(name) for name in TOOLS}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+def version_of(package: str) -> str | None:
+    """The version that is installed; None where none is."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def own_version() -> str:

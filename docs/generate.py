@@ -1,4 +1,4 @@
-"""Writes docs/reference/*.md from the sources: the command line, passes, the kv and df dialects, the schedule.
+"""Writes docs/reference/*.md from the sources: the command line, Python, passes, the kv and df dialects, the schedule.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where a committed file is not what would be written
@@ -7,7 +7,9 @@ python docs/generate.py --check    exit 1 where a committed file is not what wou
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import sscc
 from sscc.compiler.commands.examples import EXAMPLES
 from sscc.compiler.commands.parser import build_parser, command_parsers, help_of
 from sscc.ir import operations, schedule
@@ -35,6 +38,7 @@ ELEMENTS = {
     "encoded": "encoded rows",
     "landmark": "i8 or a float type",
 }
+LONGEST_SIGNATURE = 90
 MODES = {"read": "read", "write": "written", "part": "written in part", "update": "updated"}
 
 
@@ -55,6 +59,7 @@ def pages() -> dict[Path, str]:
     """Every generated file with its text."""
     made = {
         "cli.md": _command_line(),
+        "python.md": _python(),
         "passes.md": _passes(),
         "kv.md": _dialect(),
         "df.md": _dataflow(),
@@ -66,22 +71,23 @@ def pages() -> dict[Path, str]:
 # ------------------------------------------------------------------------------------------------------ docstrings
 
 
-def markdown(docstring: str) -> str:
-    """A docstring of this project as Markdown: literal blocks fenced, field lists as bullets."""
+def markdown(docstring: str, language: str = "mlir") -> str:
+    """A docstring of this project as Markdown: literal blocks, of this language, fenced, field lists as bullets."""
     parts = []
     for block in re.split(r"\n\n(?=\S)", inspect.cleandoc(docstring)):
         heading, _, rest = block.partition("\n")
         if heading.endswith("::"):
-            parts.append(f"{heading[:-1]}\n\n{_fenced(rest)}")
+            parts.append(f"{heading[:-1]}\n\n{_fenced(rest, language)}")
         elif heading in ("Attributes:", "Args:", "Raises:"):
-            parts.append("\n".join(_bullets(rest)))
+            label = f"{heading}\n\n" if language == "python" else ""
+            parts.append(label + "\n".join(_bullets(rest)))
         else:
             parts.append(re.sub(r"^(What|Why|When it does not apply|Preserves): ", r"**\1:** ", _inline(block)))
     return "\n\n".join(parts)
 
 
-def _fenced(text: str) -> str:
-    return f"```mlir\n{textwrap.dedent(text).strip(chr(10))}\n```"
+def _fenced(text: str, language: str = "mlir") -> str:
+    return f"```{language}\n{textwrap.dedent(text).strip(chr(10))}\n```"
 
 
 def _bullets(text: str) -> Iterator[str]:
@@ -127,6 +133,85 @@ def _argument(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
     names = ", ".join(f"`{option}{value}`" for option in action.option_strings) or f"`{action.metavar}`"
     return f"| {names} | {help_of(action).replace('|', chr(92) + '|')} |"
+
+
+# ---------------------------------------------------------------------------------------------------------- Python
+
+
+def _python() -> Iterator[str]:
+    yield "# In Python"
+    yield NOTICE.format(source="the docstrings of what `import sscc` offers")
+    yield "[../python.md](../python.md) has examples. Every name below is one of `sscc`."
+    public = {name: getattr(sscc, name) for name in sscc.__all__ if not name.startswith("_")}
+    errors = [value for value in public.values() if inspect.isclass(value) and issubclass(value, Exception)]
+    for name, value in public.items():
+        if inspect.isfunction(value):
+            yield from _callable(f"## {name}", f"sscc.{name}", value)
+    for name, value in public.items():
+        if inspect.isclass(value) and value not in errors:
+            yield from _class(name, value)
+    yield "## Errors"
+    yield "All are kinds of `SsccError`; a command that ends with one has its exit code."
+    rows = [f"| `{e.__name__}` | {_inline(_summary(e))} | {e.exit_code} |" for e in errors]
+    yield "\n".join(["| | | exit code |", "|---|---|---|", *rows])
+
+
+def _class(name: str, value: type) -> Iterator[str]:
+    yield f"## {name}"
+    own = value.__init__ if "__init__" in vars(value) and not dataclasses.is_dataclass(value) else None
+    if own is not None:
+        yield f"```python\nsscc.{name}{_signature(own)}\n```"
+    yield markdown(inspect.getdoc(value) or "", "python")
+    for member, item in vars(value).items():
+        inner = item.__func__ if isinstance(item, classmethod | staticmethod) else item
+        if member.startswith("_") or not inspect.getdoc(inner):
+            continue
+        if isinstance(inner, property | functools.cached_property):
+            yield f"### {name}.{member}"
+            yield markdown(inspect.getdoc(inner) or "", "python")
+        elif inspect.isfunction(inner):
+            yield from _callable(f"### {name}.{member}", member, inner)
+
+
+def _callable(heading: str, name: str, function: Any) -> Iterator[str]:
+    yield heading
+    yield f"```python\n{name}{_signature(function)}\n```"
+    yield markdown(inspect.getdoc(function) or "", "python")
+
+
+def _signature(function: Any) -> str:
+    """The parameters and the result as the source has them, a parameter a line where they are long."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    parts = [part for part in _parameters(node.args) if part not in ("self", "cls")]
+    result = "" if node.returns is None or node.name == "__init__" else f" -> {ast.unparse(node.returns)}"
+    line = f"({', '.join(parts)}){result}"
+    if len(line) <= LONGEST_SIGNATURE:
+        return line
+    return "\n".join(["(", *(f"    {part}," for part in parts), f"){result}"])
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[str]:
+    plain = [*arguments.posonlyargs, *arguments.args]
+    missing = len(plain) - len(arguments.defaults)
+    for argument, default in zip(plain, [*[None] * missing, *arguments.defaults], strict=True):
+        yield _parameter(argument, default)
+    if arguments.kwonlyargs and arguments.vararg is None:
+        yield "*"
+    if arguments.vararg is not None:
+        yield f"*{ast.unparse(arguments.vararg)}"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _parameter(argument, default)
+    if arguments.kwarg is not None:
+        yield f"**{ast.unparse(arguments.kwarg)}"
+
+
+def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(argument) if default is None else f"{ast.unparse(argument)} = {ast.unparse(default)}"
+
+
+def _summary(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
 
 
 # ---------------------------------------------------------------------------------------------------------- passes

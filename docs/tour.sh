@@ -11,13 +11,32 @@ folder=${1:-$root/.demo/tour}
 model=$(python "$root/examples/fetch_demo_model.py" "$root/.demo")
 mkdir -p "$folder"
 cd "$folder"
+folder=$PWD
 cp "$model" "$root/examples/passkey.txt" .
+
+rm -f .started
+export started=$folder/.started # the id of what a command line left running in the background
+trap stop EXIT
 
 # Prints a command line as a person would type it, what it says, and an exit code that is not 0.
 show() {
     echo "\$ $1"
-    bash -c "$1" 2>&1 || echo "(exit code $?)"
+    bash -c "trap 'test -z \"\$!\" || echo \"\$!\" > \"\$started\"' EXIT"$'\n'"$1" 2>&1 || echo "(exit code $?)"
     echo
+}
+
+# Ends what was left running; by force where it has not ended after a minute.
+stop() {
+    test -f "$started" || return 0
+    local id
+    id=$(cat "$started")
+    rm "$started"
+    kill -INT "$id" 2> /dev/null || return 0
+    for _ in $(seq 300); do
+        kill -0 "$id" 2> /dev/null || return 0
+        sleep 0.2
+    done
+    kill -KILL "$id"
 }
 
 show 'sscc pack SmolLM2-135M-Instruct.Q4_1.gguf -o model.pt'
@@ -30,7 +49,7 @@ show 'sscc compile model.pt --target rdu -o served.rdu --kv-budget 256 --max-con
 question='{"model": "served", "temperature": 0, "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
 show 'sscc serve served.rdu --port 8000 & sleep 5'
 show "curl -s http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' -d '$question'"
-pkill -INT -f 'sscc serve served.rdu'
+stop
 show 'sscc compile model.pt --target rdu -o window.rdu --kv-budget 256 --kv-topk 0 --max-context 2048 --weights reference'
 show 'sscc run window.rdu --prompt-file passkey.txt --max-new-tokens 8'
 show 'sscc run small.rdu --prompt-file passkey.txt --max-new-tokens 8 --json 2>/dev/null | tail -n 1'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,12 @@ class Pass(ABC):
     @abstractmethod
     def run(self, module: ir.Module) -> None:
         """Transforms `module`. Raises UnsupportedError for a model that cannot be honoured."""
+
+
+def summary_of(kind: type[Pass]) -> str:
+    """What a pass does, in a line: what its module's docstring begins with."""
+    text = inspect.getdoc(inspect.getmodule(kind)) or ""
+    return text.partition("\n")[0].partition(": ")[2]
 
 
 @functools.cache

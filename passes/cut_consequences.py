@@ -18,18 +18,22 @@ from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
 from sscc.passes.split_layers import ATTENTIONS
 from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
-VIEWS = frozenset({"tensor.expand_shape", "tensor.collapse_shape", "tensor.extract_slice", "tensor.concat"})
+RESHAPED = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
+VIEWS = RESHAPED | {"tensor.extract_slice", "tensor.concat"}
+GATHERING = "sscc.gathering"
+"""Where the pass shard is to put parts together: on a `tensor.cast` to the same type, of which the operand may be cut,
+and the result is whole."""
 
 
 def decide_cuts(module: ir.Module, ranks: int) -> dict[ir.Value, Cut]:
     """How values are cut; those that every rank has whole are not there."""
-    program = _Program(module)
+    program = CutProgram(module)
     cuts: dict[ir.Value, Cut] = {}
     for value, axis in program.candidates():
         if value in cuts or value.type.shape[axis] % ranks:
             continue
         try:
-            cuts = _Consequences(program, ranks, cuts).of(value, axis)
+            cuts = Consequences(program, ranks, cuts).of(value, axis)
         except NotCuttable:
             count("cuts that are not possible")
         else:
@@ -37,7 +41,7 @@ def decide_cuts(module: ir.Module, ranks: int) -> dict[ir.Value, Cut]:
     return cuts
 
 
-class _Program:
+class CutProgram:
     """The functions of a module, and which of their values are cut alike: a tensor that several functions take, and
     the results of attentions to the same K and V."""
 
@@ -80,10 +84,10 @@ class _Program:
                 yield op.results[0], op.results[0].type.rank - 1
 
 
-class _Consequences:
+class Consequences:
     """What follows from a cut, on top of `cuts`."""
 
-    def __init__(self, program: _Program, ranks: int, cuts: Mapping[ir.Value, Cut]) -> None:
+    def __init__(self, program: CutProgram, ranks: int, cuts: Mapping[ir.Value, Cut]) -> None:
         self.program, self.ranks = program, ranks
         self.cuts = dict(cuts)
         self.pending: deque[ir.Operation] = deque()
@@ -148,12 +152,15 @@ class _Consequences:
             raise NotCuttable from None
 
     def _propagate(self, op: ir.Operation) -> None:
-        if op.name in ("tensor.expand_shape", "tensor.collapse_shape"):
+        if op.name in RESHAPED:
             self._through_reshape(op)
         elif op.name == "tensor.extract_slice":
             self._through_slice(op)
         elif op.name == "tensor.concat":
             self._through_concat(op)
+        elif GATHERING in op.attributes:
+            if op.results[0] in self.cuts or len(self.cuts[op.operands[0]].segments) > 1:
+                raise NotCuttable
         elif op.name == "func.return":
             cut = [self.cuts[value] for value in op.operands if value in self.cuts]
             several = any(len(item.segments) > 1 for item in cut)
@@ -199,7 +206,7 @@ class _Consequences:
     def _check_sum(self, op: ir.Operation) -> None:
         """Raises NotCuttable where a cut axis is reduced in another way than by a sum, or some of it more often than
         the rest."""
-        if op.name in VIEWS or op.name == "func.return":
+        if op.name in VIEWS or op.name == "func.return" or GATHERING in op.attributes:
             return
         space = space_of(op)
         numbers = parts_of_sum(space, self.cuts)

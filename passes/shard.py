@@ -46,13 +46,17 @@ After, with `ranks=2`::
       %d = arith.addf %hidden, %sum : tensor<1x4xf32>
       return %d : tensor<1x4xf32>
 
+A product whose result is needed whole, as a norm or a choice follows, is cut too where that pays: each rank computes a
+part, and the parts are put together behind it. A decode step decides: the longer of reading the weight and computing
+with it, but for a rank's own part, against the latency of a message and the time in which a rank sends its part.
+
 KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
 it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
 cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
 
 When it does not apply: an axis that the number of ranks does not divide stays whole, and so do its weights; so do
 heads of attention where neither of the numbers of KV heads and of ranks divides the other. A model of which nothing can
-be cut is refused.
+be cut is refused. A product whose result is needed whole stays whole where it takes less time than an exchange.
 
 Preserves: every operation, its order and location; what a rank computes of a cut value is that part of it.
 """
@@ -73,7 +77,8 @@ from sscc.ir.levels import walk
 from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer
 from sscc.ir.sharding import Cut, within
 from sscc.passes.base import Pass, count
-from sscc.passes.cut_consequences import VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
+from sscc.passes.cut_consequences import GATHERING, VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
+from sscc.passes.gathered_products import cut_where_it_pays
 from sscc.passes.meeting_axes import Space, is_sum, space_of
 from sscc.passes.split_layers import ATTENTIONS
 
@@ -90,7 +95,7 @@ class Shard(Pass):
             raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
         if self.ranks == 1:
             return
-        cuts = decide_cuts(module, self.ranks)
+        cuts = cut_where_it_pays(module, self.ranks, decide_cuts(module, self.ranks))
         if not cuts:
             raise UnsupportedError(f"nothing of this model can be cut over {self.ranks} ranks")
         shape = shape_of_grid(self.ranks, parts_in(cuts))
@@ -163,13 +168,15 @@ class _Rewriter:
             value.set_type(ir.RankedTensorType.get(cut.local_shape(value.type.shape), value.type.element_type))
         for value, parts in summed.items():
             self._reduce(value, parts)
+        self._gather_products()
         self._gather_results()
         self._describe()
 
     def _meets(self, op: ir.Operation) -> bool:
         touched = any(value in self.cuts for value in (*op.operands, *op.results))
         captured = op.name == "linalg.generic" and any(v in self.cuts for inner in walk(op) for v in inner.operands)
-        return (touched or captured) and op.name not in VIEWS and op.name != "func.return"
+        views = op.name in VIEWS or op.name == "func.return" or GATHERING in op.attributes
+        return (touched or captured) and not views
 
     def _keeps_parts(self, op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
         """Whether an operation of parts of sums gives parts of a sum, as many, of numbers that are whole else."""
@@ -218,17 +225,25 @@ class _Rewriter:
         value.replace_all_uses_except(total, total.owner.operation)
         count("sums over ranks")
 
+    def _gather_products(self) -> None:
+        for op in [op for op in self.ops if GATHERING in op.attributes]:
+            with ir.InsertionPoint(op), op.location:
+                whole = self._gathered(op.operands[0])
+            op.results[0].replace_all_uses_with(whole)
+            op.erase()
+
+    def _gathered(self, value: ir.Value) -> ir.Value:
+        cut = self.cuts[value]
+        (segment,) = cut.segments
+        count("gatherings")
+        return Peers.with_each_part(self.module, segment.parts).gathered(value, cut.axis)
+
     def _gather_results(self) -> None:
         terminator = self.function.entry_block.operations[len(self.function.entry_block.operations) - 1].operation
         for index, value in enumerate(terminator.operands):
-            cut = self.cuts.get(value)
-            if cut is None:
-                continue
-            with ir.InsertionPoint(terminator), value.owner.location:
-                (segment,) = cut.segments
-                peers = Peers.with_each_part(self.module, segment.parts)
-                terminator.operands[index] = peers.gathered(value, cut.axis)
-            count("gatherings")
+            if value in self.cuts:
+                with ir.InsertionPoint(terminator), value.owner.location:
+                    terminator.operands[index] = self._gathered(value)
 
     def _describe(self) -> None:
         arguments = arguments_of(self.function)

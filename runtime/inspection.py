@@ -228,12 +228,12 @@ def time_decode(
     )  # fmt: skip
 
 
-def time_prefill(artifact: Artifact, target: Target, prompt: int) -> Timing:
+def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
     _check_tokens("prompt", prompt, signature.geometry.max_context)
     rank = target.of_rank(artifact.program.ranks)
-    return time_entry(artifact.program, PREFILL, rank, signature.prefill_scalars(prompt))
+    return time_entry(artifact.program, PREFILL, rank, signature.prefill_scalars(prompt), record=record)
 
 
 def _check_tokens(name: str, tokens: int, limit: int) -> None:

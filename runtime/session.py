@@ -12,7 +12,7 @@ at once, gives the program's own.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,41 +27,28 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
-from sscc.runtime.prefix_rows import PrefixRows, Rows
+from sscc.runtime.kept_positions import Kept, LayerKept, Selected, kept_layers, selected_by_prompt
+from sscc.runtime.kept_rows import (
+    Copy,
+    CopySlot,
+    EmptyChunk,
+    KeptRows,
+    ReadChunks,
+    RestoreSlot,
+    WriteChunks,
+    rows_in_scratch,
+)
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
+from sscc.runtime.tracing import CAPACITY, Tracer
+from sscc.runtime.watching import Observation, Stages, Watching, step_through
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from sscc.ir.schedule import Program
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What one slot's cache holds, per layer and KV head in rows, over all layers in bytes.
-
-    Attributes:
-        prompt_len: tokens of the prompt.
-        length: positions written so far (prompt plus fed tokens).
-        kept: positions whose rows the slot holds.
-        evicted: positions that are no longer in the cache, length - kept.
-        budget: the most positions that the slot may hold.
-        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
-            landmarks.
-        full_bytes: bytes of an uncompressed cache of max_context rows.
-        full_bytes_now: bytes of an uncompressed cache of `length` rows.
-    """
-
-    prompt_len: int
-    length: int
-    kept: int
-    evicted: int
-    budget: int
-    kv_bytes: int
-    full_bytes: int
-    full_bytes_now: int
 
 
 @dataclass(frozen=True)
@@ -71,17 +58,21 @@ class Snapshot:
     Attributes:
         prompt_len: tokens of the prompt.
         last_token: the prompt's last one.
-        states: copies of the slot's part of the program's states, by name, without the rows that are not valid.
+        slot: that it was taken of.
+        rows: the slot's part of the program's states, without the rows that are not valid.
+        selected: the positions that the prompt selected, where no state has them for every slot.
     """
 
     prompt_len: int
     last_token: int
-    states: Mapping[str, Array] = field(repr=False)
+    slot: int
+    rows: Copy
+    selected: Selected = field(default_factory=dict, repr=False)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states."""
-        return sum(state.nbytes for state in self.states.values())
+        """Bytes of the states, on all ranks together, and of the selected positions."""
+        return self.rows.nbytes + _nbytes(self.selected)
 
 
 @dataclass
@@ -89,8 +80,8 @@ class _PrefillProgress:
     slot: int
     length: int
     tokens: Array
-    prefix: Sequence[Rows] = ()
-    fill: Mapping[int, Rows] = field(default_factory=dict)
+    prefix: Sequence[Copy] = ()
+    fill: Mapping[int, Copy] = field(default_factory=dict)
     phase: int = 0
     chunk: int = 0
 
@@ -109,6 +100,8 @@ class Session:
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
+        rows: copies of what slots hold; of several ranks, rank 0's, with which the others make theirs.
+        tracer: records what runs, if anybody wants that (`start_trace`).
     """
 
     def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
@@ -116,11 +109,13 @@ class Session:
         self._tokenizer_file = tokenizer
         self.interpreter = interpreter
         self.interpreter_ns = 0
+        self.tracer: Tracer | None = None
         batch = signature.batch
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._position = np.zeros(batch, np.int64)
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
+        self._selected: list[Selected] = [{} for _ in range(batch)]
         self._token_input = np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
@@ -130,7 +125,8 @@ class Session:
         }
         self._pending: _PrefillProgress | None = None
         self._prefill_logits: Array | None = None
-        self._rows = PrefixRows(signature, interpreter.tensor)
+        keep = getattr(interpreter, "keep_rows", None)
+        self.rows: KeptRows = KeptRows(signature, interpreter.tensor) if keep is None else keep(signature)
 
     @classmethod
     def from_artifact(
@@ -192,14 +188,14 @@ class Session:
         self,
         slot: int,
         tokens: Sequence[int] | Array,
-        prefix: Sequence[Rows] = (),
-        fill: Mapping[int, Rows] | None = None,
+        prefix: Sequence[Copy] = (),
+        fill: Mapping[int, Copy] | None = None,
     ) -> None:
         """Begins to write a prompt into a slot, whose previous content is given up.
 
         Args:
             prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again.
-            fill: memory (`empty_rows`) for what this one leaves of later whole chunks, by their number; it is theirs
+            fill: memory (`empty_chunk`) for what this one leaves of later whole chunks, by their number; it is theirs
                 once the prefill has finished.
 
         Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
@@ -241,14 +237,14 @@ class Session:
         if steps < 1:
             raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
         left = min(steps, self.signature.prefill_steps(pending.length, pending.reused))
-        if self._rows.in_scratch and (pending.prefix or pending.fill):
+        if (pending.prefix or pending.fill) and rows_in_scratch(self.signature):
             return self._prefill_by_layer(pending, left)
         layers = range(self.signature.layers)
         if pending.phase == pending.chunk == 0:
-            self._rows.write(layers, pending.slot, pending.prefix)
+            self._write_prefix(pending, layers)
         finished = self._run_prefill(pending, left)
         if finished:
-            self._rows.read(layers, pending.slot, pending.fill)
+            self._read_chunks(pending, layers)
         return finished
 
     def _prefill_by_layer(self, pending: _PrefillProgress, left: int) -> bool:
@@ -256,15 +252,25 @@ class Session:
         chunks = self.signature.chunks(pending.length) - pending.reused
         while left:
             phase, taken = pending.phase, min(left, chunks - pending.chunk)
-            layers = [phase - 1] if 1 <= phase <= self.signature.layers else []
+            layers = range(phase - 1, phase) if 1 <= phase <= self.signature.layers else range(0)
             if pending.chunk == 0:
-                self._rows.write(layers, pending.slot, pending.prefix)
+                self._write_prefix(pending, layers)
             if self._run_prefill(pending, taken):
                 return True
             if pending.phase > phase:
-                self._rows.read(layers, pending.slot, pending.fill)
+                self._read_chunks(pending, layers)
             left -= taken
         return False
+
+    def _write_prefix(self, pending: _PrefillProgress, layers: range) -> None:
+        if pending.prefix and layers:
+            copies = tuple(chunk.number for chunk in pending.prefix)
+            self.rows.do(WriteChunks(copies, pending.slot, layers))
+
+    def _read_chunks(self, pending: _PrefillProgress, layers: range) -> None:
+        if pending.fill and layers:
+            copies = {chunk: copy.number for chunk, copy in pending.fill.items()}
+            self.rows.do(ReadChunks(copies, pending.slot, layers))
 
     def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
         """One call of the program."""
@@ -276,7 +282,10 @@ class Session:
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
-        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]))
+        selected: Selected = {}
+        if self.ranks == 1:
+            selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
+        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]), selected)
         self._pending = None
         return True
 
@@ -289,11 +298,11 @@ class Session:
         needed = max((min(g.obs, length) if g.selects else 1) for g in (group.geometry for group in s.plan))
         return (length - needed) // s.prefill_chunk
 
-    def empty_rows(self) -> Rows:
-        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill. Raises UsageError where several ranks
-        have rows."""
-        self._check_alone()
-        return self._rows.empty()
+    def empty_chunk(self) -> Copy:
+        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""
+        chunk = Copy(self.rows, self.rows.chunk_bytes)
+        self.rows.do(EmptyChunk(chunk.number))
+        return chunk
 
     @property
     def prefill_logits(self) -> Array:
@@ -387,7 +396,17 @@ class Session:
         try:
             return self.interpreter.run(entry, inputs, scalars, copy=False)
         finally:
-            self.interpreter_ns += perf_counter_ns() - start
+            end = perf_counter_ns()
+            self.interpreter_ns += end - start
+            if self.tracer is not None:
+                facts = {"slots": int(inputs["active"].sum())} if scalars is None else dict(scalars)
+                self.tracer.span(entry, start, end, facts)
+
+    def start_trace(self, capacity: int = CAPACITY) -> Tracer:
+        """Begins to record calls, stages, waits, and an engine's requests; the latest `capacity` of each kind and
+        thread are kept. `Tracer.write` ends it and writes a file for Perfetto."""
+        self.tracer = Tracer(self.interpreter, capacity)
+        return self.tracer
 
     @overload
     def generate(
@@ -428,16 +447,27 @@ class Session:
         InputError for text where there is no tokenizer.
         """
         if isinstance(prompt, str):
-            from sscc.runtime.text import encode, pieces
-
-            ids = encode(self.tokenizer, prompt)
-            return pieces(self.tokenizer, self.generate(ids, max_new_tokens, sampling, eos, slot))
+            return self.stream(prompt, max_new_tokens, sampling, eos, slot)
         self._check_slot(slot)
         room = self.signature.geometry.max_context - len(prompt)
         count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
         tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
         return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends)
+
+    def stream(
+        self,
+        prompt: str,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        eos: Iterable[int] | None = None,
+        slot: int = 0,
+    ) -> Iterator[str]:
+        """What follows `prompt`, piece by piece as it is made; arguments and errors are those of `generate`."""
+        from sscc.runtime.text import encode, pieces
+
+        tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot)
+        return pieces(self.tokenizer, tokens)
 
     def _generate(
         self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
@@ -464,6 +494,58 @@ class Session:
             )
         return prompt
 
+    # -- looking inside
+
+    @cached_property
+    def _stages(self) -> Stages:
+        program: Program | None = getattr(self.interpreter, "program", None)
+        if program is None:
+            raise UsageError("what runs is no schedule of one rank, so there are no stages to look at")
+        return Stages(program, self.interpreter.stages)
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages that can be watched, "KERNEL.PIPELINE.STAGE" of each."""
+        return [".".join(name) for name in self._stages.modules]
+
+    def watching(
+        self, *stages: str, layer: int | None = None, call: Callable[[Observation], object] | None = None
+    ) -> Watching:
+        """Looks at what stages write while calls are made inside of the context::
+
+            with session.watching("q_proj", layer=3) as seen:
+                session.decode({0: 5})
+            print(seen[0].value)
+
+        Nothing is slower than before outside of it.
+
+        Args:
+            stages: names, patterns with `*`, or ends of the paths of modules ("self_attn.q_proj"); none for all.
+            layer: of this one alone.
+            call: called with each observation when it is made, in place of keeping all of them. It must not call the
+                session; what it raises ends the call that is under way.
+
+        Raises UsageError for a name that no stage has, and where several ranks run the program.
+        """
+        return Watching(self.interpreter, self._stages, stages, layer, call)
+
+    def steps(self, tokens: Mapping[int, int], *stages: str, layer: int | None = None) -> Iterator[Observation]:
+        """Feeds tokens as `decode` does, and stops after every stage, or after those that are named as for `watching`::
+
+            for stage in session.steps({0: 5}):
+                print(stage.stage, stage.buffers, session.interpreter.tensor("k_cache")[0].sum())
+
+        Between two stages memory is as the program has left it. Leaving the loop lets the step run to its end. Raises
+        as `decode` and `watching` do.
+        """
+        names = self._stages  # found before the thread begins
+
+        def watching(stop: Callable[[Observation], object]) -> Watching:
+            return Watching(self.interpreter, names, stages, layer, stop)
+
+        watching(lambda observation: None)  # so that a name that is none is refused here
+        return step_through(watching, lambda: self.decode(tokens))
+
     # -- slots
 
     def position(self, slot: int) -> int:
@@ -480,13 +562,14 @@ class Session:
         """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
         self._check_fresh(slot, "copied")
         length = int(self._prompt_len[slot])
-        states = {name: view.copy() for name, view in self._parts(slot, length).items()}
-        return Snapshot(length, int(self._last_token[slot]), states)
+        copy = Copy(self.rows, self.rows.slot_bytes(length))
+        self.rows.do(CopySlot(copy.number, slot, length))
+        return Snapshot(length, int(self._last_token[slot]), slot, copy, self._selected[slot])
 
     def snapshot_bytes(self, slot: int) -> int:
-        """Bytes that `snapshot` would copy. Raises UsageError as it does."""
+        """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, "copied")
-        return sum(view.nbytes for view in self._parts(slot, int(self._prompt_len[slot])).values())
+        return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self._selected[slot])
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
@@ -496,35 +579,14 @@ class Session:
         self._check_slot(slot)
         if self._pending is not None and self._pending.slot == slot:
             raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
-        for name, view in self._parts(slot, snapshot.prompt_len).items():
-            view[...] = snapshot.states[name]
-        self._fill(slot, snapshot.prompt_len, snapshot.last_token)
+        self.rows.do(RestoreSlot(snapshot.rows.number, slot, snapshot.prompt_len, snapshot.slot))
+        self._fill(slot, snapshot.prompt_len, snapshot.last_token, snapshot.selected)
 
-    def _parts(self, slot: int, length: int) -> dict[str, Array]:
-        """Live views of all that decoding reads of a slot after a prompt of so many tokens: [L, Hkv, rows, ..], of
-        caches that layers have in common [Hkv, rows, ..]. Raises UsageError where ranks have slots of their own."""
-        if not self.signature.copies_slots:
-            raise UsageError("each rank of the program has the rows of slots of its own: a slot cannot be copied")
-        counts: dict[str, int] = {}
-        parts: dict[str, Array] = {}
-        for group in self.signature.plan:
-            g = group.geometry
-            # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
-            rows = min(g.kept_rows(length, length), g.cache_rows)
-            caches = [group.state(stream.cache) for stream in group.streams]
-            if g.packed:
-                parts |= {name: self.interpreter.tensor(name)[slot] for name in caches}
-            else:
-                counts |= dict.fromkeys(caches, rows)
-            counts |= dict.fromkeys(group.row_states, length) | dict.fromkeys(group.resident_states, g.topk)
-            if g.indexed and not g.by_query:
-                counts[group.state("selected")] = g.topk
-        return parts | {name: self.interpreter.tensor(name)[:, slot, :, :count] for name, count in counts.items()}
-
-    def _fill(self, slot: int, length: int, last_token: int) -> None:
+    def _fill(self, slot: int, length: int, last_token: int, selected: Selected) -> None:
         self._prompt_len[slot] = self._position[slot] = length
         self._room[slot] = self.signature.geometry.max_context - length
         self._last_token[slot] = last_token
+        self._selected[slot] = selected
 
     def _empty(self, slot: int) -> None:
         self._prompt_len[slot] = self._room[slot] = 0
@@ -538,7 +600,10 @@ class Session:
         self.interpreter.reset()
 
     def kept(self, slot: int) -> Kept:
-        """What the slot's cache holds now."""
+        """What the slot's cache holds now: which positions, by layer and KV head, and how much that is.
+
+        The positions are a copy, which later calls leave as it is.
+        """
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
         geometry = self.signature.plan.main.geometry
@@ -552,13 +617,14 @@ class Session:
             kv_bytes=self.signature.held_bytes,
             full_bytes=self.signature.full_kv_bytes(geometry.max_context),
             full_bytes_now=self.signature.full_kv_bytes(length),
+            of_layers=None if self.ranks > 1 else self._kept_layers(slot, length, prompt_len),
         )
 
-    # -- checks
+    def _kept_layers(self, slot: int, length: int, prompt_len: int) -> tuple[LayerKept, ...]:
+        selected = self._selected[slot]
+        return kept_layers(self.signature, self.interpreter.tensor, slot, length, prompt_len, selected)
 
-    def _check_alone(self) -> None:
-        if self.ranks > 1:
-            raise UsageError(f"what slots hold cannot be copied where {self.ranks} ranks hold it, each a part")
+    # -- checks
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.signature.batch:
@@ -571,8 +637,6 @@ class Session:
 
     def _check_fresh(self, slot: int, done: str) -> None:
         self._check_filled(slot)
-        if done == "copied":
-            self._check_alone()
         fed = int(self._position[slot] - self._prompt_len[slot])
         if fed:
             raise UsageError(
@@ -640,6 +704,10 @@ def interpreter_of(
     # Weights that are packed as the backend wants them are used where they lie.
     packed = artifact.packer == backend.name
     return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
+
+
+def _nbytes(selected: Selected) -> int:
+    return sum(positions.nbytes for positions in selected.values())
 
 
 def _plain(logits: Array) -> Array:

@@ -14,12 +14,12 @@ import hypothesis
 import pytest
 import torch
 
-from tests.filecheck_items import pytest_collect_file  # noqa: F401  (.mlir files are tests)
-
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
     from tests.families import Compiler
+
+pytest_plugins = ["sscc.compiler.testing.plugin"]  # .mlir files are tests
 
 # Tests of native code ask for it; the others need none of it in their artifacts, and where they run some, how fast it
 # is does not matter.
@@ -37,6 +37,7 @@ SAME_MODELS = {
     "compiled": (
         *(f"tests/test_{name}.py" for name in ("families", "geometries", "levels", "native")),
         "tests/runtime/backends/cpu/test_positions.py",
+        "tests/runtime/test_watching.py",
     ),
     "forked": ("tests/fuzz/test_fuzz.py", "tests/fuzz/test_harness.py"),
     "windows": tuple(f"tests/compiler/test_{name}.py" for name in ("windows", "layer_budgets", "query_policy")),

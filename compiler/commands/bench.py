@@ -8,6 +8,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,11 @@ from sscc.compiler.commands.engines import (
     add_execution_arguments,
     check_at_least,
     check_execution_arguments,
+    followed,
     log_to_stderr,
     session_of,
 )
+from sscc.compiler.measurements import Measurement, Measurements, Test
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 
@@ -33,40 +36,6 @@ REPETITIONS = 5
 UNTIMED_STEPS = 2
 CALIBRATION_BYTES = 256 << 20
 SEED = 0
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One test, measured several times.
-
-    Attributes:
-        test: "prefill" of `tokens` tokens, or "decode" of `tokens` steps.
-        slots: that decode together.
-        depth: tokens that each slot holds before.
-        seconds: of every repetition.
-        tokens_per_second: of all slots, of the median repetition.
-        bytes_per_step: of decode, what a step cannot avoid to read: weights, of experts those that random tokens choose
-            in the mean, and the rows that the prompts leave in its slots.
-        bandwidth: bytes/s that as many threads read from memory, measured beside it.
-        share: of that bandwidth, what a step reaches by `bytes_per_step`; None for prefill, which is bound by
-            arithmetic.
-    """
-
-    test: str
-    tokens: int
-    slots: int
-    depth: int
-    seconds: tuple[float, ...]
-    tokens_per_second: float
-    bytes_per_step: int | None
-    bandwidth: float
-    share: float | None
-
-    @property
-    def name(self) -> str:
-        if self.test == "prefill":
-            return f"prefill {self.tokens}"
-        return f"decode {self.tokens} at {self.depth}, {self.slots} slot{'s' * (self.slots > 1)}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,26 +55,37 @@ def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
     check_at_least(1, "--repetitions", args.repetitions)
     log_to_stderr()
+    from sscc.compiler.ranks import ranks_of_this_machine
     from sscc.runtime import _native
     from sscc.runtime.artifact.reading import Artifact
 
+    if followed(args):
+        return 0
     artifact = Artifact.load(args.artifact, verify=args.verify)
-    if artifact.program.ranks > 1:
-        raise UsageError(f"{args.artifact} is for {artifact.program.ranks} ranks, sscc bench measures programs of one")
     plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
     threads = args.threads or _native.usable_threads()
-    bench = Bench(artifact, session_of(artifact, args), args.repetitions, threads)
+    ranks, here = artifact.program.ranks, ranks_of_this_machine(artifact.program.ranks)
     results = []
-    if not args.json:
-        print(f"{artifact!r}\n{args.interpreter} interpreter, {threads} thread{'s' * (threads > 1)}\n{HEADER}")
-    for result in bench.run(plan):
-        results.append(result)
+    with closing(session_of(artifact, args)) as session:
         if not args.json:
-            print(_line(result), flush=True)
+            print(f"{artifact!r}\n{_means(args.interpreter, threads, ranks, here)}\n{HEADER}", flush=True)
+        for result in Bench(artifact, session, args.repetitions, threads, here).run(plan):
+            results.append(result)
+            if not args.json:
+                print(_line(result), flush=True)
     if args.json:
-        described = {"artifact": str(args.artifact), "interpreter": args.interpreter, "threads": threads}
-        print(json.dumps({**described, "results": [asdict(result) for result in results]}))
+        taken = Measurements(
+            str(args.artifact), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
+        )
+        print(json.dumps(asdict(taken)))
     return 0
+
+
+def _means(interpreter: str, threads: int, ranks: int, here: int) -> str:
+    """By what it is measured."""
+    processes = f", {ranks} ranks" if ranks > 1 else ""
+    processes += "" if here == ranks else f", {here} of which on this machine"
+    return f"{interpreter} interpreter{processes}, {threads} thread{'s' * (threads > 1)}"
 
 
 def _fitting(default: int) -> str:
@@ -162,14 +142,15 @@ class Bench:
     """Measures a session with random tokens, each test after one that is not counted.
 
     Args:
-        threads: that the session uses, and that the bandwidth is measured with.
+        threads: that the session uses on this machine, and that the bandwidth is measured with.
+        ranks: of this machine, which share its bandwidth.
     """
 
-    def __init__(self, artifact: Artifact, session: Session, repetitions: int, threads: int) -> None:
+    def __init__(self, artifact: Artifact, session: Session, repetitions: int, threads: int, ranks: int = 1) -> None:
         import numpy as np
 
         self._artifact, self._session = artifact, session
-        self._repetitions, self._threads = repetitions, threads
+        self._repetitions, self._threads, self._ranks = repetitions, threads, ranks
         self._random = np.random.default_rng(SEED)
 
     def run(self, plan: Plan) -> Iterator[Measurement]:
@@ -203,7 +184,8 @@ class Bench:
             return self._timed(lambda: [session.decode_step(step, active) for step in tokens[UNTIMED_STEPS:]])
 
         seconds = self._repeated(once)
-        return self._measurement("decode", count, slots, depth, seconds, step_bytes(self._artifact, slots, depth))
+        read = self._ranks * step_bytes(self._artifact, slots, depth)
+        return self._measurement("decode", count, slots, depth, seconds, read)
 
     def _tokens(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return self._random.integers(0, self._artifact.signature.vocab_size, count)
@@ -218,23 +200,23 @@ class Bench:
         return tuple(measure() for _ in range(self._repetitions))
 
     def _measurement(
-        self, test: str, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
+        self, test: Test, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None
     ) -> Measurement:
         from sscc.runtime import _native
 
         median = statistics.median(seconds)
         bandwidth = 1e9 * _native.read_bandwidth(self._threads, CALIBRATION_BYTES)
         share = None if step is None else step * tokens / median / bandwidth
-        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, step, bandwidth, share)
+        return Measurement(test, tokens, slots, depth, seconds, slots * tokens / median, bandwidth, step, share)
 
 
 def step_bytes(artifact: Artifact, slots: int, tokens: int) -> int:
-    """What a decode step of so many slots, of so many tokens each, cannot avoid to read."""
+    """What a decode step of so many slots, of so many tokens each, cannot avoid to read: a rank, of several."""
     from sscc.runtime.inspection import stored_bytes, time_decode
 
     timing = time_decode(artifact, artifact.target, mean_experts=True)
     weights = sum(stored_bytes(artifact.program, timing).values())
-    return weights + slots * artifact.signature.read_bytes_of(tokens)
+    return weights + round(artifact.signature.step_row_bytes(slots, tokens))
 
 
 HEADER = f"{'test':32} {'tokens/s':>10}  {'slowest .. fastest':>20}  {'a step':>10}  {'reads':>10}  bandwidth"

@@ -16,6 +16,8 @@ from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_argu
 from sscc.compiler.options import CompileOptions
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, UsageError
+from sscc.ir.extras import COMPILE, require
+from sscc.ir.files import STANDARD, shown_name
 from sscc.ir.weight_format import parse_format
 
 if TYPE_CHECKING:
@@ -34,7 +36,9 @@ sums and, in bf16, where intermediate values are rounded."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL", help="what `sscc compile` takes, or a dumped .mlir, - for one on stdin"
+    )
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER.mlir", help="compare two dumps, run no pass")
     parser.add_argument(
         "--pass-pipeline", metavar="PASSES", help="these passes after the ones a dump has been through (default: -O's)"
@@ -79,45 +83,55 @@ def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.tolerance is not None and not args.tolerance >= 0:
         raise UsageError(f"--tolerance is {args.tolerance}, it must be at least 0")
-    if args.other is not None and (args.pass_pipeline is not None or args.model.suffix != DUMP):
+    if args.model == args.other == STANDARD:
+        raise UsageError("stdin has one dump: give the other a name")
+    if args.other is not None and (args.pass_pipeline is not None or not _is_dump(args.model)):
         raise UsageError("two files are compared as they are: give two .mlir dumps, and no --pass-pipeline")
+    require(COMPILE, "sscc bisect")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
 
+    from sscc.compiler.dumps import read_dump
     from sscc.ir.context import mlir
     from sscc.ir.errors import InputError
     from sscc.passes.split_layers import LayersDiffer
 
     with mlir():
-        options = _options(args)
+        dump = read_dump(args.model) if _is_dump(args.model) else None
+        options = _options(args, dump)
         try:
-            return _bisect(args, options, _open(options))
+            return _bisect(args, options, _open(options, dump))
         except LayersDiffer as difference:
             if options.compile_from is not None:
                 raise InputError(f"{args.model}: {difference}, so it lacks layers: start from the model") from None
-            return _bisect(args, options, _open(options, every_layer=True))
+            return _bisect(args, options, _open(options, dump, every_layer=True))
 
 
 # ------------------------------------------------------------------------------------------- where it starts
 
 
-def _options(args: argparse.Namespace) -> CompileOptions:
+def _is_dump(model: Path) -> bool:
+    return model.suffix == DUMP or model == STANDARD
+
+
+def _options(args: argparse.Namespace, dump: ir.Module | None) -> CompileOptions:
     """The options of the compilation. A dump has its level in its attributes, so no option says it."""
     names = [name for name in CompileOptions.__dataclass_fields__ if getattr(args, name, None) is not None]
     values: dict[str, Any] = {name: getattr(args, name) for name in names}
-    if args.model.suffix == DUMP:
-        from sscc.compiler.dumps import read_dump
+    if dump is not None:
         from sscc.ir.levels import get_level
 
-        values |= {"compile_from": get_level(read_dump(args.model)), "compile_to": LEVELS[-1]}
-    without = args.no_weights or (args.model.suffix == DUMP and args.checkpoint is None)
+        values |= {"compile_from": get_level(dump), "compile_to": LEVELS[-1]}
+    without = args.no_weights or (dump is not None and args.checkpoint is None)
+    if args.model == STANDARD:  # an artifact would need a name; nothing is written here
+        values["output"] = Path("stdin.rdu")
     return CompileOptions(**values, weights="none" if without else "reference")
 
 
-def _open(options: CompileOptions, *, every_layer: bool = False) -> Source:
+def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool = False) -> Source:
     from sscc.compiler import driver
 
-    if options.compile_from is not None:
-        return driver._from_dump(options)
+    if dump is not None:
+        return driver._from_dump(options, dump)
     return driver._from_model(options, every_layer=every_layer)
 
 
@@ -160,10 +174,10 @@ def _outcomes(
 
     if args.other is not None:
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
-            yield bisection.module(str(path), dump)
+            yield bisection.module(shown_name(path), dump)
         return
     if options.compile_from is not None and is_runnable(module):
-        yield bisection.module(str(args.model), module)
+        yield bisection.module(shown_name(args.model), module)
     if args.pass_pipeline is not None:
         yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
         return

@@ -66,8 +66,8 @@ def main(args: argparse.Namespace) -> int:
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
     geometry = artifact.signature.geometry
-    kept = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # of the whole conversation
-    options = EngineOptions(prompt_cache_bytes=kept if artifact.program.ranks == 1 else 0)
+    conversation = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # as long as can be, of a rank
+    options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
     with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if sys.stdin.isatty():
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")
@@ -210,7 +210,8 @@ class Chat:
 
 
 def _figures(done: Completion) -> Iterator[str]:
-    yield f"{done.prompt_tokens} tokens of prompt, {len(done.tokens)} new ({done.finish})"
+    known = f" ({done.cached_tokens} of them known from before)" if done.cached_tokens else ""
+    yield f"{done.prompt_tokens} tokens of prompt{known}, {len(done.tokens)} new ({done.finish})"
     length = done.kept_rows + done.evicted_rows
     yield f"{done.kept_rows} of {length} positions kept in the cache, {done.evicted_rows} evicted"
     rest = done.seconds - done.first_token_seconds

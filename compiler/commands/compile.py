@@ -18,6 +18,7 @@ from sscc.compiler.options import (
     parse_weights,
 )
 from sscc.ir.choices import DTYPES, LEVELS
+from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
@@ -218,6 +219,7 @@ def main(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.ERROR if args.quiet else logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("sscc").setLevel(level)
 
+    require(COMPILE, "sscc compile")
     from sscc.compiler.driver import compile_model
     from sscc.compiler.frontend.quiet import quiet_libraries
     from sscc.ir.files import STANDARD

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.errors import UsageError
+from sscc.ir.extras import COMPLETION, require
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -16,12 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    try:
-        import shtab
-    except ImportError:
-        raise UsageError(
-            "sscc completion needs a package that is not installed (shtab): pip install 'sscc[completion]'"
-        ) from None
+    require(COMPLETION, "sscc completion")
+    import shtab
+
     from sscc.compiler.commands.parser import build_parser, command_parsers
 
     parser = build_parser()

@@ -10,17 +10,14 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from packaging.requirements import Requirement
+
 import sscc
+from sscc.compiler.versions import version_of
 from sscc.ir.errors import InternalError
+from sscc.ir.extras import EXTRAS
 from sscc.ir.sizes import format_bytes
 
-PACKAGES = ("torch", "torch-mlir", "transformers", "safetensors", "tokenizers", "gguf", "jinja2", "numpy", "ml_dtypes")
-EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "prometheus-client"),
-    "eval": ("matplotlib", "tqdm"),
-    "completion": ("shtab",),
-}
-"""Packages that only one command needs, by the extra that installs them."""
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
 BANDWIDTH_BYTES = 256 << 20
@@ -29,7 +26,12 @@ BANDWIDTH_PASSES = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Sizes in bytes, bandwidth in GB/s (1e9 bytes/s); `problems` is empty on a machine where sscc works."""
+    """Sizes in bytes, bandwidth in GB/s (1e9 bytes/s); `problems` is empty on a machine where sscc works.
+
+    Attributes:
+        packages: versions of those that every command needs; None where one is missing.
+        extras: the same by extra, of those that only some commands need.
+    """
 
     sscc: str
     python: str
@@ -54,9 +56,12 @@ def main(args: argparse.Namespace) -> int:
 
 def examine() -> Diagnosis:
     """Looks at the machine; reading memory for its bandwidth takes about half a second."""
-    packages = {name: _version(name) for name in PACKAGES}
+    required = _required()
+    packages = {item.name: version_of(item.name) for item in required if item.marker is None}
     problems = [f"the package {name} is not installed" for name, version in packages.items() if version is None]
-    problems += _unpinned(packages)
+    if not required:
+        problems.append("sscc itself is not installed, it only lies on Python's path")
+    problems += filter(None, map(_misfit, required))
     try:
         native: dict[str, Any] | None = _native()
     except ImportError as error:
@@ -67,7 +72,7 @@ def examine() -> Diagnosis:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         packages=packages,
-        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        extras={extra: {name: version_of(name) for name in of.values()} for extra, of in EXTRAS.items()},
         native=native,
         compilers=_found(COMPILERS),
         linkers=_found(LINKERS),
@@ -75,26 +80,23 @@ def examine() -> Diagnosis:
     )
 
 
-def _version(package: str) -> str | None:
+def _required() -> list[Requirement]:
+    """What the installation says that it needs, the packages of extras for users included."""
     try:
-        return importlib.metadata.version(package)
+        listed = [Requirement(text) for text in importlib.metadata.requires("sscc") or []]
     except importlib.metadata.PackageNotFoundError:
+        return []
+    extras = [{"extra": extra} for extra in EXTRAS]
+    needed = [item for item in listed if item.marker is None or any(map(item.marker.evaluate, extras))]
+    return [item for item in needed if item.name != "sscc"]  # an extra may name another one
+
+
+def _misfit(requirement: Requirement) -> str | None:
+    """What is wrong with the version of a package that is installed."""
+    version = version_of(requirement.name)
+    if version is None or requirement.specifier.contains(version, prereleases=True):
         return None
-
-
-def _unpinned(packages: dict[str, str | None]) -> list[str]:
-    """Packages of another version than the one sscc pins exactly."""
-    try:
-        required = importlib.metadata.requires("sscc") or []
-    except importlib.metadata.PackageNotFoundError:
-        return ["sscc itself is not installed, it only lies on Python's path"]
-    problems = []
-    for requirement in required:
-        name, exact, pin = requirement.partition(";")[0].partition("==")
-        version = packages.get(name.strip())
-        if exact and version is not None and version.partition("+")[0] != pin.strip():
-            problems.append(f"{name.strip()} is {version}, sscc needs {pin.strip()}")
-    return problems
+    return f"{requirement.name} is {version}, sscc needs {requirement.specifier}"
 
 
 def _found(programs: tuple[str, ...]) -> dict[str, str]:
@@ -133,7 +135,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     lines = [
         f"sscc       {diagnosis.sscc}, Python {diagnosis.python}, {diagnosis.system}",
         f"packages   {', '.join(versions)}",
-        f"extras     {'; '.join(_extra(name, is_installed) for name, is_installed in diagnosis.extras.items())}",
+        *(f"extra      {name}: {_extra(name, packages)}" for name, packages in diagnosis.extras.items()),
         *(_native_lines(diagnosis.native) if diagnosis.native else ["native     missing"]),
         f"compilers  {', '.join(diagnosis.compilers.values()) or 'none found'}",
         f"linkers    {', '.join(diagnosis.linkers.values()) or 'none found'}",
@@ -144,9 +146,11 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _extra(name: str, packages: dict[str, str | None]) -> str:
-    if None in packages.values():
-        return f"{name} not installed (pip install 'sscc[{name}]')"
-    return f"{name}: {', '.join(f'{package} {version}' for package, version in packages.items())}"
+    missing = [package for package, version in packages.items() if version is None]
+    if missing:
+        lack = "not installed" if len(missing) == len(packages) else f"lacks {', '.join(missing)}"
+        return f"{lack} (pip install 'sscc[{name}]')"
+    return ", ".join(f"{package} {version}" for package, version in packages.items())
 
 
 def _native_lines(native: dict[str, Any]) -> list[str]:

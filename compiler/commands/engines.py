@@ -6,6 +6,8 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +42,40 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="between ranks: memory, or a backend of torch.distributed (default: memory if they share it, else gloo)",
     )
+
+
+def add_trace_argument(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write what threads, stages and requests did when, for Perfetto (ui.perfetto.dev), at the end; - for "
+        "stdout, and then what else is printed goes to stderr",
+    )
+
+
+@contextmanager
+def traced(session: Session, path: Path | None) -> Iterator[None]:
+    """Records what runs inside the block, and writes it at its end, however it ends; without a path nothing.
+
+    Raises OutputError where the file cannot be written, before the block where that is known.
+    """
+    if path is None:
+        yield
+        return
+    from sscc.runtime.trace_file import trace_file
+
+    with trace_file(path) as file:  # opened first: a long run would be in vain
+        tracer = session.start_trace()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised  # what was recorded until then says why, perhaps
+        tracer.write_to(file)
+        session.tracer = None
+    if error is not None:
+        raise error
 
 
 def add_interpreter_arguments(group: argparse._ArgumentGroup) -> None:

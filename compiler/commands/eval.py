@@ -13,6 +13,7 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
+from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _add_task_arguments(group: argparse._ArgumentGroup) -> None:
         help=f"per task and length (default: {defaults.EXAMPLES}; all of an --examples-file)",
     )
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the examples")
-    group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity")
+    group.add_argument("--text", type=Path, metavar="FILE", help="a long text for the task perplexity, - for stdin")
     group.add_argument(
         "--score-tokens", type=int, default=defaults.SCORED, metavar="N", help="per window of perplexity"
     )
@@ -194,6 +195,7 @@ def main(args: argparse.Namespace) -> int:
 
     refuse_stdout(args.output, "the results of an evaluation are a folder")
     options = options_from(args)
+    require(COMPILE, "sscc eval")
     from sscc.compiler.quality import report
     from sscc.compiler.quality.plot import plot, require_plotting
     from sscc.compiler.quality.runner import evaluate

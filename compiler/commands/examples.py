@@ -26,6 +26,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
         ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
+        ("which tokens the cache has kept", "sscc run model.rdu --prompt-file prompt.txt --show-kept"),
         ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
     ),
     "serve": (
@@ -41,6 +42,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("on 16 sockets, prompts of 8k tokens", "sscc inspect model.rdu --sockets 16 --prompt 8192"),
         ("a trace for Perfetto", "sscc inspect model.rdu --trace decode.json"),
     ),
+    "report": (
+        ("one page, to be opened in a browser", "sscc report model.rdu"),
+        ("with what each pass changed, and what was measured", "sscc report model.rdu --ir-dir ir --bench bench.json"),
+        ("the graph of kernels and stages alone", "sscc report model.rdu --dot -o - | dot -Tsvg -o model.svg"),
+    ),
     "bench": (
         ("prompts of 512 tokens, 128 steps after 512 tokens, with one slot and with all", "sscc bench model.rdu"),
         ("two depths, ten repetitions", "sscc bench model.rdu -p 1024 -n 64 -d 256,1024 -r 10 --json"),
@@ -49,6 +55,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("what a smaller cache changes", "sscc diff large.rdu small.rdu"),
         ("the first token that differs, too", 'sscc diff model.rdu int4.rdu --prompt "Once upon a time"'),
         ("what a pass did to sizes and operations", "sscc diff ir/06-build-entries.mlir ir/07-outline-kernels.mlir"),
+    ),
+    "print": (
+        ("the loop over the layers of a decode step", "sscc print ir/09-kernel-looping.mlir --function 'decode.l*'"),
+        ("with where in the model each line comes from", "sscc print ir/13-place-stages.mlir --locations"),
+        ("in a pager, with colours", "sscc print --color always ir/13-place-stages.mlir | less -R"),
+        ("an artifact's schedule", "sscc print model.rdu --function decode"),
     ),
     "targets": (
         ("the machine that comes with sscc", "sscc targets"),

@@ -60,12 +60,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _list_passes() -> int:
+    from sscc.passes.base import summary_of
     from sscc.passes.pipeline import REGISTRY
     from sscc.passes.upstream import UPSTREAM
 
     for name, kind in REGISTRY.items():
-        module = inspect.getdoc(inspect.getmodule(kind)) or ""
-        print(f"{name:26} {kind.level:8} {module.splitlines()[0].partition(': ')[2]}")
+        print(f"{name:26} {kind.level:8} {summary_of(kind)}")
     for name, other in UPSTREAM.items():
         print(f"{name:26} {'any':8} {inspect.getdoc(other)} (MLIR's own)")
     return 0

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from sscc.compiler.files import refuse_stdout
+from sscc.ir.extras import COMPILE, require
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     output: Path = args.output or Path(_stem(args.model) + ".pt")
     refuse_stdout(output, "a packed checkpoint is binary")
+    require(COMPILE, "sscc pack")
     from sscc.compiler.frontend.checkpoint import open_checkpoint, pack
 
     checkpoint = open_checkpoint(args.model)

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import mmap
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
+    add_trace_argument,
     check_execution_arguments,
     followed,
     log_to_stderr,
     session_of,
+    traced,
 )
 from sscc.compiler.commands.generation import (
     add_prompt_arguments,
@@ -28,6 +31,10 @@ from sscc.compiler.commands.generation import (
     sampling_of,
     tokenizer_of,
 )
+from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
+from sscc.compiler.files import printing_beside
+from sscc.compiler.kept_tokens import Token, shown_tokens
+from sscc.compiler.needed import checkpoint_of, needed_of
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
@@ -36,10 +43,12 @@ from sscc.runtime.serving_defaults import NEW_TOKENS
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.golden_replay import Check
+    from sscc.runtime.kept_positions import Kept
     from sscc.runtime.sampling import Sampling
-    from sscc.runtime.session import Kept, Session
+    from sscc.runtime.session import Session
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
     _add_generation_arguments(parser.add_argument_group("generation"))
+    _add_kept_arguments(parser.add_argument_group("cache"))
     machine = parser.add_argument_group("execution")
     add_execution_arguments(machine)
+    add_trace_argument(machine)
     machine.add_argument("--slot", type=int, default=0, metavar="N", help="batch slot to run in")
 
 
@@ -94,6 +105,22 @@ def _add_generation_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ignore-eos", action="store_true", help="go on after a token that ends the text")
 
 
+def _add_kept_arguments(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--show-kept",
+        nargs="?",
+        type=Part.parse,
+        const=Part(),
+        metavar="LAYER[:HEAD]",
+        help="then the text, each token shaded by how many layers and KV heads keep it, or whether one does",
+    )
+    group.add_argument(
+        "--show-needed",
+        action="store_true",
+        help="and the evicted text that the answer attends to over a full cache, by the model in eager PyTorch",
+    )
+
+
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     log_to_stderr()
@@ -103,14 +130,36 @@ def main(args: argparse.Namespace) -> int:
 
     sampling = sampling_of(args)
     artifact = Artifact.load(args.artifact, verify=args.verify)
-    with closing(session_of(artifact, args)) as session:
-        return _check(artifact, session, args) if args.check else _generate(artifact, session, sampling, args)
+    if args.show_kept is not None:
+        _check_shown(artifact, args)
+    with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
+        if args.check:
+            return _check(artifact, session, args)
+        return _generate(artifact, session, sampling, args)
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
     check_execution_arguments(args)
     if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
         raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
+    if args.show_needed and args.show_kept is None:
+        args.show_kept = Part()
+    if args.check and args.trace is not None:
+        raise UsageError("--trace is of a run that makes tokens, and --check replays a recorded one: leave one out")
+    if args.check and args.show_kept is not None:
+        raise UsageError("--show-kept is of a prompt's text, and --check replays a recorded one: leave one of them out")
+
+
+def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
+    """Refuses before anything runs what could not be shown after it. Raises UsageError."""
+    args.show_kept.check(artifact.signature)
+    if artifact.program.ranks > 1:
+        raise UsageError(
+            f"--show-kept: {artifact.path} is compiled for {artifact.program.ranks} ranks, each of which has the "
+            "selected positions of its own heads; compile it without --tp to see them"
+        )
+    if args.show_needed:
+        checkpoint_of(artifact, args.checkpoint)
 
 
 # --------------------------------------------------------------------------------------------------- generation
@@ -121,10 +170,10 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     prompt = prompt_of(tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
-    start = time.perf_counter()
     first = math.nan
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
+    start = time.perf_counter()
     for token in session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot):
         if not tokens:
             first = time.perf_counter()
@@ -138,11 +187,46 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
     kept, ranks = session.kept(args.slot), artifact.program.ranks
     figures = _figures(tokens, text, finish, kept, first - start, end - first, memory, ranks)
+    shown = None if args.show_kept is None else _Shown.of(artifact, tokenizer, [*prompt, *tokens], kept, args)
     if args.json:
-        print(json.dumps(asdict(figures)))
+        print(json.dumps(asdict(figures) | ({} if shown is None else {"kept": shown.record()})))
+    elif shown is not None:
+        print("\n".join(["", *shown.lines()]))
     sys.stdout.flush()
     print("\n".join(_lines(figures)), file=sys.stderr)
     return 0
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What `--show-kept` and `--show-needed` print."""
+
+    tokens: list[Token]
+    part: Part
+    kept: Kept
+    needed: Needed | None
+
+    @classmethod
+    def of(
+        cls, artifact: Artifact, tokenizer: Tokenizer | None, tokens: list[int], kept: Kept, args: argparse.Namespace
+    ) -> _Shown:
+        needed = None
+        if args.show_needed:
+            checkpoint = checkpoint_of(artifact, args.checkpoint)
+            needed = needed_of(artifact, checkpoint, tokens[: kept.length], kept)
+        part = args.show_kept
+        return cls(shown_tokens(tokenizer, tokens, kept, part.layer, part.head, needed), part, kept, needed)
+
+    def lines(self) -> Iterator[str]:
+        anew = any(not layer.choice_known for layer in self.kept.layers)
+        width = shutil.get_terminal_size((100, 24)).columns
+        yield from shaded(self.tokens, self.part, width, colours=sys.stdout.isatty(), fetched_anew=anew)
+        if self.needed is not None:
+            yield ""
+            yield from needed_lines(self.tokens, self.needed)
+
+    def record(self) -> dict[str, Any]:
+        return record(self.tokens, self.part, self.needed)
 
 
 class _Output:

@@ -10,14 +10,18 @@ from pathlib import Path
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
+    add_trace_argument,
     check_at_least,
     check_execution_arguments,
     followed,
     log_to_stderr,
     session_of,
     tokenizer_and_template,
+    traced,
 )
+from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
+from sscc.ir.extras import SERVE, require
 from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
 
@@ -76,13 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
     )
-    add_execution_arguments(parser.add_argument_group("execution"))
+    execution = parser.add_argument_group("execution")
+    add_execution_arguments(execution)
+    add_trace_argument(execution)
 
 
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     key = _api_key(args)
-    _check_packages()
+    require(SERVE, "sscc serve")
     log_to_stderr()
     if followed(args):
         return 0
@@ -113,7 +119,12 @@ def main(args: argparse.Namespace) -> int:
         timeout=args.timeout,
     )
     options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
-    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
+    with (
+        closing(session_of(artifact, args)) as session,
+        traced(session, args.trace),
+        printing_beside(args.trace),
+        Engine(session, tokenizer, options) as engine,
+    ):
         if key is None and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
         app = create_app(engine, model, limits, key)
@@ -143,14 +154,3 @@ def _api_key(args: argparse.Namespace) -> str | None:
         source = KEY_VARIABLE if args.api_key is None else "--api-key"
         raise UsageError(f"{source} is no key: it must be printable ASCII without spaces")
     return key
-
-
-def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"sscc serve needs packages that are not installed ({error.name}): pip install 'sscc[serve]'"
-        ) from None

@@ -209,7 +209,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     if not own.is_file() and config is None:
         raise InputError(f"{path} has no config.json: it is not a Hugging Face folder, or give the config separately")
     whole = read_config(config or own)
-    parsed = _decoder_of(path, whole)
+    parsed = decoder_of(path, whole)
     source = None
     if weights:
         try:
@@ -220,11 +220,11 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
             raise InputError(
                 f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
             )
-        source = _model_weights(path, source, whole, parsed)
+        source = model_weights(path, source, whole, parsed)
     return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path), whole)
 
 
-def _decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
+def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
     """The config of what is compiled: of a composite model its text decoder."""
     text = text_decoder(config)
     if text is not config:
@@ -238,7 +238,7 @@ def _decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
     return text
 
 
-def _model_weights(
+def model_weights(
     path: Path, source: TensorSource, whole: PreTrainedConfig, decoder: PreTrainedConfig
 ) -> TensorSource:
     """The tensors of a file under the decoder's names, those that are stored in parts put together."""
@@ -273,7 +273,7 @@ def _open_config(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     _refuse_config(path, config)
     if weights:
         raise UsageError(f"{path} is a config without weights: give the checkpoint, or compile without weights")
-    parsed = _decoder_of(path, read_config(path))
+    parsed = decoder_of(path, read_config(path))
     return Checkpoint(path, parsed, None, None, lambda: folder_tokenizer(path.parent))
 
 
@@ -283,11 +283,11 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
     packed = isinstance(values.get("state_dict"), Mapping)
     whole = _torch_config(path, values.get("config") if packed else None, config)
-    parsed = _decoder_of(path, whole)
+    parsed = decoder_of(path, whole)
     source: TensorSource | None = None
     if weights:
         source = DictSource(state_dict(values["state_dict"] if packed else values, str(path)))
-        source = _model_weights(path, source, whole, parsed)
+        source = model_weights(path, source, whole, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
         return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent), whole)

@@ -79,7 +79,7 @@ class EagerSnapStream:
         self._model = model
         self._products = Products()
         self.sources = sources
-        self._forward = _forward_of(model)
+        self._forward = forward_of(model)
         self.k_cache: list[Tensor] = []
         self.v_cache: list[Tensor] = []
         self.selected: list[Tensor] = []
@@ -391,7 +391,7 @@ def plain_forward(module: torch.nn.Module) -> Forward:
     return forward
 
 
-def _forward_of(model: Model) -> Forward:
+def forward_of(model: Model) -> Forward:
     """Brings the kinds of model to one calling convention."""
     if not isinstance(model, PreTrainedModel):
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)

@@ -87,17 +87,17 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
                 theirs = _untouched(lambda ids, positions: whole_model(input_ids=ids, use_cache=False).logits, ids)
             else:
                 theirs = _untouched(forward, ids)
-        difference = _difference(whole, theirs, PROBE_TOLERANCE[dtype])
-        if difference:
+        differs = difference(whole, theirs, PROBE_TOLERANCE[dtype])
+        if differs:
             return (
                 "captured with sscc's attention, the model computes something else than untouched: over "
-                f"{ids.shape[1]} tokens its logits differ by {difference}; it uses a feature that sscc cannot see"
+                f"{ids.shape[1]} tokens its logits differ by {differs}; it uses a feature that sscc cannot see"
             )
-    difference = _difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
-    if difference:
+    differs = difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
+    if differs:
         return (
             f"run in pieces, with the K and V of the tokens before, the model computes something else than in one go: "
-            f"over {ids.shape[1]} tokens its logits differ by {difference}; it counts positions itself, or keeps a "
+            f"over {ids.shape[1]} tokens its logits differ by {differs}; it counts positions itself, or keeps a "
             "state besides K and V"
         )
     return ""
@@ -125,7 +125,7 @@ def _check_last_position(forward: Forward, limit: int) -> None:
         ) from error
 
 
-def _difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
+def difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
     """How far two tensors of logits are apart, in words; "" within the tolerance."""
     distance = (ours - theirs).norm() / theirs.norm()
     if distance <= tolerance:

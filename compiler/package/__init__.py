@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sscc.compiler.api import compile, load
+    from sscc.compiler.llm import LLM, CompletionOutput, RequestOutput, SamplingParams
     from sscc.compiler.options import CompileOptions
     from sscc.compiler.result import CompileResult
     from sscc.ir.errors import (
@@ -18,23 +19,40 @@ if TYPE_CHECKING:
         InputError,
         InternalError,
         OutputError,
+        RankError,
         SsccError,
         UnsupportedError,
         UsageError,
     )
     from sscc.ir.geometry import Geometry
+    from sscc.runtime.kept_positions import Kept, LayerKept, Reason
+    from sscc.runtime.sampling import Sampling
+    from sscc.runtime.session import Session, Snapshot
+    from sscc.runtime.tracing import Tracer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "LLM",
     "CheckError",
     "CompileOptions",
     "CompileResult",
+    "CompletionOutput",
     "Geometry",
     "InputError",
     "InternalError",
+    "Kept",
+    "LayerKept",
     "OutputError",
+    "RankError",
+    "Reason",
+    "RequestOutput",
+    "Sampling",
+    "SamplingParams",
+    "Session",
+    "Snapshot",
     "SsccError",
+    "Tracer",
     "UnsupportedError",
     "UsageError",
     "__version__",
@@ -44,10 +62,15 @@ __all__ = [
 
 _HOME = {
     "sscc.compiler.api": ("compile", "load"),
+    "sscc.compiler.llm": ("LLM", "CompletionOutput", "RequestOutput", "SamplingParams"),
     "sscc.compiler.options": ("CompileOptions",),
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
+    "sscc.runtime.kept_positions": ("Kept", "LayerKept", "Reason"),
+    "sscc.runtime.sampling": ("Sampling",),
+    "sscc.runtime.session": ("Session", "Snapshot"),
+    "sscc.runtime.tracing": ("Tracer",),
 }
 
 

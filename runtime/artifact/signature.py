@@ -68,11 +68,6 @@ class Signature:
         return all(group.geometry.continues for group in self.plan)
 
     @property
-    def copies_slots(self) -> bool:
-        """Whether what a slot holds can go into another: not where each rank has the rows of slots of its own."""
-        return all(group.slots is None for group in self.plan)
-
-    @property
     def prefix_bytes(self) -> int:
         """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
         are before a ring encodes them, and landmarks; 0 where they cannot."""
@@ -93,6 +88,15 @@ class Signature:
     def read_bytes_of(self, tokens: int) -> int:
         """The same of a sequence of so many tokens, nearly all of them from its prompt."""
         return sum(self._seen_bytes(group, tokens) * group.readers for group in self.plan)
+
+    def step_row_bytes(self, slots: int, tokens: int) -> float:
+        """The same of a decode step of so many slots; where ranks divide the slots, in the mean of ranks."""
+        each = (self._seen_bytes(group, tokens) * group.readers / self.sharing_slots(group) for group in self.plan)
+        return slots * sum(each)
+
+    def sharing_slots(self, group: LayerGroup) -> int:
+        """How many ranks, one after another, divide the slots of a group of layers; 1 where each has those of all."""
+        return 1 if group.slots is None else self.batch // group.slots
 
     def _seen_bytes(self, group: LayerGroup, tokens: int) -> int:
         """Bytes that the layers of a group may see of one sequence of so many tokens."""

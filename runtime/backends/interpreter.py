@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,32 @@ class MemoryUse:
     weights: int
     states: int
     working: int
+
+
+StageName = tuple[str, str, str]
+"""Of a kernel, a pipeline in it, and a stage in that."""
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage that has fired all of its firings of one iteration.
+
+    Attributes:
+        name: of the stage.
+        launch: which launch of its kernel in this call of an entry it is, from 0.
+        loops: the indices of the loops around it, the outermost first: those of the kernel, and the pipeline's where
+            it iterates and the stage fires in every iteration.
+        buffers: copies of what the stage has written to buffers in this iteration: a buffer's slot, or [slots, ..]
+            where it has filled several.
+    """
+
+    name: StageName
+    launch: int
+    loops: tuple[int, ...]
+    buffers: Mapping[str, Array]
+
+
+Watcher = Callable[[StageRun], object]
 
 
 class Interpreter(Protocol):
@@ -47,6 +73,17 @@ class Interpreter(Protocol):
 
     def reset(self) -> None:
         """Zeroes every state."""
+
+    @property
+    def stages(self) -> frozenset[StageName]:
+        """The stages that can be watched. What only brings memory nearer need not be among them."""
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """Has `watcher` called whenever one of these stages has fired in an iteration, before anything overwrites what
+        it wrote; None takes it away. It must not call the interpreter, and what it raises ends the call of the entry.
+
+        Raises UsageError for a stage that it cannot watch.
+        """
 
     def memory(self) -> MemoryUse | None:
         """The memory that it works on; None where it does not know."""

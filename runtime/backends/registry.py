@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import UsageError
+from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.backend import Backend
 
 if TYPE_CHECKING:  # the command line asks for names alone
@@ -21,6 +22,7 @@ def backend(name: str, program: Program) -> Backend:
 
         return Cpu(program)
     if name == REFERENCE:
+        require(COMPILE, "the reference interpreter")
         from sscc.runtime.backends.reference.backend import Reference  # imports torch, which takes seconds
 
         return Reference(program)

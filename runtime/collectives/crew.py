@@ -11,20 +11,23 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from sscc.ir.errors import RankError, SsccError, quoted
-from sscc.runtime.backends.interpreter import Interpreter, MemoryUse
+from sscc.ir.errors import RankError, SsccError, UsageError, quoted
+from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
 from sscc.runtime.collectives.group import Group, UnreachedError
 from sscc.runtime.collectives.links import PATIENCE, Link
+from sscc.runtime.kept_rows import Drop, KeptRows, RowOperation
 
 if TYPE_CHECKING:
     from sscc.runtime._native import Team
+    from sscc.runtime.artifact.signature import Signature
     from sscc.runtime.artifact.tensor_files import Array
 
-RUN, RESET, PING, END = "run", "reset", "ping", "end"
+RUN, RESET, SIGNATURE, ROWS, PING, END = "run", "reset", "signature", "rows", "ping", "end"
 """What rank 0 says."""
 READY, PONG, FAILED, LOST = "ready", "pong", "failed", "lost"
 """What the others say."""
@@ -86,9 +89,16 @@ class Crew:
                     self._lost(error, link.peer)
         self.check()
 
-    def works(self, busy: bool) -> None:
-        """Whether the others may be at work, and so cannot answer."""
-        self._busy = busy
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """In which the others may be at work, and so cannot answer; an error here ends them all."""
+        self._busy = True
+        try:
+            yield
+        except BaseException as error:
+            self.failed(error)
+        finally:
+            self._busy = False
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
@@ -196,6 +206,31 @@ class Crew:
         self._stop(True)
 
 
+class LeadingRows(KeptRows):
+    """Rank 0's copies, with which the others make theirs.
+
+    What is given up here the others hear of before the next operation, since finalizers may not wait for them.
+    """
+
+    def __init__(self, signature: Signature, tensor: Callable[[str], Array], crew: Crew) -> None:
+        super().__init__(signature, tensor, crew.group)
+        self._crew = crew
+        self._forgotten: deque[int] = deque()
+        crew.call(SIGNATURE, signature)
+
+    def do(self, operation: RowOperation) -> None:
+        forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
+        with self._crew.at_work():
+            if forgotten:
+                self._crew.call(ROWS, Drop(forgotten))
+            self._crew.call(ROWS, operation)
+            super().do(operation)
+
+    def forget(self, number: int) -> None:
+        super().forget(number)
+        self._forgotten.append(number)
+
+
 class LeadingInterpreter:
     """Rank 0's interpreter, which the others follow. A session sees nothing else of them.
 
@@ -208,6 +243,7 @@ class LeadingInterpreter:
     def __init__(self, inner: Interpreter, crew: Crew) -> None:
         self.own = inner
         self._crew = crew
+        self._rows: LeadingRows | None = None
         weakref.finalize(self, crew.close)
         crew.wait()
 
@@ -233,15 +269,23 @@ class LeadingInterpreter:
         *,
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        crew = self._crew
-        crew.works(True)
-        try:
-            crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
+        with self._crew.at_work():
+            self._crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
             return self.own.run(entry, inputs, scalars, copy=copy)
-        except BaseException as error:
-            crew.failed(error)
-        finally:
-            crew.works(False)
+
+    @property
+    def stages(self) -> frozenset[StageName]:
+        return frozenset()
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """Raises UsageError: a stage of several ranks is in several processes."""
+        raise UsageError(f"stages cannot be watched where {self.ranks} ranks run them: compile without tp")
+
+    def keep_rows(self, signature: Signature) -> KeptRows:
+        """What keeps copies of this program's rows on all ranks: always the same."""
+        if self._rows is None:
+            self._rows = LeadingRows(signature, self.own.tensor, self._crew)
+        return self._rows
 
     def tensor(self, name: str) -> Array:
         return self.own.tensor(name)
@@ -266,6 +310,7 @@ def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]
     """
     try:
         interpreter = open_interpreter()
+        rows: KeptRows | None = None
         link.send((READY,))
         patience = None  # rank 0 may take its time to begin
         while True:
@@ -277,6 +322,10 @@ def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]
                 interpreter.run(entry, inputs, scalars, copy=False)
             elif what == RESET:
                 interpreter.reset()
+            elif what == SIGNATURE:
+                rows = KeptRows(rest[0], interpreter.tensor, group)
+            elif what == ROWS and rows is not None:
+                rows.do(rest[0])
             elif what == PING:
                 link.send((PONG,))
                 patience = PATIENCE

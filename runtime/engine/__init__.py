@@ -1,8 +1,9 @@
 """Continuous batching: requests share the slots of one program (docs/serving.md)."""
 
 from sscc.runtime.engine.engine import Engine
-from sscc.runtime.engine.metrics import Histogram, Metrics
+from sscc.runtime.engine.metrics import Histogram, Metrics, SlotState
 from sscc.runtime.engine.request import (
+    FINISH_REASONS,
     Completion,
     EngineClosed,
     EngineOptions,
@@ -10,10 +11,12 @@ from sscc.runtime.engine.request import (
     Piece,
     QueueFull,
     Request,
+    shown_text,
 )
-from sscc.runtime.engine.ticket import Ticket
+from sscc.runtime.engine.ticket import Ticket, cancel_all
 
 __all__ = [
+    "FINISH_REASONS",
     "Completion",
     "Engine",
     "EngineClosed",
@@ -24,5 +27,8 @@ __all__ = [
     "Piece",
     "QueueFull",
     "Request",
+    "SlotState",
     "Ticket",
+    "cancel_all",
+    "shown_text",
 ]

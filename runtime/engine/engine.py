@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ import numpy as np
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.executor import Close, Executor
-from sscc.runtime.engine.metrics import Metrics
+from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
-from sscc.runtime.engine.ticket import Ticket
+from sscc.runtime.engine.ticket import Ticket, cancel_all
 from sscc.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -78,6 +78,17 @@ class Engine:
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
         return Ticket(self, self._executor, self._executor.submit(request, prompt, np.array(ends, np.int64)))
 
+    def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
+        """Submits all of them or none. Raises as `submit` does."""
+        tickets: list[Ticket] = []
+        try:
+            for request in requests:
+                tickets.append(self.submit(request))
+        except BaseException:
+            cancel_all(tickets)
+            raise
+        return tickets
+
     def generate(self, request: Request) -> Completion:
         """Submits a request and waits for its end; an exception meanwhile (Ctrl-C) cancels it."""
         ticket = self.submit(request)
@@ -107,6 +118,10 @@ class Engine:
     def metrics(self) -> Metrics:
         """A consistent snapshot."""
         return self._executor.metrics()
+
+    def slots(self) -> list[SlotState]:
+        """What every slot does now, in order."""
+        return self._executor.slots()
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more requests, ends the others and then the thread; nothing happens if it is closed.

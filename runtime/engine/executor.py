@@ -16,10 +16,10 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.ir.errors import InputError, SsccError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.metrics import Counters, Metrics
+from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
 from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
@@ -27,6 +27,7 @@ from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session
+from sscc.runtime.tracing import RequestSpan
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,6 @@ class Executor:
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
-        if keep and session.ranks > 1:
-            raise UsageError(f"prompts cannot be kept (--prompt-cache) where {session.ranks} ranks hold their rows")
         self._prompts = PromptCache(0 if signature.continues else keep)
         self._prefixes = PrefixStore(session, keep if signature.continues else 0)
         self._counters = Counters()
@@ -184,6 +183,21 @@ class Executor:
                 evicted_rows=sum(lengths) - kept,
             )
 
+    def slots(self) -> list[SlotState]:
+        """What every slot does now."""
+        with self._lock:
+            return [self._slot_state(slot, job) for slot, job in enumerate(self._table.jobs)]
+
+    def _slot_state(self, slot: int, job: Job | None) -> SlotState:
+        if job is None:
+            return SlotState(slot)
+        prompt, new, seconds = len(job.prompt), int(self._table.counts[slot]), perf_counter() - job.submitted
+        if not self._table.active[slot]:
+            return SlotState(slot, job.id, "prefill", prompt, seconds=seconds)
+        length = prompt + max(new - 1, 0)  # the newest token is not in the cache
+        kept = self._geometry.kept_rows(length, prompt)
+        return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, seconds)
+
     # ---------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
@@ -210,9 +224,12 @@ class Executor:
         self._listen()
         worked = self._decode_step() or worked
         if worked:
-            taken, inside = perf_counter_ns() - start, self.session.interpreter_ns - interpreter_ns
+            end = perf_counter_ns()
+            taken, inside = end - start, self.session.interpreter_ns - interpreter_ns
             with self._lock:
                 self._counters.overhead_ns += taken - inside
+            if (tracer := self.session.tracer) is not None:
+                tracer.span("round", start, end, {"queued": len(self._queue), "decoding": self._table.running})
         return True
 
     def _listen(self) -> None:
@@ -363,6 +380,7 @@ class Executor:
 
     def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
         """Picks a token for each of these slots and publishes it; requests that have all of theirs end."""
+        start = perf_counter_ns()
         try:
             tokens = self._sampler.pick(logits, active)
         except InputError as error:
@@ -384,6 +402,8 @@ class Executor:
             for slot, finish in over:
                 self._end(table.job(slot), finish)
             self._wakeups.wake(change=first or bool(over))
+        if (tracer := self.session.tracer) is not None:
+            tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
 
     def _note_first_token(self, slot: int, now: float) -> None:
         job = self._table.job(slot)
@@ -424,4 +444,8 @@ class Executor:
         self._open -= 1
         self._counters.finished[finish] += 1
         job.error, job.trace = error, None if error is None else error.__traceback__
-        job.ended, job.finish = perf_counter(), finish
+        job.ended = perf_counter()
+        if (tracer := self.session.tracer) is not None:
+            facts = {"finish": finish, "prompt": len(job.prompt), "cached": job.cached, "new": len(job.tokens)}
+            tracer.request(RequestSpan(job.id, job.submitted, job.admitted, job.first_token, job.ended, facts))
+        job.finish = finish

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -85,6 +85,29 @@ class Metrics:
     first_token_seconds: Histogram
     inter_token_seconds: Histogram
     queued_seconds: Histogram
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """What a slot does now.
+
+    Attributes:
+        slot: its number.
+        request: the number of the request that has it; None where it is free.
+        phase: "free", "prefill" or "decode".
+        prompt_tokens, new_tokens: of the request.
+        kept_rows, evicted_rows: of its cache, per layer and KV head; 0 before it decodes.
+        seconds: since the request was submitted.
+    """
+
+    slot: int
+    request: int | None = None
+    phase: Literal["free", "prefill", "decode"] = "free"
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    kept_rows: int = 0
+    evicted_rows: int = 0
+    seconds: float = 0.0
 
 
 class HistogramCounter:

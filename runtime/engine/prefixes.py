@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.prefix_rows import Rows
+from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session
 
 
@@ -28,17 +28,17 @@ class PrefixStore:
 
     def __init__(self, session: Session, limit: int) -> None:
         self._session, self.limit = session, limit
-        self._chunk_bytes = session.signature.prefix_bytes * session.signature.prefill_chunk
-        self._chunks: OrderedDict[bytes, Rows] = OrderedDict()
+        self._chunk_bytes = session.rows.chunk_bytes
+        self._chunks: OrderedDict[bytes, Copy] = OrderedDict()
         self._prompt: list[bytes] = []  # the keys of the one that is being prefilled
-        self._filling: dict[bytes, Rows] = {}
+        self._filling: dict[bytes, Copy] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes that the chunks take, those that are being filled too."""
         return (len(self._chunks) + len(self._filling)) * self._chunk_bytes
 
-    def begin(self, prompt: Array) -> tuple[list[Rows], dict[int, Rows]]:
+    def begin(self, prompt: Array) -> tuple[list[Copy], dict[int, Copy]]:
         """What is kept of the beginning of a prompt [n] i64 that is about to be prefilled, chunk by chunk, and memory
         for those that follow, by number, as far as the limit allows. What the last prefill did not `finish` is given
         up."""
@@ -47,10 +47,10 @@ class PrefixStore:
             return [], {}
         self._prompt = list(self._keys(prompt))[: self.limit // self._chunk_bytes]
         self._touch()
-        fill: dict[int, Rows] = {}
+        fill: dict[int, Copy] = {}
         for number, key in enumerate(self._prompt):
             if key not in self._chunks and self._make_room():
-                fill[number] = self._filling[key] = self._session.empty_rows()
+                fill[number] = self._filling[key] = self._session.empty_chunk()
         kept = takewhile(self._chunks.__contains__, self._prompt)
         reusable = self._session.reusable_chunks(len(prompt))
         return [self._chunks[key] for key in islice(kept, reusable)], fill

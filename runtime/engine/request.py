@@ -12,6 +12,9 @@ from sscc.runtime.sampling import Sampling, TokenLogprobs
 Finish = Literal["eos", "stop", "length", "cancelled", "timeout", "error"]
 """Why a request ended: an ending token, a stop string, max_new_tokens, its owner, its timeout, a failure."""
 
+FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length"}
+"""In OpenAI's words, which know the first three reasons."""
+
 
 class QueueFull(SsccError):
     """As many requests wait as the queue takes: try again later."""
@@ -55,7 +58,12 @@ class Request:
 
 
 SHOWN_TEXT = 80
-"""Characters of an answer that are shown where it is printed as an object."""
+"""Characters of a text that are shown where it is printed as part of an object."""
+
+
+def shown_text(text: str) -> str:
+    """The text, or its beginning, as Python writes it."""
+    return repr(text if len(text) <= SHOWN_TEXT else f"{text[:SHOWN_TEXT]}..")
 
 
 @dataclass(frozen=True)
@@ -105,12 +113,9 @@ class Completion:
     seconds: float
 
     def __repr__(self) -> str:
-        text = self.text if len(self.text) <= SHOWN_TEXT else f"{self.text[:SHOWN_TEXT]}.."
+        tokens = f"{self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}"
         rows = f"{self.kept_rows} rows kept, {self.evicted_rows} evicted"
-        return (
-            f"Completion({text!r}, {self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}, "
-            f"{rows}, {self.seconds:.3g} s)"
-        )
+        return f"Completion({shown_text(self.text)}, {tokens}, {rows}, {self.seconds:.3g} s)"
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ class EngineOptions:
         prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
             layers.
         prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
-            in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token). 0: none.
+            in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token, on each rank).
+            Of all ranks together; 0: none.
 
     Raises UsageError for values below 0, and for 0 prefill steps.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -156,6 +156,12 @@ class Ticket:
             first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
             seconds=job.ended - job.submitted,
         )
+
+
+def cancel_all(tickets: Sequence[Ticket]) -> None:
+    """Ends what has not ended of them."""
+    for ticket in tickets:
+        ticket.cancel()
 
 
 class _Read:

@@ -8,13 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from sscc.runtime.engine import Completion, Finish, Piece
+from sscc.runtime.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.sampling import TokenLogprobs
 from sscc.runtime.server.errors import ApiError, engine_failed, timed_out, unavailable
 from sscc.runtime.server.token_text import Offsets, TokenBytes, as_text
 
 Json = dict[str, Any]
-FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say; the number that OpenAI uses."""
 

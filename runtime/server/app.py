@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,8 @@ from fastapi.responses import JSONResponse
 
 import sscc
 from sscc.ir.errors import RankError
-from sscc.runtime.engine import Completion, Engine, Ticket
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.engine import Completion, Engine, Ticket, cancel_all
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiError, install_handlers
@@ -20,13 +22,12 @@ from sscc.runtime.server.gate import Gate
 from sscc.runtime.server.jobs import (
     Model,
     RequestLimits,
-    cancel_all,
     chat_prompts,
     completion_prompts,
     requests_for,
-    submit_all,
 )
 from sscc.runtime.server.memory import keep_few_words
+from sscc.runtime.server.pages import add_pages
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.streaming import EventStream, unless_gone
@@ -37,6 +38,12 @@ LARGE_BODIES = 8  # that may be read at the same time
 LEAST_VALUES = 1 << 16
 """Numbers, texts, lists and objects that a body may have, whatever the context; parsing takes a microsecond for each,
 in which nothing else runs."""
+
+TOTALS = (
+    "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
+    "prefill_steps", "prefill_seconds", "overhead_seconds",
+)  # fmt: skip
+"""Fields of `Metrics` that only grow."""
 
 Prompts = list[tuple[int, ...]]
 
@@ -52,14 +59,16 @@ def create_app(
         api_key: that /v1/ asks for; None: none.
     """
     limits = limits or RequestLimits()
-    # No pages of documentation: they would have browsers fetch scripts from elsewhere.
+    # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body)
     install_handlers(app)
     endpoints = _Endpoints(engine, model, limits)
+    add_pages(app)
     app.get("/health")(endpoints.health)
     app.get("/metrics")(endpoints.metrics)
+    app.get("/v1/status")(endpoints.status)
     app.get("/v1/models")(endpoints.models)
     app.get("/v1/models/{name:path}")(endpoints.model)
     memory = BodyMemory(LARGE_BODIES * limits.max_body)
@@ -69,6 +78,26 @@ def create_app(
     posts.post("/v1/chat/completions")(endpoints.chat_completions)
     app.include_router(posts)
     return app
+
+
+def program_of(signature: Signature) -> Json:
+    """The sizes of a program that a person asks for first; bytes are of one sequence."""
+    g = signature.geometry
+    return {
+        "layers": signature.layers,
+        "dtype": signature.dtype,
+        "slots": signature.batch,
+        "max_context": g.max_context,
+        "policy": g.policy,
+        "sink": g.sink,
+        "recent": g.recent,
+        "topk": g.topk,
+        "budget": g.budget,
+        "most_kept": g.most_kept,
+        "row_dtype": g.dtype,
+        "kv_bytes": signature.held_bytes,
+        "full_kv_bytes": signature.full_kv_bytes(g.max_context),
+    }
 
 
 class _Endpoints:
@@ -94,6 +123,22 @@ class _Endpoints:
     async def metrics(self) -> Response:
         """Prometheus' text format."""
         return Response(exposition(self._engine.metrics()), headers={"content-type": CONTENT_TYPE})
+
+    async def status(self) -> Json:
+        """What runs: the program's sizes, every slot, and totals since the start. Times are in seconds, rows are per
+        layer and KV head."""
+        metrics, model = self._engine.metrics(), self._model
+        return {
+            "object": "status",
+            "model": model.name,
+            "version": sscc.__version__,
+            "chat": model.chat_template is not None,
+            "program": program_of(self._engine.signature),
+            "queued": metrics.queued,
+            "totals": {name: getattr(metrics, name) for name in TOTALS},
+            "finished": dict(metrics.finished),
+            "slots": [asdict(slot) for slot in self._engine.slots()],
+        }
 
     async def models(self) -> Json:
         """The one model that is served."""
@@ -155,7 +200,7 @@ class _Endpoints:
         """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)
-        return submit_all(self._engine, requests), sum(map(len, prompts))
+        return self._engine.submit_all(requests), sum(map(len, prompts))
 
     async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
         try:

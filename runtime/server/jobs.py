@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from sscc.ir.errors import UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.engine import Engine, Request, Ticket
+from sscc.runtime.engine import Request
 from sscc.runtime.server.errors import ApiError, invalid
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import encode, longest_token
@@ -164,24 +164,6 @@ def _check_logprobs(requests: Sequence[Request]) -> None:
             f"possible: ask for fewer alternatives, new tokens or answers",
             "logprobs",
         )
-
-
-def submit_all(engine: Engine, requests: Sequence[Request]) -> list[Ticket]:
-    """Submits all of them or none. Raises what `Engine.submit` raises."""
-    tickets: list[Ticket] = []
-    try:
-        for request in requests:
-            tickets.append(engine.submit(request))
-    except BaseException:
-        cancel_all(tickets)
-        raise
-    return tickets
-
-
-def cancel_all(tickets: Sequence[Ticket]) -> None:
-    """Ends what has not ended of them."""
-    for ticket in tickets:
-        ticket.cancel()
 
 
 def _seed(seed: int | None, index: int) -> int:

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sscc.runtime.engine import Piece, Ticket
+from sscc.runtime.engine import Piece, Ticket, cancel_all
 from sscc.runtime.server.answers import Format, failure
 from sscc.runtime.server.errors import as_api_error
-from sscc.runtime.server.jobs import cancel_all
 
 T = TypeVar("T")
 

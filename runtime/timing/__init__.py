@@ -5,7 +5,7 @@
 
 from sscc.runtime.timing.entry import time_entry
 from sscc.runtime.timing.experts import ExpertReads, expert_reads
-from sscc.runtime.timing.result import KernelSummary, Timing
+from sscc.runtime.timing.result import KernelSummary, StageSummary, Timing
 from sscc.runtime.timing.trace import write_trace
 
-__all__ = ["ExpertReads", "KernelSummary", "Timing", "expert_reads", "time_entry", "write_trace"]
+__all__ = ["ExpertReads", "KernelSummary", "StageSummary", "Timing", "expert_reads", "time_entry", "write_trace"]

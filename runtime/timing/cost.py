@@ -41,12 +41,14 @@ class Cost:
         compute: femtoseconds of arithmetic on the stage's compute units.
         fixed: femtoseconds that every firing takes before it; transfers go on meanwhile.
         reads, writes: per tier, at most one of each.
+        operations: of the arithmetic.
     """
 
     compute: int
     fixed: int
     reads: tuple[Transfer, ...]
     writes: tuple[Transfer, ...]
+    operations: int = 0
 
     @functools.cached_property
     def overlapped(self) -> tuple[FiringPhase, ...]:
@@ -148,4 +150,5 @@ class CostModel:
         out = {tier: written.get(tier, 0) + local.get(tier, 0) for tier in self._bandwidth}
         writes = tuple(self.transfer(tier, nbytes) for tier, nbytes in out.items() if nbytes)
         sent = self.exchange(work)
-        return Cost(self.compute(work, pcus), self._firing, reads, writes if sent is None else (*writes, sent))
+        moved = writes if sent is None else (*writes, sent)
+        return Cost(self.compute(work, pcus), self._firing, reads, moved, work.operations)

@@ -317,4 +317,5 @@ def _stage_timing(stage: Stage, busy: int, fired: Mapping[Cost, int]) -> StageTi
         compute_seconds=sum(cost.compute * count for cost, count in fired.items()) / SECOND,
         fixed_seconds=sum(cost.fixed * count for cost, count in fired.items()) / SECOND,
         nbytes=dict(moved),
+        operations=sum(cost.operations * count for cost, count in fired.items()),
     )

@@ -21,6 +21,7 @@ class StageTiming:
         busy_seconds: computing or transferring. compute_seconds: the arithmetic alone. fixed_seconds: what its
             firings take besides, whatever they do.
         nbytes: moved per tier.
+        operations: of its arithmetic.
     """
 
     name: str
@@ -31,6 +32,7 @@ class StageTiming:
     compute_seconds: float
     fixed_seconds: float
     nbytes: Mapping[str, int]
+    operations: int = 0
 
     @property
     def bound(self) -> str:
@@ -129,6 +131,25 @@ class KernelSummary:
 
 
 @dataclass(frozen=True)
+class StageSummary:
+    """All firings of a stage in one call of an entry; what is not said here is as in `StageTiming`.
+
+    Attributes:
+        kernel, pipeline, stage: their names; those of stages differ within a pipeline.
+        bound: what fills the longest one's time.
+    """
+
+    kernel: str
+    pipeline: str
+    stage: str
+    firings: int
+    busy_seconds: float
+    operations: int
+    nbytes: Mapping[str, int]
+    bound: str
+
+
+@dataclass(frozen=True)
 class Timing:
     """One call of an entry on a machine.
 
@@ -189,6 +210,27 @@ class Timing:
             groups.setdefault(launch.kernel.name, []).append(launch.kernel)
         summaries = [self._summary(group) for group in groups.values()]
         return tuple(sorted(summaries, key=lambda kernel: (-kernel.seconds, kernel.name)))
+
+    def stages(self) -> tuple[StageSummary, ...]:
+        """Per stage, over all launches of its kernel, in the order in which they come up."""
+        parts: dict[tuple[str, str, str], list[StageTiming]] = {}
+        for launch in self.launches:
+            for pipeline in launch.kernel.pipelines:
+                for stage in pipeline.stages:
+                    parts.setdefault((launch.kernel.name, pipeline.name, stage.name), []).append(stage)
+        return tuple(
+            StageSummary(
+                kernel=kernel,
+                pipeline=pipeline,
+                stage=name,
+                firings=sum(stage.firings for stage in group),
+                busy_seconds=sum(stage.busy_seconds for stage in group),
+                operations=sum(stage.operations for stage in group),
+                nbytes=_total(stage.nbytes for stage in group),
+                bound=max(group, key=lambda stage: stage.busy_seconds).bound,
+            )
+            for (kernel, pipeline, name), group in parts.items()
+        )
 
     def _summary(self, group: list[KernelTiming]) -> KernelSummary:
         longest = max(group, key=lambda kernel: kernel.seconds)

@@ -3,55 +3,52 @@
 One process per socket; sockets do the same, so their processes are equal. Tracks: kernels (each launch with its
 launch and boundary cost and its pipelines inside), loop iterations (asynchronous spans, because they overlap), the
 memory tiers, and every stage of every kernel; a counter shows the bytes of SRAM in use. Times are microseconds.
-Firings (or transfers) of one iteration without a gap between them are one event.
+Firings (or transfers) of one iteration without a gap between them are one event. Several timings are processes of their
+own, each from 0 on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from sscc.ir.errors import UsageError
-from sscc.ir.files import replacing
 from sscc.runtime.timing.replay import Recording, Span
 from sscc.runtime.timing.result import KernelTiming, LaunchTiming, PipelineTiming, Timing
+from sscc.runtime.trace_file import Event, complete, process_name, thread_name, trace_file, write_events
 
-KERNELS, ITERATIONS, FIRST_TIER = range(1, 4)
+COUNTERS, KERNELS, ITERATIONS, FIRST_TIER = range(4)
 _FEMTO = 1e-9  # femtoseconds in microseconds
 _MICRO = 1e6
 
-Event = dict[str, Any]
 
-
-def write_trace(timing: Timing, path: Path) -> None:
-    """Writes the trace of a timing that was made with ``record=True``.
+def write_trace(path: Path, *timings: Timing) -> None:
+    """Writes the trace of timings that were made with ``record=True``; to stdout where `path` is "-".
 
     Raises:
         UsageError: a timing without a recording. OutputError: the file cannot be written.
     """
-    with replacing(path) as file:
-        file.write(b'{"displayTimeUnit":"ns","otherData":')
-        file.write(json.dumps({"entry": timing.entry, "assumptions": timing.assumptions}).encode())
-        file.write(b',"traceEvents":[')
-        for number, event in enumerate(trace_events(timing)):
-            file.write((",\n" if number else "\n").encode() + json.dumps(event, separators=(",", ":")).encode())
-        file.write(b"\n]}\n")
+    facts = [{"entry": timing.entry, "assumptions": timing.assumptions} for timing in timings]
+    with trace_file(path) as file:
+        write_events(file, trace_events(*timings), facts[0] if len(facts) == 1 else {"timings": facts})
 
 
-def trace_events(timing: Timing) -> Iterator[Event]:
+def trace_events(*timings: Timing) -> Iterator[Event]:
     """All events, metadata first."""
-    tracks = _Tracks.of(timing)
-    sockets = range(int(timing.target.sockets.value))
-    for socket in sockets:
-        yield from _metadata(socket, tracks)
-    for socket in sockets:
-        for number, launch in enumerate(timing.launches):
-            for event in _launch(timing, launch, number, tracks):
-                yield {**event, "pid": socket}
+    sockets = [range(int(timing.target.sockets.value)) for timing in timings]
+    first = [sum(map(len, sockets[:number])) for number in range(len(timings))]
+    tracks = [_Tracks.of(timing) for timing in timings]
+    for number, timing in enumerate(timings):
+        for socket in sockets[number]:
+            name = f"socket {socket}" if len(timings) == 1 else f"{timing.entry}, socket {socket}"
+            yield from _metadata(first[number] + socket, name, tracks[number])
+    for number, timing in enumerate(timings):
+        for socket in sockets[number]:
+            for order, launch in enumerate(timing.launches):
+                for event in _launch(timing, launch, order, tracks[number]):
+                    yield {**event, "pid": first[number] + socket}
 
 
 @dataclass(frozen=True)
@@ -75,27 +72,26 @@ class _Tracks:
         return cls(tiers, {name: next(numbers) for name in dict.fromkeys(names)})
 
 
-def _metadata(socket: int, tracks: _Tracks) -> Iterator[Event]:
-    named = {KERNELS: "kernels", ITERATIONS: "loop iterations"}
+def _metadata(process: int, name: str, tracks: _Tracks) -> Iterator[Event]:
+    named = {COUNTERS: "counters", KERNELS: "kernels", ITERATIONS: "loop iterations"}
     named.update({track: tier.upper() for tier, track in tracks.tiers.items()})
     named.update({track: f"{kernel}: {stage}" for (kernel, _, stage), track in tracks.stages.items()})
-    yield {"ph": "M", "pid": socket, "name": "process_name", "args": {"name": f"socket {socket}"}}
-    for track, name in named.items():
-        yield {"ph": "M", "pid": socket, "tid": track, "name": "thread_name", "args": {"name": name}}
-        yield {"ph": "M", "pid": socket, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}}
+    yield from process_name(process, name)
+    for track, track_name in named.items():
+        yield from thread_name(process, track, track_name)
 
 
 def _launch(timing: Timing, launch: LaunchTiming, number: int, tracks: _Tracks) -> Iterator[Event]:
     kernel, costs = launch.kernel, timing.target.costs
     begin, overhead = launch.begin * _MICRO, timing.launch_overhead * _MICRO
     args = {"location": kernel.location, "bytes": dict(kernel.nbytes), "pcus": kernel.pcus, "pmus": kernel.pmus}
-    yield _complete(KERNELS, kernel.name, begin, overhead + kernel.seconds * _MICRO, args)
-    yield _complete(KERNELS, "launch", begin, costs.launch_seconds.value * _MICRO, {})
+    yield complete(KERNELS, kernel.name, begin, overhead + kernel.seconds * _MICRO, args)
+    yield complete(KERNELS, "launch", begin, costs.launch_seconds.value * _MICRO, {})
     boundary = costs.boundary_seconds.value * _MICRO
-    yield _complete(KERNELS, "boundary", begin + costs.launch_seconds.value * _MICRO, boundary, {})
+    yield complete(KERNELS, "boundary", begin + costs.launch_seconds.value * _MICRO, boundary, {})
     begin += overhead
     for order, pipeline in enumerate(kernel.pipelines):
-        yield _complete(KERNELS, pipeline.name, begin, pipeline.seconds * _MICRO, {"iterations": pipeline.iterations})
+        yield complete(KERNELS, pipeline.name, begin, pipeline.seconds * _MICRO, {"iterations": pipeline.iterations})
         yield from _pipeline(kernel, pipeline, begin, f"{number}.{order}", tracks)
         begin += pipeline.seconds * _MICRO
 
@@ -121,7 +117,7 @@ def _iterations(kernel: KernelTiming, recording: Recording, begin: float, identi
     for span in recording.iterations:
         shared = {
             "cat": "iteration",
-            "id": f"{identity}.{span.iteration}",
+            "id2": {"local": f"{identity}.{span.iteration}"},
             "tid": ITERATIONS,
             "name": f"{kernel.name} {span.iteration}",
         }
@@ -137,7 +133,7 @@ def _occupancy(recording: Recording, begin: float) -> Iterator[Event]:
         if position + 1 == len(changes) or changes[position + 1][0] != time:
             yield {
                 "ph": "C",
-                "tid": 0,
+                "tid": COUNTERS,
                 "name": "SRAM in use",
                 "ts": begin + time * _FEMTO,
                 "args": {"bytes": used},
@@ -148,8 +144,4 @@ def _span(track: int, span: Span, begin: float) -> Event:
     args = {"iteration": span.iteration, "count": span.count}
     if span.nbytes:
         args = {"bytes": span.nbytes, "count": span.count}
-    return _complete(track, span.name, begin + span.begin * _FEMTO, (span.end - span.begin) * _FEMTO, args)
-
-
-def _complete(track: int, name: str, begin: float, duration: float, args: dict[str, Any]) -> Event:
-    return {"ph": "X", "tid": track, "name": name, "ts": begin, "dur": duration, "args": args}
+    return complete(track, span.name, begin + span.begin * _FEMTO, (span.end - span.begin) * _FEMTO, args)

@@ -104,6 +104,11 @@ class Work:
     sent: int = 0
     hops: int = 0
 
+    @property
+    def operations(self) -> int:
+        """All of them: those of products, and those of element-wise passes."""
+        return sum(self.products.values()) + sum(points * each for points, each in self.vectors)
+
 
 def dynamic_scalars(body: Body) -> frozenset[str]:
     """The body's scalars on which the amount of work depends."""

@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from benchmarks import published
-from benchmarks.published import DEPLOYMENTS, OVER, PREFILL_SHARES, TABLES, UP_TO, Row, kernel_of, kernel_shares
+from benchmarks.published import (
+    DEPLOYMENTS,
+    OVER,
+    PREFILL_SHARES,
+    TABLES,
+    UP_TO,
+    Row,
+    distance,
+    exchange_gains,
+    fitted,
+    kernel_of,
+    kernel_shares,
+)
 from benchmarks.table import replace_block
 from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.timing.result import PipelineTiming, StageTiming
@@ -117,3 +129,37 @@ def test_a_kernel_takes_what_takes_longest() -> None:
     )
     pipeline = PipelineTiming("p", 1, 9.0, 0, 1040, stages, {}, None)
     assert kernel_shares([pipeline], published.node(16)) == pytest.approx({"QKV": 25, "output projection": 75})
+
+
+def test_one_constant_for_all_steps() -> None:
+    """Where one explains all of them it is found; where steps are as long as published, or longer, it is 0."""
+    exact = fitted([(1.0, 10, 6.0), (2.0, 20, 12.0), (0.5, 1, 1.0)])
+    assert exact == pytest.approx(0.5, rel=1e-3)
+    assert fitted([(1.0, 10, 1.0), (2.0, 20, 1.9)]) == 0
+    between = fitted([(1.0, 1, 2.0), (1.0, 1, 8.0)])  # the mean of logarithms: 1 + 3 of 4
+    assert between == pytest.approx(3, rel=2e-3)
+
+
+def test_how_far_off_rows_are() -> None:
+    """Too small and too large by a factor are as far off; a bound that is kept is not off at all."""
+    assert distance([Row("x", 4, 2, ""), Row("y", 2, 4, ""), Row("z", 90, 99, "", OVER)]) == pytest.approx(1.7613, 1e-3)
+    assert distance([Row("x", 100, 100, "")]) == 1
+
+
+def test_what_exchanging_in_other_ways_gains() -> None:
+    """A product of 4 us, then 8 us under way and 1 us of latency: in 2 tiles 2 us of it are hidden, for one latency
+    more; in 4 tiles 3 us for three."""
+
+    def stage(name: str, busy: float, sent: int = 0) -> StageTiming:
+        return StageTiming(name, "body", 1, 1, busy, 0.0, 0.0, {"socket": sent} if sent else {})
+
+    stages = (
+        stage("load o_proj.weight", 9e-6),
+        stage("o_proj", 4e-6),
+        stage("o_proj 2", 9e-6, 800_000),
+        stage("addf", 2e-6),
+        stage("store y0", 1e-6),
+    )
+    gains = exchange_gains(stages, published.node(16), 16)
+    expected = {"exchanging": 9e-6, "half": 4e-6, "tiles": 1e-6, "parts": 2e-6 * 15 / 16}
+    assert gains == pytest.approx(expected)

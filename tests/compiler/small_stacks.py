@@ -122,12 +122,13 @@ def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> N
     the whole one, bit for bit: its own, and those of `new` tokens after it."""
     prompt, tokens = random_tokens(5 * CHUNK + 3), random_tokens(new, seed=2)
     expected = fed(session, prompt, tokens)
-    chunks = {number: session.empty_rows() for number in range(5)}
+    chunks = {number: session.empty_chunk() for number in range(5)}
     session.start_prefill(1, prompt, fill=chunks)
     while not session.step_prefill(4):
         pass
     assert np.array_equal(session.prefill_logits, expected[0])
-    assert sum(rows.nbytes for rows in chunks[0].values()) == session.signature.prefix_bytes * CHUNK
+    rows = session.rows.copies[chunks[0].number]
+    assert sum(part.nbytes for part in rows.values()) == chunks[0].nbytes == session.signature.prefix_bytes * CHUNK
     for count in (*kept_chunks, session.reusable_chunks(len(prompt))):
         session.prefill(0, random_tokens(41, seed=3))  # another prompt, whose rows are in slot and scratch
         session.start_prefill(0, prompt, [chunks[number] for number in range(count)])

@@ -15,6 +15,7 @@ import pytest
 import sscc
 from sscc.compiler import cli
 from sscc.compiler.commands import doctor
+from sscc.compiler.versions import version_of
 from sscc.ir import errors
 
 HEAVY = ("torch", "torch_mlir", "transformers", "numpy", "tokenizers", "safetensors", "jinja2", "gguf")
@@ -186,19 +187,21 @@ class TestDoctor:
     def test_an_extra_that_is_not_there_is_no_problem(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        version = doctor._version
-        monkeypatch.setattr(doctor, "_version", lambda name: None if name == "uvicorn" else version(name))
+        monkeypatch.setattr(doctor, "version_of", lambda name: None if name == "uvicorn" else version_of(name))
         assert cli.main(["doctor"]) == 0
-        assert "extras     serve not installed (pip install 'sscc[serve]'); eval: matplotlib" in capsys.readouterr().out
+        lines = capsys.readouterr().out.splitlines()
+        assert "extra      serve: lacks uvicorn (pip install 'sscc[serve]')" in lines
+        assert f"extra      completion: shtab {version_of('shtab')}" in lines
 
     def test_another_version_is_a_problem(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else "2.12.0+cpu")
+        others = {"tokenizers": None, "torch": "2.12.0+cpu"}
+        monkeypatch.setattr(doctor, "version_of", lambda name: others.get(name, version_of(name)))
         assert cli.main(["doctor"]) == 1
         out = capsys.readouterr().out
-        assert "the package gguf is not installed" in out
-        assert "torch is 2.12.0+cpu, sscc needs 2.13.0" in out
+        assert "the package tokenizers is not installed" in out
+        assert "torch is 2.12.0+cpu, sscc needs ==2.13.*" in out
 
 
 class TestPackage:

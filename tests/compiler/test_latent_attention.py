@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler.cli import main
-from sscc.compiler.commands.inspect import described
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
+from sscc.compiler.inspection_words import described
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay

@@ -22,7 +22,9 @@ from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
+from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.reference.backend import Reference
+from sscc.runtime.collectives.crew import simulated
 from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.contract import prove
 from sscc.runtime.session import Session
@@ -93,11 +95,31 @@ def test_ranks_have_slots_of_their_own() -> None:
     (body,) = [body for body in program.bodies if step in body.steps]
     shapes = {param.name: param.shape for param in body.params}
     assert (shapes[step.query][:2], tensors["k_cache"][:3]) == ((1, 2), (1, 1, 1))
-    groups = thread_groups(4)
-    sessions = [session("learned-sinks", 4, 2, group) for group in groups]
-    run_ranks(groups, lambda group: sessions[group.rank].prefill(0, PROMPT))
-    with pytest.raises(UsageError, match="has the rows of slots of its own: a slot cannot be copied"):
-        sessions[0].snapshot(0)
+
+
+def test_a_slot_is_copied_into_one_that_another_rank_has() -> None:
+    """Bit for bit; and into one of the same rank. A rank by itself knows nothing of the others' slots."""
+    program, signature = compiled("learned-sinks", 4, 2)
+    parts = [stored(program, "learned-sinks", group) for group in thread_groups(4)]
+    interpreters: dict[int, Interpreter] = {}
+
+    def opened(group: Group) -> Interpreter:
+        interpreters[group.rank] = Reference(program).open(parts[group.rank], Conditions(checked=True, group=group))
+        return interpreters[group.rank]
+
+    run = Session(signature, simulated(thread_groups(4), opened))
+    run.prefill(0, PROMPT)
+    snapshot = run.snapshot(0)
+    rows = sum(part.nbytes for part in run.rows.copies[snapshot.rows.number].values())
+    assert snapshot.nbytes == run.snapshot_bytes(0) == 2 * rows, "two of four ranks have a part each"
+    expected = np.stack([run.decode({0: token})[0] for token in TOKENS])
+    for slot in (1, 0):
+        run.prefill(slot, PROMPT[:3])
+        run.restore(slot, snapshot)
+        assert np.array_equal(np.stack([run.decode({slot: token})[slot] for token in TOKENS]), expected)
+    run.close()
+    with pytest.raises(UsageError, match="2 ranks have the rows of slots of their own: one by itself can copy none"):
+        Session(signature, interpreters[0]).rows.slot_bytes(len(PROMPT))
 
 
 def _check(by_rank: list[np.ndarray], expected: np.ndarray) -> None:

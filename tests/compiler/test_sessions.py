@@ -7,13 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sscc.compiler.cli import main
+from sscc.compiler.commands.bench import step_bytes
 from sscc.compiler.driver import compile_model
 from sscc.compiler.loading import open_interpreter
 from sscc.compiler.options import CompileOptions
@@ -22,8 +26,9 @@ from sscc.ir.errors import RankError, UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.collectives.crew import simulated
 from sscc.runtime.collectives.group import thread_groups
-from sscc.runtime.engine import Engine, EngineOptions
-from sscc.runtime.session import Session
+from sscc.runtime.engine import Engine, EngineOptions, Request
+from sscc.runtime.kept_rows import KeptRows
+from sscc.runtime.session import Session, Snapshot
 from tests.models.tiny_llama import save_tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -59,8 +64,10 @@ def in_threads(artifact: Artifact, checkpoint: Path | None = None) -> Session:
     return Session(artifact.signature, leading)
 
 
-def children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+def children(of: int | str = "self") -> list[int]:
+    """The processes that any thread of a process has started."""
+    lists = Path(f"/proc/{of}/task").glob("*/children")
+    return sorted(int(pid) for path in lists for pid in path.read_text().split())
 
 
 def test_processes_compute_what_threads_do(model: Path, artifact: Artifact, tmp_path: Path) -> None:
@@ -100,13 +107,29 @@ def test_a_rank_that_is_killed(artifact: Artifact) -> None:
     assert set(children()) == before
 
 
+def test_an_interruption_is_for_rank_0(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
+    """Others say nothing of it, not even where it comes before their first line; and they outlive the thread that has
+    asked for them."""
+    before = set(children())
+    started = threading.Thread(target=lambda: sessions.append(open_session(artifact)))
+    sessions: list[Session] = []
+    started.start()
+    while started.is_alive():
+        for rank in set(children()) - before:
+            os.kill(rank, signal.SIGINT)
+        time.sleep(0.001)
+    with closing(sessions.pop()) as session:
+        assert logits(session).any()
+    assert capfd.readouterr().err == ""
+
+
 def test_when_rank_0_is_killed_the_others_end(artifact: Artifact) -> None:
     code = "import sys, sscc; session = sscc.load(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", code, str(artifact.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"1\n"
-        (other,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        (other,) = children(first.pid)
         first.kill()
     until = time.monotonic() + 10
     while Path(f"/proc/{other}/stat").exists() and Path(f"/proc/{other}/stat").read_text().split()[2] != "Z":
@@ -124,13 +147,85 @@ def test_ranks_that_torchrun_starts(artifact: Artifact, capfd: pytest.CaptureFix
     assert json.loads(done.stdout)["tokens"] == json.loads(capfd.readouterr().out)["tokens"]
 
 
+def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
+    """All of them read from one memory: each its weights, and its rows of two layers, one KV head of two."""
+    line = ["bench", str(artifact.path), "-p", "9", "-n", "2", "-d", "10", "-b", "2", "-r", "1", "--threads", "2"]
+    assert main([*line, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["ranks"], told["ranks_of_this_machine"], told["threads"]) == (2, 2, 2)
+    _, decode = told["results"]
+    weights = step_bytes(artifact, 0, 1)
+    rows = 2 * 10 * artifact.signature.row_bytes(artifact.signature.plan.main)
+    assert decode["bytes_per_step"] == RANKS * (weights + 2 * rows)
+    assert main([*line, "-p", "0"]) == 0
+    assert "native interpreter, 2 ranks, 2 threads\n" in capfd.readouterr().out
+    assert main(["inspect", str(artifact.path)]) == 0
+    assert "2 layers, 2/1 heads of 8 on each of 2 ranks, 38 tokens\n" in capfd.readouterr().out
+
+
 def test_what_does_not_fit(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(artifact.path), "--token-ids", "1", "--tp", "4"]) == UsageError.exit_code
     assert f"--tp is 4, and {artifact.path} is compiled for 2 ranks" in capfd.readouterr().err
-    session = in_threads(artifact)
-    with pytest.raises(UsageError, match="where 2 ranks hold their rows"):
-        Engine(session, None, EngineOptions(prompt_cache_bytes=1 << 20))
-    session.prefill(0, PROMPT)
-    with pytest.raises(UsageError, match="2 ranks hold it"):
-        session.snapshot(0)
-    session.close()
+
+
+@pytest.mark.parametrize("kv", [{}, {"kv_rows": "indexed"}, {"kv_policy": "query"}], ids=str)
+def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, object]) -> None:
+    """The answers of ranks that are processes and keep prompts are those that they give without, whatever was given up
+    meanwhile; what is kept counts on all ranks, and what is given up the others give up too."""
+    rows = {"kv_sink": 1, "kv_recent": 4, "kv_topk": 4, "kv_obs": 2, **kv}
+    artifact = compiled(model, tmp_path / "kept.rdu", prefill_chunk=4, **rows)
+    first = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
+    prompts = [first, first, [*first[:9], 7, 7, 7], [7, *first], first]
+    requests = [Request(tuple(prompt), 6, logprobs=0, eos=frozenset()) for prompt in prompts]
+    with closing(open_session(artifact)) as session, Engine(session) as engine:
+        expected = [engine.generate(request) for request in requests]
+    for session in (open_session(artifact), in_threads(artifact)):
+        chunk = session.rows.chunk_bytes
+        assert bool(chunk) == (kv != {})
+        limit = 5 * chunk or 7700  # of three prompts
+        with closing(session), Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
+            done = [engine.generate(request) for request in requests]
+            assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]
+            again = 13 if not kv else 12 if "kv_policy" in kv else 8
+            assert [answer.cached_tokens for answer in done] == ([0, again, 8, 0, 8] if kv else [0, again, 0, 0, again])
+
+
+def test_ranks_give_up_what_rank_0_does(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[KeptRows] = []
+    begin = KeptRows.__init__
+
+    def noted(self: KeptRows, *args: Any) -> None:
+        begin(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(KeptRows, "__init__", noted)
+    with closing(in_threads(artifact)) as session:
+        session.prefill(0, PROMPT)
+        kept = [session.snapshot(0) for _ in range(3)]
+        session.prefill(0, PROMPT)  # when it is over, all ranks have done what was to be done before
+        parts = [sum(part.nbytes for part in rows.copies[kept[2].rows.number].values()) for rows in made]
+        assert [session.rows] == made[:1]
+        assert kept[2].nbytes == session.snapshot_bytes(0) == sum(parts) == RANKS * parts[0]
+        del kept[:2]
+        assert len(session.rows.copies) == 1
+        session.restore(1, kept[0])
+        session.prefill(0, PROMPT)
+        assert [list(rows.copies) for rows in made] == [[2]] * RANKS
+
+
+def restore_for_ever(session: Session, snapshot: Snapshot) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        session.restore(1, snapshot)
+
+
+def test_a_rank_that_is_killed_while_it_copies(artifact: Artifact) -> None:
+    before = set(children())
+    with closing(open_session(artifact)) as session:
+        session.prefill(0, PROMPT)
+        snapshot = session.snapshot(0)
+        (rank,) = set(children()) - before
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(RankError, match="rank 1 has ended"):
+            restore_for_ever(session, snapshot)
+    assert set(children()) == before

@@ -276,9 +276,11 @@ def test_a_slot_of_mixed_layers_is_copied(kept: str, length: int, artifacts: Art
     prompt, tokens = random_tokens(length), random_tokens(WINDOW + 3, seed=2)
     session.prefill(1, prompt)
     snapshot = session.snapshot(1)
-    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in snapshot.states.values())
-    assert {name.rpartition(".")[2] for name in snapshot.states if "." in name} == {"window10"}
-    assert snapshot.states["k_cache.window10"].shape[2] == min(length, WINDOW)
+    states = session.rows.copies[snapshot.rows.number]
+    parts = (*states.values(), *snapshot.selected.values())
+    assert snapshot.nbytes == session.snapshot_bytes(1) == sum(part.nbytes for part in parts)
+    assert {name.rpartition(".")[2] for name in states if "." in name} == {"window10"}
+    assert states["k_cache.window10"].shape[2] == min(length, WINDOW)
     expected = [session.decode({1: token})[1].copy() for token in tokens]
     session.prefill(0, random_tokens(40, seed=3))  # another prompt, over whose rows the copy goes
     session.decode({0: 5})
@@ -308,7 +310,7 @@ def test_no_prompt_continues_another_where_a_layer_drops_rows(family: str, kept:
     session = opened(artifacts(family, kept))
     assert (session.reusable_chunks(50), session.signature.prefix_bytes) == (0, 0)
     with pytest.raises(UsageError, match="chunk 0 of a prompt of 50 tokens cannot be kept"):
-        session.start_prefill(0, random_tokens(50), fill={0: {}})
+        session.start_prefill(0, random_tokens(50), fill={0: session.empty_chunk()})
 
 
 def test_goldens_of_a_mixed_stack_are_met(

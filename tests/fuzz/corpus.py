@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.choices import REUSED
+from sscc.ir.choices import RANK, REUSED
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
 from tests.runtime.signatures import altered, uniform
@@ -56,6 +56,7 @@ class _Recipe:
     slow: bool = True
     whole: bool = False
     layers: int = LAYERS
+    kv_heads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +74,8 @@ _RECIPES = {
     "int4-weights": _Recipe(options={"weights": "int4:4:zero-point"}),
     "f16-scales": _Recipe(options={"weights": "int4:4:minimum:f16"}),
     "per-layer": _Recipe(layers=3, options={"kv_topk": None, "kv_topk_per_layer": "3,1,2"}),
+    "ranks": _Recipe(slow=False, kv_heads=2, options={"tp": 2}),
+    "ranks-share-heads": _Recipe(slow=False, options={"tp": 2}),
     "gpt2-max-pooled": _Recipe("gpt2", opt_level=1, options={"kv_pool_mode": "max"}),
 }
 
@@ -100,8 +103,9 @@ def make_corpus() -> bytes:
         for name, recipe in _RECIPES.items():
             program = _compile(recipe, Path(folder) / name)
             steps = altered(SIGNATURE, layers=recipe.layers).prefill_steps(LENGTH)
-            reused = {REUSED: 0} if name in ("indexed", "query") else {}
-            calls = {"prefill": {**PREFILL, **reused, "steps": steps}, "decode": {}}
+            reused = {REUSED: 0} if {"kv_rows", "kv_policy"} & {*recipe.options} else {}
+            rank = {RANK: 0} if program.grid else {}
+            calls = {"prefill": {**PREFILL, **reused, **rank, "steps": steps}, "decode": rank}
             if recipe.whole:
                 add(name, program, calls)
             for number, piece in enumerate(slices(program, calls)):
@@ -119,7 +123,7 @@ def _compile(recipe: _Recipe, folder: Path) -> Program:
 
     shape: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": recipe.layers}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 24, "bos_token_id": None, "eos_token_id": None}
-    llama = LlamaConfig(**shape, intermediate_size=12, num_key_value_heads=1)
+    llama = LlamaConfig(**shape, intermediate_size=12, num_key_value_heads=recipe.kv_heads)
     torch.manual_seed(0)
     config = llama if recipe.family == "llama" else GPT2Config(**shape, n_inner=12)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +14,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError, RankError, UsageError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.target import load_target
@@ -22,6 +24,7 @@ from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import NativeCode
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
+from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.contract import prove
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
@@ -43,6 +46,14 @@ ORDERS = 3
 
 UNSUPPORTED = "run with --interpreter reference"
 
+
+MOST_RANKS = 8
+"""That are tried."""
+
+RANKS_MEET = 3.0
+"""Seconds in which ranks do, on a busy machine too."""
+
+_OTHERS = "because of another rank: "
 
 LONGEST = 16
 """Iterations of a loop, where no signature says how many there may be."""
@@ -116,21 +127,35 @@ class RunResult:
     tensors: tuple[Mapping[str, Array], ...] = ()
 
 
-def weights_of(program: Program) -> dict[str, Array]:
+def weights_of(program: Program, rank: int = 0) -> dict[str, Array]:
+    """Weights and constants; of those that are cut each rank has other contents."""
     external = [t for t in program.tensors if t.role in ("weight", "constant")]
     if any(size < 0 for t in external for size in t.shape) or sum(t.nbytes for t in external) > DATA_BYTES:
         raise InputError("the program's weights are not those of its base")
-    return {t.name: data_of(t) for t in external}
+    return {t.name: data_of(t, _salt(rank) if t.cut else 0) for t in external}
 
 
-def run_reference(program: Program, situation: Situation, precision: str = "f32", *, checked: bool = True) -> RunResult:
-    """`checked`: undefined memory is NaN."""
-    try:
-        weights = to_tensors(weights_of(program))
-        interpreter = ReferenceInterpreter(program, weights, precision=precision, checked=checked)
+def _salt(rank: int) -> int:
+    """That no call's inputs have, for any rank but the first."""
+    return rank << 32
+
+
+def run_reference(
+    program: Program,
+    situation: Situation,
+    precision: str = "f32",
+    *,
+    checked: bool = True,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> RunResult:
+    """`checked`: undefined memory is NaN. `within`: how torch is to compute, in every rank's thread."""
+
+    def run(group: Group) -> RunResult:
+        weights = to_tensors(weights_of(program, group.rank))
+        interpreter = ReferenceInterpreter(program, weights, precision=precision, checked=checked, group=group)
         for tensor in program.tensors:
             if tensor.role == "state":
-                value = to_tensors({"x": data_of(tensor)})["x"]
+                value = to_tensors({"x": data_of(tensor, _salt(group.rank))})["x"]
                 interpreter.tensor(tensor.name).copy_(value)
         scalars, tensors = [], []
         for number, call in enumerate(situation.calls):
@@ -139,28 +164,70 @@ def run_reference(program: Program, situation: Situation, precision: str = "f32"
             states = {name: interpreter.tensor(name) for name in _states(program)}
             scalars.append(results)
             tensors.append({name: _plain(value) for name, value in (outputs | states).items()})
-    except (InputError, UsageError) as error:
-        return RunResult(str(error))
-    return RunResult("", tuple(scalars), tuple(tensors))
+        return RunResult("", tuple(scalars), tuple(tensors))
+
+    def run_within(group: Group) -> RunResult:
+        with within():
+            return run(group)
+
+    return _on_ranks(program, run_within)
 
 
 def run_native(program: Program, situation: Situation, code: NativeCode, threads: int) -> RunResult:
     """Undefined memory is NaN here too, so that what it reaches shows."""
-    try:
-        interpreter = NativeInterpreter(program, weights_of(program), code=code, threads=threads)
+
+    def run(group: Group) -> RunResult:
+        weights = weights_of(program, group.rank)
+        interpreter = NativeInterpreter(program, weights, code=code, threads=threads, group=group)
         interpreter._memory.fill(0xFF)
         for tensor in program.tensors:
             if tensor.role == "state":
-                interpreter.tensor(tensor.name)[...] = data_of(tensor)
+                interpreter.tensor(tensor.name)[...] = data_of(tensor, _salt(group.rank))
         scalars, tensors = [], []
         for number, call in enumerate(situation.calls):
             outputs, results = interpreter.run(call.entry, _inputs(program, call, number), call.scalars)
             states = {name: interpreter.tensor(name).copy() for name in _states(program)}
             scalars.append(results)
             tensors.append(outputs | states)
+        return RunResult("", tuple(scalars), tuple(tensors))
+
+    return _on_ranks(program, run)
+
+
+def _on_ranks(program: Program, run: Callable[[Group], RunResult]) -> RunResult:
+    """What all ranks make of the calls, each a thread: scalars one after another, tensors [ranks, ..]. Raises Finding
+    where they wait for each other in vain."""
+    if program.ranks > MOST_RANKS:
+        return RunResult(f"{program.ranks} ranks are not tried")
+    if program.ranks == 1:
+        return _refusing(lambda: run(ALONE))
+
+    def of_rank(group: Group) -> RunResult:
+        result = _refusing(lambda: run(group))
+        if result.refusal:
+            group.end(group.rank)
+        return result
+
+    results = run_ranks(thread_groups(program.ranks, RANKS_MEET), of_rank)
+    reasons = [result.refusal for result in results if result.refusal]
+    own = [reason for reason in reasons if not reason.startswith(_OTHERS)]
+    if own:
+        return RunResult(own[0])
+    if reasons:
+        raise Finding(f"accepted, but its ranks do not meet: {reasons[0]}")
+    scalars = tuple(sum(several, ()) for several in zip(*(result.scalars for result in results), strict=True))
+    by_call = zip(*(result.tensors for result in results), strict=True)
+    tensors = tuple({name: np.stack([own[name] for own in several]) for name in several[0]} for several in by_call)
+    return RunResult("", scalars, tensors)
+
+
+def _refusing(run: Callable[[], RunResult]) -> RunResult:
+    try:
+        return run()
+    except RankError as error:
+        return RunResult(f"{_OTHERS}{error}")
     except (InputError, UsageError) as error:
         return RunResult(str(error))
-    return RunResult("", tuple(scalars), tuple(tensors))
 
 
 def _plain(value: torch.Tensor) -> Array:
@@ -202,14 +269,18 @@ def _as_right(program: Program, situation: Situation) -> Iterator[RunResult]:
     differs among these decides nothing. Below f32's normal numbers native code's exponential is 0."""
     yield run_reference(program, situation, "f64")
     yield run_reference(program, situation, checked=False)
+    yield run_reference(program, situation, within=_denormals_flushed)
+    for seed in range(ORDERS):
+        yield run_reference(program, situation, within=partial(OtherOrder, seed))
+
+
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
     torch.set_flush_denormal(True)
     try:
-        yield run_reference(program, situation)
+        yield
     finally:
         torch.set_flush_denormal(False)
-    for seed in range(ORDERS):
-        with OtherOrder(seed):
-            yield run_reference(program, situation)
 
 
 def _differs(other: RunResult, reference: RunResult, program: Program, situation: Situation) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from sscc.ir import schedule as sch
+from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError
 from sscc.ir.file_form import decode
 from sscc.ir.schedule import Program
@@ -64,11 +65,12 @@ def compiled() -> list[Base]:
 
 
 def situation_of(item: CorpusProgram) -> Situation:
-    """Slices are proved for exactly the scalars that they are called with."""
+    """Slices are proved for exactly the scalars that they are called with, on every rank."""
     calls = tuple(EntryCall(entry.name, item.scalars[entry.name]) for entry in item.program.entries)
     if item.whole:
         return Situation(calls, SIGNATURE)
     ranges = {name: (value, value) for scalars in item.scalars.values() for name, value in scalars.items()}
+    ranges |= {RANK: (0, item.program.ranks - 1)} if RANK in ranges else {}
     return Situation(calls, None, ranges, {name: [scalars] for name, scalars in item.scalars.items()})
 
 

@@ -66,7 +66,7 @@ def _slice(
     inputs = tuple(t.name for t in tensors if t.role == "input")
     outputs = tuple(t.name for t in tensors if t.role == "output")
     entry = sch.Entry(ENTRY, inputs, outputs, tuple(scalars), (), (launch,))
-    return Slice(sch.Program(tensors, bodies, (kernel,), (entry,), arena), scalars)
+    return Slice(sch.Program(tensors, bodies, (kernel,), (entry,), arena, grid=program.grid), scalars)
 
 
 def _placed(

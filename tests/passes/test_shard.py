@@ -22,9 +22,10 @@ from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import InputError, RankError, UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import get_facts, set_facts
+from sscc.ir.levels import get_facts, set_facts, set_target
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut, Segment
+from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import Encoding, parse_format
 from sscc.passes.base import run_passes
 from sscc.passes.build_entries import BuildEntries
@@ -36,6 +37,7 @@ from sscc.runtime.session import Session
 from tests import tiny_configs
 from tests.compiler.interpret.models import GEOMETRY, PROMPT, SLOT, TOKENS, shape_options, weights_of
 from tests.families import LATENT, SHAPE, random_model
+from tests.targets import changed
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +78,13 @@ def imported(family: str) -> str:
         return (folder / "a.mlir").read_text()
 
 
-def graph(family: str, ranks: int, policy: str = "snapstream", weights: str | None = None) -> ir.Module:
+def graph(
+    family: str, ranks: int, policy: str = "snapstream", weights: str | None = None, machine: Target | None = None
+) -> ir.Module:
     """The module of level graph, cut over so many ranks."""
     module = parse_module(imported(family), family)
+    if machine is not None:
+        set_target(module, machine)
     set_facts(module, get_facts(module)[0], POLICIES[policy])
     steps = pipeline_of(2, parse_format(weights) if weights else None, ranks)
     run_passes(module, steps[: [item.name for item in steps].index(BuildEntries.name) + 1])
@@ -192,6 +198,23 @@ def test_what_is_cut_how() -> None:
     assert {name.removeprefix(path): cut for name, cut in few.items() if name.startswith(path)} == {
         "q_proj.weight": "0:64/4", "k_proj.weight": "0:8/2", "v_proj.weight": "0:8/2", "o_proj.weight": "1:64/4"
     }  # fmt: skip
+
+
+def test_products_whose_result_is_needed_whole_are_cut_where_an_exchange_costs_less() -> None:
+    """Behind the first product of queries and of latent rows is a norm, behind the router's a choice."""
+    machine = load_target("rdu:sn40l-16")
+    quick = changed({"socket.bandwidth": 1e18, "socket.latency": 1e-15}, machine)
+    family, paths = "latent-among-experts", ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate")
+    names = [f"model.layers.2.{path}.weight" for path in paths]
+    slow = cuts(graph(family, 2, machine=machine))
+    assert not slow.keys() & set(names)
+    cut = graph(family, 2, machine=quick)
+    joined = cuts(cut)
+    assert [joined[name] for name in names] == ["0:12/2", "0:20/2", "0:8/2"]
+    assert {name: cut for name, cut in joined.items() if name not in names and ".layers.2." in name} == {
+        name: cut for name, cut in slow.items() if ".layers.2." in name
+    }
+    check_ranks(family, graph(family, 1), cut, 2)
 
 
 def test_a_sum_is_one_collective_per_block() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.compiler.cli import main
-from sscc.compiler.commands.inspect import described
+from sscc.compiler.inspection_words import described
 from sscc.ir.errors import UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
@@ -296,3 +296,8 @@ def test_the_trace(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     kernels = [event for event in events if event["ph"] == "X" and event["name"] in ("k", "attend")]
     assert sum(event["dur"] for event in kernels if event["tid"] == 1) == pytest.approx(seconds * 1e6)
     assert main(["inspect", str(folder), "--trace", str(tmp_path / "none" / "trace.json")]) == 6
+    capsys.readouterr()
+    assert main(["inspect", str(folder), "--trace", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["traceEvents"] == events
+    assert "roofline" in err

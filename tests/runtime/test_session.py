@@ -146,7 +146,8 @@ def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
     session = fake_session(interpreter)
     session.prefill(0, [1] * length)
     snapshot = session.snapshot(0)
-    assert snapshot.nbytes == session.snapshot_bytes(0) == rows * row_bytes(SIGNATURE)
+    picks = 2 * 2 * 8 * max(rows - 6, 0)  # positions that each layer and KV head has selected
+    assert snapshot.nbytes == session.snapshot_bytes(0) == rows * row_bytes(SIGNATURE) + picks
     before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
     session.restore(1, snapshot)
     for name, state in before.items():
@@ -165,7 +166,8 @@ def test_a_snapshot_of_rows_of_all_layers_has_all_of_them(length: int) -> None:
     session = Session(LAYERED, interpreter)
     session.prefill(0, [1] * length)
     snapshot = session.snapshot(0)
-    assert snapshot.nbytes == session.snapshot_bytes(0) == LAYERED.held_bytes
+    picks = 2 * 2 * 8 * min(max(length - 6, 0), 3)  # as many for every layer as for that of the largest budget
+    assert snapshot.nbytes == session.snapshot_bytes(0) == LAYERED.held_bytes + picks
     before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
     interpreter.states["k_cache"][0] = 0
     session.restore(1, snapshot)

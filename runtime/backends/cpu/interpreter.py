@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.collectives import windows_of
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
-from sscc.runtime.backends.cpu.plan import MEMORY
+from sscc.runtime.backends.cpu.plan import MEMORY, decode_plan
 from sscc.runtime.backends.cpu.storage import Packings, PanelPacking
+from sscc.runtime.backends.cpu.watching import NativeStages
 from sscc.runtime.backends.cpu.weights import packed_weights
-from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
+from sscc.runtime.backends.stage_trace import StageTrace
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 
@@ -124,6 +127,31 @@ class NativeInterpreter:
         for tensor in self._tensors.values():
             if tensor.role == "state":
                 self.tensor(tensor.name)[...] = 0
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """See `Interpreter.watch`; the plan is looked through at the first call."""
+        self._stages.watch(stages, watcher)
+
+    @property
+    def stages(self) -> frozenset[StageName]:
+        """What can be watched."""
+        return self._stages.names
+
+    @cached_property
+    def _stages(self) -> NativeStages:
+        return NativeStages(self.program, decode_plan(self._code.plan), self.core)
+
+    def start_trace(self, capacity: int) -> None:
+        """Records what every thread does, the latest `capacity` events of each, until `end_trace`."""
+        self.core.trace(True, capacity)
+
+    def end_trace(self) -> StageTrace:
+        """What was recorded since `start_trace`; nothing is any more."""
+        self.core.trace(False)
+        counts = [0] * self.core.threads
+        for _, thread, count, _ in self.core.totals():
+            counts[thread] += count
+        return StageTrace(self.core.labels, self.core.threads, self.core.events(), counts)
 
     def memory(self) -> MemoryUse:
         """The memory that it works on."""

@@ -11,7 +11,7 @@ zeros to whole words; a list is its length and then its items.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Union, get_args
@@ -197,6 +197,15 @@ class NativePlan:
             raise InternalError(f"a plan holds a number that does not fit in 64 bits: {error}") from None
 
 
+def decode_plan(data: bytes) -> NativePlan:
+    """The plan that `NativePlan.encode` gave these bytes of. Raises InternalError for others."""
+    reader = _Reader(data)
+    try:
+        return reader.plan()
+    except (StopIteration, IndexError, ValueError, UnicodeDecodeError) as error:
+        raise InternalError(f"a plan cannot be read: {error!r}") from None
+
+
 def count_arguments(op: str) -> int:
     """How many arguments a `Compute` of an operation has."""
     return 3 if op == "lookup" else SCALAR_OPS[op][0]
@@ -277,3 +286,62 @@ class _Writer:
         padded = data + bytes(-len(data) % 8)
         self.words.append(len(data))
         self.words += struct.unpack(f"<{len(padded) // 8}q", padded)
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._words: Iterator[int] = iter(struct.unpack(f"<{len(data) // 8}q", data))
+
+    def word(self) -> int:
+        return next(self._words)
+
+    def plan(self) -> NativePlan:
+        if (self.word(), self.word()) != (MAGIC, VERSION):
+            raise ValueError("not a plan of this version")
+        registers, scratch = self.word(), self.word()
+        regions = tuple(PlanRegion(self.name(), KINDS[self.word()], self.word()) for _ in range(self.word()))
+        functions, labels = (tuple(self.name() for _ in range(self.word())) for _ in range(2))
+        constants = self.pairs()
+        runs = tuple(self.run() for _ in range(self.word()))
+        entries = tuple(
+            PlanEntry(self.name(), self.numbers(), self.numbers(), self.body()) for _ in range(self.word())
+        )
+        return NativePlan(regions, functions, labels, runs, constants, registers, scratch, entries)
+
+    def run(self) -> PlanRun:
+        function, mode, units, label = (self.word() for _ in range(4))
+        grid = self.pairs()
+        arguments = tuple(
+            PlanArgument(self.word(), self.word(), self.word(), self.pairs()) for _ in range(self.word())
+        )
+        return PlanRun(function, MODES[mode], units, grid, arguments, self.numbers(), label)
+
+    def body(self) -> tuple[Item, ...]:
+        return tuple(self.item() for _ in range(self.word()))
+
+    def item(self) -> Item:
+        match Code(self.word()):
+            case Code.COMPUTE:
+                op, target = OPS[self.word()], self.word()
+                return Compute(op, target, tuple(self.word() for _ in range(count_arguments(op))))
+            case Code.LOOP:
+                return PlanLoop(self.word(), self.word(), self.word(), self.body())
+            case Code.BRANCH:
+                return Branch(self.word(), self.body())
+            case Code.EXECUTE:
+                return Execute(self.word())
+            case Code.BARRIER:
+                return Barrier()
+            case Code.MEET:
+                return Meet(self.word())
+
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.word() for _ in range(self.word()))
+
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((self.word(), self.word()) for _ in range(self.word()))
+
+    def name(self) -> str:
+        size = self.word()
+        words = [self.word() for _ in range(-(-size // 8))]
+        return struct.pack(f"<{len(words)}q", *words)[:size].decode()

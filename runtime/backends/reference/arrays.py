@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import BFLOAT16, FLOAT8, Array
-from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 
 TORCH_DTYPES = {
     "f32": torch.float32,
@@ -37,7 +37,6 @@ class TorchInterpreter(Protocol):
 
     def reset(self) -> None: ...
 
-
 class ArrayInterpreter:
     """Gives a torch interpreter the face of `sscc.runtime.backends.interpreter.Interpreter`, on the same memory.
 
@@ -47,7 +46,7 @@ class ArrayInterpreter:
 
     def __init__(self, interpreter: TorchInterpreter, program: Program | None = None) -> None:
         self._interpreter = interpreter
-        self._program = program
+        self.program = program
 
     def run(
         self,
@@ -72,16 +71,29 @@ class ArrayInterpreter:
         """Zeroes every state."""
         self._interpreter.reset()
 
+    @property
+    def stages(self) -> frozenset[StageName]:
+        """What can be watched; nothing without a schedule."""
+        stages: frozenset[StageName] = getattr(self._interpreter, "stages", frozenset())
+        return stages
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """See `sscc.runtime.backends.interpreter.Interpreter.watch`. Raises UsageError for what runs no schedule."""
+        watch = getattr(self._interpreter, "watch", None)
+        if watch is None:
+            raise UsageError("there are no stages to be watched: what runs is no schedule")
+        watch(stages, watcher)
+
     def memory(self) -> MemoryUse | None:
         """What the program's tensors take, buffers on the chip aside; None without a schedule."""
-        if self._program is None:
+        if self.program is None:
             return None
         roles = dict.fromkeys(("weight", "constant", "state"), 0)
-        for tensor in self._program.tensors:
+        for tensor in self.program.tensors:
             if tensor.role in roles:
                 roles[tensor.role] += tensor.nbytes
         return MemoryUse(
-            roles["weight"] + roles["constant"], roles["state"], self._program.arena_bytes - roles["state"]
+            roles["weight"] + roles["constant"], roles["state"], self.program.arena_bytes - roles["state"]
         )
 
 

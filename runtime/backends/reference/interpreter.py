@@ -6,7 +6,8 @@ at construction; running an entry walks a list of closures over an environment o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 import torch
@@ -14,12 +15,14 @@ import torch
 from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
+from sscc.runtime.backends.interpreter import StageName, Watcher
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, Memo, Offset, compile_block, getter
 from sscc.runtime.backends.reference.kernels import KernelCode
 from sscc.runtime.backends.reference.memory import Memory, Written
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.backends.reference.watching import Watch
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
 
 LAUNCHES = 16
@@ -59,7 +62,10 @@ class ReferenceInterpreter:
         self._memory = Memory(program, weights, self._numerics, poison=checked)
         self._written = Written(program) if checked else None
         bodies = {body.name: BodyCode(body, self._numerics, ranks, checked=checked) for body in program.bodies}
-        self._kernels = {k.name: KernelCode(k, bodies, self._memory, checked=checked) for k in program.kernels}
+        self._watch = Watch()
+        self._kernels = {
+            k.name: KernelCode(k, bodies, self._memory, checked=checked, watch=self._watch) for k in program.kernels
+        }
         self._entries = {entry.name: _EntryCode(entry, self) for entry in program.entries}
 
     def run(
@@ -82,6 +88,20 @@ class ReferenceInterpreter:
             raise UsageError(f"the schedule has no tensor {name!r}, it has {list(self._memory.tensors)}")
         return self._memory.tensors[name]
 
+    @property
+    def stages(self) -> frozenset[StageName]:
+        """What can be watched: every stage."""
+        return frozenset(
+            (kernel.name, pipeline.name, stage.name)
+            for kernel in self.program.kernels
+            for pipeline in pipelines(kernel.body)
+            for stage in pipeline.stages
+        )
+
+    def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
+        """See `sscc.runtime.backends.interpreter.Interpreter.watch`."""
+        self._watch.set(stages, watcher)
+
     def reset(self) -> None:
         """Zeroes every state."""
         self._memory.reset()
@@ -99,6 +119,8 @@ class _EntryCode:
         self._numerics = owner._numerics
         self._written = owner._written
         self._rank = owner._rank
+        self._watch = owner._watch
+        self._launches: Counter[str] = Counter()
         self._where = f"entry {entry.name!r}"
         self._actions = compile_block(entry.body, self._leaf)
         self._scalar_outputs = [getter(operand) for operand in entry.scalar_outputs]
@@ -146,7 +168,16 @@ class _EntryCode:
         assert isinstance(item, Launch)  # pipelines stand in kernels alone
         code = self._kernels[item.kernel]
         launch = self._launch(item, code)
-        return launch if self._written is None else self._guarded(launch, item, code.kernel, self._written)
+        if self._written is not None:
+            launch = self._guarded(launch, item, code.kernel, self._written)
+        watch, number = self._watch, self._launches[item.kernel]
+        self._launches[item.kernel] += 1
+
+        def numbered(environment: Environment) -> None:
+            watch.launch = number
+            launch(environment)
+
+        return numbered
 
     def _launch(self, item: Launch, code: KernelCode) -> Action:
         where = f"{self._where}, launch of {item.kernel!r}"

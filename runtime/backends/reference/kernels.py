@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import Kernel, Launch, Pipeline, pipelines
+from sscc.ir.schedule import For, If, Item, Kernel, Launch, Pipeline
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, compile_block
 from sscc.runtime.backends.reference.interface import Views
 from sscc.runtime.backends.reference.memory import Memory
 from sscc.runtime.backends.reference.pipelines import PipelineCode
+from sscc.runtime.backends.reference.watching import Watch
 
 
 class KernelCode:
-    """A kernel, compiled once per program. `checked`: a slot of a buffer is NaN when its producer begins it."""
+    """A kernel, compiled once per program.
 
-    def __init__(self, kernel: Kernel, bodies: Mapping[str, BodyCode], memory: Memory, *, checked: bool) -> None:
+    Args:
+        checked: a slot of a buffer is NaN when its producer begins it.
+        watch: who looks at stages.
+    """
+
+    def __init__(
+        self, kernel: Kernel, bodies: Mapping[str, BodyCode], memory: Memory, *, checked: bool, watch: Watch
+    ) -> None:
         self.kernel = kernel
         self._where = f"kernel {kernel.name!r}"
         self._pipelines: dict[str, PipelineCode] = {}
-        for pipeline in pipelines(kernel.body):
-            self._pipelines[pipeline.name] = PipelineCode(pipeline, kernel, bodies, memory, checked=checked)
+        for pipeline, loops in _with_loops(kernel.body, ()):
+            self._pipelines[pipeline.name] = PipelineCode(
+                pipeline, kernel, bodies, memory, checked=checked, loops=loops, watch=watch
+            )
 
     def bind(self, views: Views) -> Action:
         """Fixes a tensor per parameter; the function that it gives is one launch, of the kernel's scalars.
@@ -45,3 +55,15 @@ class KernelCode:
                 raise InputError(f"{self._where} uses scalar {error} on a path that never sets it") from None
 
         return launch
+
+
+def _with_loops(items: Sequence[Item], loops: tuple[str, ...]) -> Iterator[tuple[Pipeline, tuple[str, ...]]]:
+    """Every pipeline, with the indices of the loops around it."""
+    for item in items:
+        match item:
+            case Pipeline():
+                yield item, loops
+            case For():
+                yield from _with_loops(item.body, (*loops, item.index))
+            case If():
+                yield from _with_loops(item.body, loops)

@@ -17,6 +17,7 @@ from sscc.runtime.backends.reference.interface import Views
 from sscc.runtime.backends.reference.memory import Memory
 from sscc.runtime.backends.reference.stages import BoundStage, Place, StageCode
 from sscc.runtime.backends.reference.streams import Condition, FilledTwice, conditions
+from sscc.runtime.backends.reference.watching import Watch
 
 _PLANS = 64
 """How many iteration counts a pipeline keeps its conditions for."""
@@ -31,6 +32,8 @@ class PipelineCode:
         bodies: by name.
         memory: holds the slots of the buffers.
         checked: a slot is NaN when its producer begins it.
+        loops: the indices of the kernel's loops around it.
+        watch: who looks at stages.
 
     Raises:
         InputError: a view that leaves what it looks at, a buffer that lies outside of memory.
@@ -44,6 +47,8 @@ class PipelineCode:
         memory: Memory,
         *,
         checked: bool,
+        loops: tuple[str, ...],
+        watch: Watch,
     ) -> None:
         self.pipeline = pipeline
         self._where = f"kernel {kernel.name!r}, pipeline {pipeline.name!r}"
@@ -53,7 +58,10 @@ class PipelineCode:
         self._lower, self._upper = getter(pipeline.lower), getter(pipeline.upper)
         self._scalars = [compile_scalar(item) for item in pipeline.scalars]
         slots = {name: memory.slots(buffer) for name, buffer in buffers.items()}
-        place = Place(self._where, params, buffers, slots, checked)
+        fixed = isinstance(pipeline.lower, int) and isinstance(pipeline.upper, int)
+        once = fixed and len(self._range({})) == 1
+        around = loops if once else (*loops, pipeline.index)
+        place = Place(self._where, params, buffers, slots, checked, kernel.name, pipeline.name, around, watch)
         self._stages = [
             StageCode(stage, number, bodies[stage.body], place) for number, stage in enumerate(pipeline.stages)
         ]
@@ -79,12 +87,15 @@ class PipelineCode:
     def _once(self, stage: BoundStage) -> Action:
         fires = stage.bind(0)
         code = self._stages[0]
+        watch = code.place.watch
         renamed = any(name != operand for name, operand in zip(code.steady, code.stage.scalars, strict=True))
 
         def action(environment: Environment) -> None:
             scalars = {name: get(environment) for name, get in code.steady.items()} if renamed else environment
             for fire in fires:
                 fire(scalars)
+            if watch.watches(stage.full_name):
+                stage.show(0, environment)
 
         return action
 

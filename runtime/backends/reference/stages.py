@@ -23,6 +23,7 @@ from sscc.runtime.backends.reference.interface import Fire, Scalars, Views
 from sscc.runtime.backends.reference.memory import poison
 from sscc.runtime.backends.reference.streams import BufferUse
 from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.backends.reference.watching import Watch
 
 BINDINGS = 4096
 """How many bound bodies a stage of a launch keeps."""
@@ -38,6 +39,9 @@ class Place:
         buffers: the pipeline's.
         slots: the places of each buffer.
         checked: a slot is NaN when its producer begins it.
+        kernel, pipeline: their names.
+        loops: the indices of the loops around, by name.
+        watch: who looks.
     """
 
     where: str
@@ -45,6 +49,10 @@ class Place:
     buffers: Mapping[str, Buffer]
     slots: Mapping[str, Sequence[torch.Tensor]]
     checked: bool
+    kernel: str
+    pipeline: str
+    loops: tuple[str, ...]
+    watch: Watch
 
     def refuse(self, reason: str) -> NoReturn:
         raise InputError(f"the schedule is malformed: {self.where}: {reason}")
@@ -158,6 +166,8 @@ class BoundStage:
         self._offsets = tuple([] if self._dynamic else [port.offset.at({}) for port in code.ports])
         filled = [(port, r) for port, r in zip(code.ports, regions, strict=True) if port.buffer and port.writes]
         self._begun = filled if code.place.checked else []
+        self._filled = filled
+        self.full_name = (code.place.kernel, code.place.pipeline, code.stage.name)
         self._steady: Scalars = {}
         self._environments: Sequence[Environment] = ()
         self._iteration = -1
@@ -192,6 +202,19 @@ class BoundStage:
             scalars = {**self._steady, **tiled[tile]} if tiled else self._steady
             for fire in fires:
                 fire(scalars)
+            if tile == trips - 1 and self._code.place.watch.watches(self.full_name):
+                self.show(iteration, self._environments[iteration])
+
+    def show(self, iteration: int, environment: Environment) -> None:
+        """Shows whoever watches what the stage has filled in an iteration."""
+        place, trips = self._code.place, self._trips
+        loops = [environment[name] for name in place.loops[: None if self._code.stage.when == "each" else -1]]
+        buffers = {}
+        for port, regions in self._filled:
+            assert port.buffer is not None
+            firings = range(iteration * trips, (iteration + 1) * trips, max(port.port.per, 1))
+            buffers[port.buffer.name] = [regions[port.slot(firing) % len(regions)] for firing in firings]
+        place.watch.see(self.full_name, loops, buffers)
 
     def _enter(self, iteration: int) -> None:
         environment = self._environments[iteration]

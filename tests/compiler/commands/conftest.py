@@ -18,10 +18,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """16 rows: sink 2, recent 8, topk 6; context 128; with goldens."""
+    """16 rows: sink 2, recent 8, topk 6; context 128; with goldens. Beside it, in `ir`, are the dumps."""
     output = tmp_path_factory.mktemp("artifact") / "tiny.rdu"
     cache = ["--kv-sink", "2", "--kv-recent", "8", "--kv-topk", "6", "--kv-obs", "4", "--kv-pool", "3"]
-    golden = ["--save-golden", "--golden-tokens", "3"]
+    golden = ["--save-golden", "--golden-tokens", "3", "--dump-ir-dir", str(output.parent / "ir")]
     words = ["compile", str(checkpoint), "-o", str(output), *cache, *golden, "--prefill-chunk", "16", "--batch", "2"]
     assert cli.main([*words, "-q", "--traceback"]) == 0
     return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +235,16 @@ def test_what_cannot_be_honoured_is_refused(
 ) -> None:
     assert main(["bisect", str(dump), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_dump_comes_from_stdin(
+    dump: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["-", "-O0", "--compile-to", "kernels"], [str(kernels), "-"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(dump.read_bytes())))
+        assert main(["bisect", *words, *TRIAL]) == 0
+        assert "<stdin>" in capsys.readouterr().out
+    assert main(["bisect", "-", "-"]) == 2
 
 
 def test_two_files_are_dumps_and_take_no_passes(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

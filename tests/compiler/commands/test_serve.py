@@ -20,6 +20,7 @@ import pytest
 
 from sscc.compiler import cli
 from tests.compiler.commands.chatting import with_template
+from tests.trace_rules import checked_events
 
 Capture = pytest.CaptureFixture[str]
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
@@ -169,8 +170,10 @@ def test_options(artifact: Path) -> None:
         assert completion.usage.completion_tokens == 4
 
 
-def test_a_prompt_that_is_sent_again(artifact: Path) -> None:
-    with serving(artifact, "--prompt-cache", str(1 << 20)) as server:
+def test_a_prompt_that_is_sent_again(artifact: Path, tmp_path: Path) -> None:
+    """And a trace of both requests, once the server has ended."""
+    trace = tmp_path / "trace.json"
+    with serving(artifact, "--prompt-cache", str(1 << 20), "--trace", str(trace)) as server:
         asked = [
             server.client.completions.create(prompt="x" * 50, max_tokens=5, n=2, **GREEDY | {"temperature": 0})
             for _ in range(2)
@@ -180,6 +183,9 @@ def test_a_prompt_that_is_sent_again(artifact: Path) -> None:
         assert usages[1] is not None
         assert usages[1].prompt_tokens_details is not None
         assert usages[1].prompt_tokens_details.cached_tokens == 50
+        assert server.end(signal.SIGTERM) == (0, "", "")
+    requests = [event for event in checked_events(trace.read_bytes()) if event["ph"] == "b" and event["args"]]
+    assert [event["args"]["cached"] for event in requests] == [0, 50, 50, 50]
 
 
 def test_a_port_that_is_taken(artifact: Path, capsys: Capture) -> None:
@@ -226,7 +232,7 @@ def test_without_a_tokenizer(artifact: Path, tmp_path: Path, capsys: Capture) ->
 def test_without_the_packages(artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert cli.main(["serve", str(artifact)]) == 2
-    _one_line(capsys, "(uvicorn): pip install 'sscc[serve]'")
+    _one_line(capsys, "sscc serve needs uvicorn: pip install 'sscc[serve]'")
 
 
 def test_sscc_run_imports_none_of_it(artifact: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.own_tasks import LONGBENCH, REFUSED, cut_middle, own_examples
-from sscc.compiler.quality.perplexity import perplexity_examples
+from sscc.compiler.quality.perplexity import TASK, perplexity_examples
+from sscc.compiler.quality.plan import EvalOptions, make_examples
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.ir.files import STANDARD
 
 
 def read(folder: Path, prompts: PromptFormat | None, *lines: Any, count: int | None = None) -> list[Example]:
@@ -93,11 +97,10 @@ def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
 
 
 class TestPerplexity:
-    def test_windows_follow_the_text(self, tmp_path: Path, tokenizer: Tokenizer) -> None:
-        path = tmp_path / "text"
-        path.write_text("".join(chr(32 + i % 90) for i in range(1000)))
-        tokens = tokenizer.encode(path.read_text()).ids
-        examples = list(perplexity_examples(path, [50, 100], 20, 5, tokenizer))
+    def test_windows_follow_the_text(self, tokenizer: Tokenizer) -> None:
+        text = "".join(chr(32 + i % 90) for i in range(1000))
+        tokens = tokenizer.encode(text).ids
+        examples = list(perplexity_examples(text, "text", [50, 100], 20, 5, tokenizer))
         assert [e.name for e in examples[:2]] == ["perplexity@50#0", "perplexity@50#1"]
         starts = []
         for example in examples:
@@ -107,8 +110,12 @@ class TestPerplexity:
             assert example.positions == example.length + 20
         assert len(set(starts)) > 5
 
-    def test_a_short_text_is_refused(self, tmp_path: Path, tokenizer: Tokenizer) -> None:
-        path = tmp_path / "text"
-        path.write_text("x" * 69)
-        with pytest.raises(UsageError, match=r"has 69 tokens, and a window of 50 \+ 20 does not fit"):
-            list(perplexity_examples(path, [50], 20, 1, tokenizer))
+    def test_a_short_text_is_refused(self, tokenizer: Tokenizer) -> None:
+        with pytest.raises(UsageError, match=r"book.txt has 69 tokens, and a window of 50 \+ 20 does not fit"):
+            list(perplexity_examples("x" * 69, "book.txt", [50], 20, 1, tokenizer))
+
+    def test_a_text_on_stdin_is_read_once(self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 80)))
+        options = EvalOptions(Path("model"), (TASK,), lengths=(50,), text=STANDARD, scored=20, examples=2)
+        assert options.described()["text"] == hashlib.sha256(b"x" * 80).hexdigest()
+        assert [len(example.prompt) for example in make_examples(options, tokenizer)] == [50, 50]

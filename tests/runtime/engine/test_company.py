@@ -276,8 +276,9 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
         continued = [session.prefill_logits, *(session.decode({2: token})[2] for token in range(9))]
         assert np.array_equal(np.stack(expected), np.stack(continued)) == (tokens is prompt)
     prefix, _ = store.begin(np.array(first))
-    assert sum(rows.nbytes for rows in prefix[0].values()) == session.signature.prefix_bytes * 7
+    rows = session.rows.copies[prefix[0].number]
+    assert sum(part.nbytes for part in rows.values()) == prefix[0].nbytes == session.signature.prefix_bytes * 7
     with pytest.raises(UsageError, match="8 chunks of a prompt of 50 tokens cannot be reused, only 0"):
         session.start_prefill(2, prompt, [*prefix, *prefix][:8])
     with pytest.raises(UsageError, match="chunk 7 of a prompt of 50 tokens cannot be kept: whole ones"):
-        session.start_prefill(2, prompt, fill={7: session.empty_rows()})
+        session.start_prefill(2, prompt, fill={7: session.empty_chunk()})

@@ -17,12 +17,13 @@ CHUNK, ROW = 4, 10
 class Prefilling:
     """A session whose prefill leaves, of every chunk, which prompt it is of."""
 
-    signature = SimpleNamespace(prefill_chunk=CHUNK, prefix_bytes=ROW)
+    signature = SimpleNamespace(prefill_chunk=CHUNK)
+    rows = SimpleNamespace(chunk_bytes=CHUNK * ROW)
 
     def reusable_chunks(self, length: int) -> int:
         return (length - 1) // CHUNK
 
-    def empty_rows(self) -> dict[str, Array]:
+    def empty_chunk(self) -> dict[str, Array]:
         return {"rows": np.array(["  "])}
 
 

@@ -82,7 +82,11 @@ class AlphabetInterpreter:
         self._lengths = np.zeros(signature.batch, np.int64)
         main = signature.plan.main
         shape = (signature.layers, signature.batch, main.kv_heads, GEOMETRY.budget, main.key.width)
-        self._states = {"k_cache": np.zeros(shape, np.float32), "v_cache": np.zeros(shape, np.float32)}
+        self._states = {
+            "k_cache": np.zeros(shape, np.float32),
+            "v_cache": np.zeros(shape, np.float32),
+            "selected": np.zeros((signature.layers, main.kv_heads, GEOMETRY.topk), np.int64),
+        }
 
     def run(
         self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None, *, copy: bool = True

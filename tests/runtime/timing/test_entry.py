@@ -120,6 +120,20 @@ def test_launches_and_boundaries_add() -> None:
     assert timing.kernels()[0].seconds == pytest.approx(timing.seconds)
 
 
+def test_stages_over_all_launches() -> None:
+    kernels, bodies = streamed(4, 100)
+    launch = Launch("k", (view("w", 4, TILE), view("y", 1)))
+    timing = time_entry(program(kernels, bodies, (launch,) * 3, tiers=ON_CHIP), "main", MACHINE)
+    load, multiply = timing.stages()
+    assert [(s.kernel, s.stage, s.firings, s.operations) for s in (load, multiply)] == [
+        ("k", "load", 12, 0),
+        ("k", "multiply", 12, 12 * 100),
+    ]
+    assert load.nbytes["hbm"] == 12 * TILE * 2
+    assert [s.busy_seconds / NS for s in (load, multiply)] == pytest.approx([12 * 200, 12 * 100])
+    assert (load.bound, multiply.bound) == ("memory", "compute")
+
+
 def test_a_pipeline_bound_by_memory_reaches_the_roofline() -> None:
     timing = timed(8, 150, iterations=100)
     assert timing.nbytes["hbm"] == 100 * 8 * 200

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sscc.compiler.commands.inspect import described
 from sscc.compiler.driver import compile_model
+from sscc.compiler.inspection_words import described
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.artifact.reading import Artifact

@@ -1,11 +1,14 @@
-"""The collector of .mlir tests: a test that checks nothing, or the wrong thing, does not pass."""
+"""The cases of .mlir tests: a test that checks nothing, or the wrong thing, does not pass."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from sscc.compiler.testing.ir_cases import WrongOutput, check_case, read_cases, run_commands, run_ir
 from sscc.ir.errors import InputError, UsageError
-from tests.filecheck_items import WrongOutput, check_case, read_cases, run_ir
 
 FUNCTION = "func.func @f(%a: f32) -> f32 {\n  %0 = math.exp %a : !number\n  return %0 : f32\n}\n"
 ALIASES = "// what all cases share\n!number = f32\n\n// -----\n\n"
@@ -13,7 +16,7 @@ ALIASES = "// what all cases share\n!number = f32\n\n// -----\n\n"
 
 def run(directives: str, body: str = FUNCTION) -> None:
     (case,) = read_cases(f"{ALIASES}// CASE: one\n{directives}\n{body}")
-    check_case(case, "test.mlir")
+    check_case(case, Path("test.mlir"))
 
 
 def test_cases_are_cut_apart() -> None:
@@ -60,12 +63,12 @@ def test_errors_are_compared_to_the_end() -> None:
 
 @pytest.mark.parametrize("directives", ["", "// ERROR: InputError: no\n// CHECK: exp"])
 def test_a_case_checks_one_thing(directives: str) -> None:
-    with pytest.raises(ValueError, match="a case has either"):
+    with pytest.raises(UsageError, match="a case has either"):
         run(directives)
 
 
 def test_a_case_has_a_name() -> None:
-    with pytest.raises(ValueError, match="line 1: the case has no"):
+    with pytest.raises(UsageError, match="line 1: the case has no"):
         read_cases(f"// CHECK: exp\n{FUNCTION}")
 
 
@@ -78,3 +81,36 @@ def test_locations_stand_where_they_belong() -> None:
     text = FUNCTION.replace("!number", 'f32 loc("layers.0"("model.py":5:0))')
     assert 'math.exp %arg0 : f32 loc("layers.0"("model.py":5:0))' in run_ir(text, locations=True)
     assert "loc(" not in run_ir(text)
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+
+def test_what_a_command_writes_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "test.mlir"
+    runs = "// RUN: sscc opt --explain cse\n// RUN: sscc opt --list-passes\n"
+    path.write_text(f"// CASE: one\n{runs}// CHECK: {{{{cse +any}}}}\n")
+    (case,) = read_cases(path.read_text())
+    check_case(case, path)
+    with pytest.raises(WrongOutput, match="the output was:"):
+        check_case(replace(case, text=case.text.replace("+any", "+none")), path)
+    refused = run_commands(("not sscc opt %S/none.mlir",), path)
+    assert refused.startswith(f"sscc: error: {tmp_path}/none.mlir cannot be read")
+    with pytest.raises(WrongOutput, match="ended with exit code 5:\nsscc: error: "):
+        run_commands(("sscc opt %S/none.mlir",), path)
+    with pytest.raises(WrongOutput, match="succeeded, and should fail"):
+        run_commands(("not sscc opt --list-passes",), path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("// RUN: rm -r %S\n// CHECK: a", "must begin with sscc"),
+        ("// RUN: sscc opt %s | FileCheck %s\n// CHECK: a", "there are no pipes"),
+        ("// RUN: sscc opt 'a\n// CHECK: a", "No closing quotation"),
+        ("// RUN: sscc opt a\n// ERROR: InputError: a", "has CHECK lines, and no PASSES"),
+    ],
+)
+def test_commands_that_are_refused(lines: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_cases(f"// CASE: one\n{lines}\n")

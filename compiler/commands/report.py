@@ -1,0 +1,94 @@
+"""`sscc report`: a page about an artifact, or its graph for another viewer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
+from sscc.ir.errors import UsageError
+from sscc.ir.files import STANDARD
+from sscc.ir.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from sscc.compiler.report.sources import Sources
+
+SUFFIXES = {"html": ".html", "dot": ".dot", "model-explorer": ".json"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write; - for stdout (default: OUT.html, with --dot OUT.dot, with --model-explorer OUT.json)",
+    )
+    forms = parser.add_mutually_exclusive_group()
+    forms.set_defaults(form="html")
+    forms.add_argument(
+        "--dot",
+        dest="form",
+        action="store_const",
+        const="dot",
+        help="the graph of kernels and stages alone, as Graphviz text, instead of the page",
+    )
+    forms.add_argument(
+        "--model-explorer",
+        dest="form",
+        action="store_const",
+        const="model-explorer",
+        help="the same graph as JSON that Google's Model Explorer opens",
+    )
+    more = parser.add_argument_group("what else the page shows")
+    measured = "measurements that `sscc bench OUT.rdu --json` wrote, beside the model"
+    more.add_argument("--bench", type=Path, metavar="FILE", help=measured)
+    more.add_argument(
+        "--ir-dir",
+        type=Path,
+        metavar="DIR",
+        help="the folder of `sscc compile --dump-ir-dir`: what each pass changed",
+    )
+    machine = parser.add_argument_group("modelled times")
+    add_modelling_arguments(machine, prompt="tokens of the prefill (default: a chunk)")
+
+
+def main(args: argparse.Namespace) -> int:
+    from sscc.compiler.files import write_text
+    from sscc.compiler.report.sources import Sources
+    from sscc.runtime.artifact.reading import Artifact
+
+    if args.form != "html" and (args.bench, args.ir_dir) != (None, None):
+        raise UsageError(f"--{args.form} writes the graph alone: --bench and --ir-dir belong to the page")
+    artifact = Artifact.load(args.artifact)
+    sources = Sources.read(
+        artifact,
+        target_of(artifact, args),
+        context=args.context,
+        prompt=args.prompt,
+        staying=args.staying,
+        bench=args.bench,
+        dumps=args.ir_dir,
+    )
+    text = _text(sources, args.form)
+    output = args.output or Path(Path(sources.name).stem + SUFFIXES[args.form])
+    write_text(output, text)
+    if output != STANDARD:
+        print(f"sscc: wrote {output}: {format_bytes(len(text.encode()))}", file=sys.stderr)
+    return 0
+
+
+def _text(sources: Sources, form: str) -> str:
+    if form == "html":
+        from sscc.compiler.report.page import render
+
+        return render(sources)
+    from sscc.compiler.report.dot import dot_text
+    from sscc.compiler.report.graph import kernel_graphs
+    from sscc.compiler.report.model_explorer import model_explorer_text
+
+    graphs = [g for timing in sources.timings.values() for g in kernel_graphs(sources.artifact.program, timing)]
+    return (dot_text if form == "dot" else model_explorer_text)(sources.name, graphs)

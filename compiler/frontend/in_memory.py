@@ -1,0 +1,159 @@
+"""A model of transformers that is in memory as a checkpoint: what `save_pretrained` would write, without the weights
+being written.
+
+What a config and a state dict cannot say would be lost: a class of somebody's own, adapters, hooks. The class and its
+modules are compared with transformers' own, and what the object computes with what they compute.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from sscc.compiler.frontend.checkpoint import Checkpoint, decoder_of, model_weights
+from sscc.compiler.frontend.construction import build_skeleton, build_whole, canonical_names, set_attention
+from sscc.compiler.frontend.loading import load_model
+from sscc.compiler.frontend.model_config import causal_class, composite_class, quantization_of, read_config
+from sscc.compiler.frontend.probe import PROBE_SEED, PROBE_TOKENS, PROBE_TOLERANCE, difference
+from sscc.compiler.frontend.quiet import one_line, quiet_libraries
+from sscc.compiler.frontend.sources import DictSource
+from sscc.compiler.frontend.tokenizer_files import folder_tokenizer
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
+
+
+def open_model(model: object, tokenizer: object = None, *, weights: bool = True) -> Checkpoint:
+    """The checkpoint that a folder of `model.save_pretrained` and `tokenizer.save_pretrained` would be. Weights are
+    read where they are, when they are needed; the model stays as it is.
+
+    Args:
+        model: a causal language model of transformers, on the CPU; without weights also on the meta device.
+        tokenizer: of transformers or of tokenizers; None: the checkpoint has none.
+
+    Raises:
+        UsageError: `model` is no module, or `tokenizer` no tokenizer.
+        UnsupportedError: no causal language model of transformers, one that is quantised or lies elsewhere, or one that
+            computes something else than its config and weights say.
+        InputError: transformers cannot write the config or the tokenizer.
+    """
+    name = type(model).__name__
+    _check_kind(model)
+    assert isinstance(model, PreTrainedModel)
+    whole, files = _written(model, tokenizer)
+    config = decoder_of(Path(name), whole)
+    _check_modules(model, whole, config)
+    if not weights:
+        return Checkpoint(Path(name), config, None, None, lambda: files, whole)
+    _check_devices(model)
+    canonical = canonical_names(model)
+    state = {key: tensor for key, tensor in model.state_dict().items() if canonical.get(key, key) == key}
+    source = model_weights(Path(name), DictSource(state), whole, config)
+    checkpoint = Checkpoint(Path(name), config, None, source, lambda: files, whole)
+    if config is whole:
+        _check_numbers(model, checkpoint)
+    return checkpoint
+
+
+def _check_kind(model: object) -> None:
+    name = type(model).__name__
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"sscc.compile takes a path or a causal language model of transformers, not a {name}")
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedError(
+            f"{name} is no model of transformers (PreTrainedModel): export it with torch.export and compile the .pt2, "
+            "or unwrap the model inside it (adapters have merge_and_unload)"
+        )
+
+
+def _written(model: PreTrainedModel, tokenizer: object) -> tuple[PreTrainedConfig, dict[str, bytes]]:
+    """The config, and the files of the tokenizer, as transformers writes them."""
+    name = type(model).__name__
+    if not isinstance(tokenizer, PreTrainedTokenizerBase | Tokenizer | None):
+        raise UsageError(f"tokenizer is a {type(tokenizer).__name__}, it must be one of transformers or tokenizers")
+    config: Any = deepcopy(model.config)
+    config.dtype, config.architectures = str(model.dtype).removeprefix("torch."), [name]
+    with tempfile.TemporaryDirectory() as saved, quiet_libraries():
+        folder = Path(saved)
+        try:
+            config.save_pretrained(folder)
+            if model.can_generate():
+                deepcopy(model.generation_config).save_pretrained(folder)
+            if isinstance(tokenizer, Tokenizer):
+                tokenizer.save(str(folder / "tokenizer.json"))
+            elif tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+        except Exception as error:  # whatever transformers finds wrong with what it is to write
+            raise InputError(f"{name} cannot be saved by transformers: {one_line(error)}") from error
+        read = read_config(folder / "config.json")
+        if quantization_of(read):
+            raise UnsupportedError(f"{name} is quantised in memory (quantization_config): compile its folder")
+        return read, folder_tokenizer(folder)
+
+
+def _check_modules(model: PreTrainedModel, whole: PreTrainedConfig, config: PreTrainedConfig) -> None:
+    """Refuses a model of another class, or with other modules, than transformers makes of its config."""
+    name = type(model).__name__
+    own = causal_class(config) if config is whole else composite_class(whole)
+    if type(model) is not own:
+        if own is not None and isinstance(model, own):
+            raise UnsupportedError(f"{name} is a class of its own: what it changes of {own.__name__} would be lost")
+        instead = "" if own is None else f": transformers' for a {whole.model_type} is {own.__name__}"
+        raise UnsupportedError(f"{name} is no causal language model that compiles{instead}")
+    skeleton = build_skeleton(config) if config is whole else build_whole(whole)
+    theirs = {} if skeleton is None else dict(skeleton.named_modules())
+    for path, module in model.named_modules():
+        other = theirs.pop(path, None)
+        if type(module) is not type(other):
+            has = "nothing" if other is None else f"a {type(other).__name__}"
+            raise UnsupportedError(
+                f"{name}: {path} is a {type(module).__module__}.{type(module).__name__}, where transformers has {has}: "
+                "merge adapters, and undo what was replaced"
+            )
+    if theirs:
+        raise UnsupportedError(f"{name} lacks the module {next(iter(theirs))}, which transformers' has")
+
+
+def _check_devices(model: PreTrainedModel) -> None:
+    for path, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            where = "has no values (it is on the meta device)" if tensor.is_meta else f"is on {tensor.device}"
+            raise UnsupportedError(f"{type(model).__name__}: {path} {where}, weights are read on the CPU: model.cpu()")
+
+
+def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Compares logits of a short random text with those of transformers' own model of the config and the weights."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids = torch.randint(0, vocabulary, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(PROBE_SEED))
+    untouched = load_model(checkpoint, model.dtype)
+    set_attention(untouched, "eager")
+    untouched.set_experts_implementation("eager")  # type: ignore[operator]
+    try:
+        with torch.no_grad(), _evaluating(model):
+            ours, theirs = (each(input_ids=ids, use_cache=False).logits.float() for each in (model, untouched))
+    except Exception as error:  # whatever the class or somebody's hook raises
+        raise UnsupportedError(f"{type(model).__name__} does not run: {one_line(error)}") from error
+    differs = difference(ours, theirs, PROBE_TOLERANCE.get(model.dtype, PROBE_TOLERANCE[torch.bfloat16]))
+    if differs:
+        raise UnsupportedError(
+            f"{type(model).__name__} computes something else than its config and weights say: over {PROBE_TOKENS} "
+            f"tokens its logits differ by {differs}; hooks, replaced methods and changed tables are not compiled"
+        )
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Without dropout; every module is in the mode that it was in, afterwards."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -1,0 +1,53 @@
+"""What an answer would have read of the evicted text: the model that was compiled, run once with a full cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sscc.ir.errors import UsageError
+
+if TYPE_CHECKING:
+    from sscc.compiler.frontend.full_attention import Needed
+    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.kept_positions import Kept
+
+
+def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
+    """The model behind an artifact: what was given, or what it refers to. Raises UsageError where there is neither."""
+    source = artifact.manifest.weights.source
+    if checkpoint is None and source is None:
+        raise UsageError(
+            f"--show-needed runs the model with a full cache, and {artifact.path} holds packed weights alone: give "
+            "--checkpoint with the model that was compiled"
+        )
+    return Path(str(source)) if checkpoint is None else checkpoint
+
+
+def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept: Kept) -> Needed:
+    """Runs the model in eager PyTorch, in the program's dtype, with full attention over `tokens`: those of the prompt
+    and the fed ones of the answer. Weights that the program has quantised are what their codes stand for.
+
+    It takes the time of one forward of so many tokens, and the memory of the model's numbers.
+
+    Raises:
+        InputError: the checkpoint cannot be read, or is of other shapes.
+        UnsupportedError: it attends in other layers than the program.
+    """
+    from sscc.compiler.frontend.checkpoint import open_checkpoint
+    from sscc.compiler.frontend.eager import Model
+    from sscc.compiler.frontend.frequencies import fix_frequencies
+    from sscc.compiler.frontend.full_attention import needed
+    from sscc.compiler.frontend.loading import load_model
+    from sscc.runtime.backends.reference.arrays import TORCH_DTYPES
+
+    opened, context = open_checkpoint(checkpoint), artifact.signature.geometry.max_context
+    model: Model | None = opened.program
+    if opened.config is not None:
+        loaded = load_model(opened, TORCH_DTYPES[artifact.signature.dtype], layout=artifact.layout)
+        fix_frequencies(loaded, context)
+        model = loaded
+    if model is None:
+        raise UsageError(f"{checkpoint} has no model to run with a full cache")
+    return needed(model, tokens, kept.prompt_len, kept, context)

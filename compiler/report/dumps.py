@@ -1,0 +1,95 @@
+"""Reading the dumps of a compilation: text, of which nothing is parsed but where functions begin.
+
+So that two dumps can be compared line by line, locations are left out, and maps stand where they are used instead of
+under a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sscc.ir.errors import InputError
+
+LARGEST = 64 << 20
+"""Bytes of a dump that is read."""
+
+_FILE = re.compile(r"(\d\d)-([\w.-]+)\.mlir")
+_FUNCTION = re.compile(r"  func\.func (?:private |public )?@(\"[^\"]*\"|[\w.$+-]+)")
+_LOCATION = re.compile(r" loc\((?:[^()\"]|\"[^\"]*\"|\((?:[^()\"]|\"[^\"]*\")*\))*\)")
+_MAP = re.compile(r"(#map\d*) = (.*)")
+_RECORD = re.compile(r"^#passes = \[$.*?^\]$\n?", re.MULTILINE | re.DOTALL)
+"""Which passes a module has been through: every pass adds itself."""
+_MAP_USE = re.compile(r"#map\d*\b")
+HEAD = "module"
+"""What stands before the first function."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The IR after a pass: the text of each function by name, without locations, and that of the module's head."""
+
+    name: str
+    lines: int
+    nbytes: int
+    functions: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """Attributes: dumps: that of the level where the compilation began, then one after each pass that changed
+    something."""
+
+    folder: str
+    dumps: tuple[Dump, ...]
+
+
+def read_dumps(folder: Path, schedule: str) -> Dumps:
+    """The dumps of the compilation that made the schedule with this sha256.
+
+    Raises:
+        InputError: there are none, they cannot be read, or they are of another compilation.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+        emitted = [name for name in names if re.fullmatch(r"\d\d-schedule\.json", name)]
+        digests = {hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in emitted}
+        paths = [folder / name for name in names if _FILE.fullmatch(name)]
+        texts = {path: _read(path) for path in paths}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the dumps in {folder} cannot be read: {error}") from None
+    if not paths or not emitted:
+        raise InputError(
+            f"{folder} has no dumps of a whole compilation: `sscc compile MODEL --dump-ir-dir DIR` writes them"
+        )
+    if schedule not in digests:
+        raise InputError(f"the dumps in {folder} are of another compilation: theirs ended with another schedule")
+    return Dumps(folder.name, tuple(_dump(path.name, text) for path, text in texts.items()))
+
+
+def _read(path: Path) -> str:
+    if path.stat().st_size > LARGEST:
+        raise InputError(f"{path} has more than {LARGEST >> 20} MiB, which is more than a report takes")
+    return path.read_text(encoding="utf-8")
+
+
+def _dump(file: str, text: str) -> Dump:
+    lines = _RECORD.sub("", text).splitlines()
+    maps = {match[1]: match[2] for line in lines if (match := _MAP.fullmatch(_LOCATION.sub("", line)))}
+    functions: dict[str, list[str]] = {}
+    current = HEAD
+    for line in lines:
+        if line.startswith("#loc") or (line.startswith("#map") and " = " in line):
+            continue
+        function = _FUNCTION.match(line)
+        current = function[1].strip('"') if function else current
+        plain = _LOCATION.sub("", line).rstrip()
+        plain = _MAP_USE.sub(lambda match: maps.get(match[0], match[0]), plain)
+        if plain and not line.startswith("}"):
+            functions.setdefault(current, []).append(plain)
+    match = _FILE.fullmatch(file)
+    assert match is not None
+    return Dump(match[2], text.count("\n"), len(text.encode()), {name: tuple(body) for name, body in functions.items()})

@@ -1,0 +1,48 @@
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const theme = document.getElementById("theme");
+  const stored = () => { try { return localStorage.getItem("sscc-theme"); } catch { return null; } };
+  const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  if (stored() === "dark" || stored() === "light") root.dataset.theme = stored();
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    try { localStorage.setItem("sscc-theme", root.dataset.theme); } catch { /* a page without storage forgets it */ }
+  });
+
+  for (const button of document.querySelectorAll("[data-toggle]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const all = [...document.getElementById(button.dataset.toggle).querySelectorAll("details.pass")];
+      const open = !all.every((item) => item.open);
+      for (const item of all) item.open = open;
+    });
+  }
+
+  // The link of the section that is read stands out.
+  const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
+  const sections = [...document.querySelectorAll("main > section")];
+  const mark = () => {
+    const at = sections.filter((section) => section.getBoundingClientRect().top < 140).pop() || sections[0];
+    for (const [key, link] of links) {
+      if (key === at.id) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
+  };
+  addEventListener("scroll", mark, { passive: true });
+  mark();
+
+  // Of a graph that is wider than the window the middle is shown, where most stages are.
+  const centre = (scope) => {
+    for (const graph of scope.querySelectorAll("svg.graph")) {
+      const frame = graph.parentElement;
+      frame.scrollLeft = (frame.scrollWidth - frame.clientWidth) / 2;
+    }
+  };
+  centre(document);
+  for (const kernel of document.querySelectorAll("details.kernel")) kernel.addEventListener("toggle", () => centre(kernel), { once: true });
+
+  // On paper everything is open.
+  addEventListener("beforeprint", () => { for (const item of document.querySelectorAll("details")) item.open = true; });
+})();

@@ -1,0 +1,88 @@
+"""Runs what a page of the documentation shows, and compares what it says, or writes it into the page.
+
+python docs/executed.py docs/tutorial.md            exit 1 where a command says something else than the page
+python docs/executed.py docs/tutorial.md --write    write what the commands say into the page
+
+A block ```console has commands behind `$ `, each followed by what it says, stdout and stderr together. A line `...` of
+the page stands for any lines. A block ```python whose first line is `# NAME.py` becomes that file, for a command to
+run. All of a page runs in one folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put
+there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ANY = "..."
+
+_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs what a page shows, and compares what it says.")
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--write", action="store_true", help="write what the commands say into the page")
+    arguments = parser.parse_args()
+    before = arguments.page.read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        after = executed(before, Path(folder))
+    if arguments.write:
+        arguments.page.write_text(after)
+        return 0
+    sys.stdout.writelines(difference := list(differences(before, after)))
+    return 1 if difference else 0
+
+
+def executed(page: str, folder: Path) -> str:
+    """`page` with what its commands say in `folder`. A page's `...` stays where the lines around it agree."""
+    shutil.copytree(ROOT / "tests" / "models" / "tiny", folder / "recall", ignore=shutil.ignore_patterns("*.py", "__*"))
+
+    def run(block: re.Match[str]) -> str:
+        kind, text = block.groups()
+        if kind == "python":
+            if name := re.match(r"# (\w+\.py)\n", text):
+                (folder / name[1]).write_text(text)
+            return block[0]
+        parts = re.split(r"^(\$ .*\n)", text, flags=re.MULTILINE)
+        said = [parts[0]]
+        for command, shown in zip(parts[1::2], parts[2::2], strict=True):
+            lines = _say(command.removeprefix("$ "), folder)
+            said += [command, shown if _stands_for(shown.rstrip("\n"), lines) else lines + "\n" * bool(lines), ""]
+            if shown.endswith("\n\n") and not said[-2].endswith("\n\n"):
+                said.append("\n")
+        return f"```console\n{''.join(said)}```"
+
+    return _BLOCK.sub(run, page)
+
+
+def differences(before: str, after: str) -> Iterator[str]:
+    return difflib.unified_diff(before.splitlines(True), after.splitlines(True), "the page", "what it says now")
+
+
+def _say(command: str, folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "120"}
+    line = ["bash", "-c", f"exec 2>&1\n{command}"]
+    result = subprocess.run(line, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
+    code = f"\n(exit code {result.returncode})" if result.returncode else ""
+    return result.stdout.rstrip("\n") + code
+
+
+def _stands_for(shown: str, lines: str) -> bool:
+    """Whether a page's text is what was said, where a line `...` is any lines."""
+    pattern = "\n".join("(?:.*)" if line == ANY else re.escape(line) for line in shown.split("\n"))
+    return re.fullmatch(pattern, lines, re.DOTALL) is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""Which positions of a text a slot's cache holds, by layer and KV head, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from sscc.ir.cache_plan import RESIDENT, LayerGroup
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import Geometry
+from sscc.ir.sizes import format_bytes
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+
+Selected = Mapping[str, Array]
+"""What the end of a prompt has selected, by the name of the group of layers: positions [L, Hkv, k] i64."""
+
+
+class Reason(IntEnum):
+    """Why a position's row is where it is."""
+
+    EVICTED = 0
+    """It is in no memory any more."""
+    STORED = 1
+    """It lies in the store of all rows (policy "query"), and a step reads it where its query chooses it."""
+    SELECTED = 2
+    """It was chosen: by the end of the prompt, or by a step's query."""
+    RECENT = 3
+    """It is in the ring of the newest positions."""
+    SINK = 4
+    """It is one of the first positions."""
+
+    @property
+    def near(self) -> bool:
+        """Whether every step reads it."""
+        return self >= Reason.SELECTED
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKept:
+    """What the cache of one layer holds.
+
+    Attributes:
+        layer: its number.
+        source: the layer whose rows it reads, where it keeps none of its own; else None.
+        geometry: the rows that it keeps.
+        reasons: [Hkv, length] u8, a `Reason` for every position that was written.
+        choice_known: False where a step's query chooses among more candidates than it reads, and the choice is not
+            kept: all candidates are `STORED` then. With a limit on what a step fetches (`Geometry.fetch`) it is known.
+    """
+
+    layer: int
+    source: int | None
+    geometry: Geometry
+    reasons: Array
+    choice_known: bool = True
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.reasons)
+
+    def positions(self, head: int, *reasons: Reason) -> Array:
+        """[n] i64, ascending: the positions that a KV head has for one of `reasons`; without any, those that every step
+        reads. Raises UsageError for a head that there is not."""
+        if not 0 <= head < self.kv_heads:
+            raise UsageError(f"KV head {head} does not exist, layer {self.layer} has 0 .. {self.kv_heads - 1}")
+        wanted = reasons or tuple(reason for reason in Reason if reason.near)
+        positions: Array = np.flatnonzero(np.isin(self.reasons[head], wanted))
+        return positions
+
+    def __repr__(self) -> str:
+        counts = {reason.name.lower(): int((self.reasons[0] == reason).sum()) for reason in reversed(Reason)}
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        shared = "" if self.source is None else f", rows of layer {self.source}"
+        open_choice = "" if self.choice_known else ", chosen anew by every step"
+        return f"LayerKept(layer {self.layer}{shared}: {self.kv_heads} KV heads with {listed}{open_choice})"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one slot's cache holds: positions by layer and KV head, and counts.
+
+    Attributes:
+        prompt_len: tokens of the prompt.
+        length: positions written so far (prompt plus fed tokens).
+        kept: positions whose rows a layer of the asked-for geometry holds, per KV head.
+        evicted: positions that are no longer in the cache, length - kept.
+        budget: the most positions that the slot may hold.
+        kv_bytes: bytes of the slot's K and V, of its whole prompt too where the selected rows are indexed, and of its
+            landmarks.
+        full_bytes: bytes of an uncompressed cache of max_context rows.
+        full_bytes_now: bytes of an uncompressed cache of `length` rows.
+        of_layers: `layers`, or None where it is not known.
+    """
+
+    prompt_len: int
+    length: int
+    kept: int
+    evicted: int
+    budget: int
+    kv_bytes: int
+    full_bytes: int
+    full_bytes_now: int
+    of_layers: tuple[LayerKept, ...] | None = field(default=None, compare=False)
+
+    @property
+    def layers(self) -> tuple[LayerKept, ...]:
+        """What every layer holds, in order. Raises UsageError for a program of several ranks, each of which knows the
+        positions of its own heads alone."""
+        if self.of_layers is None:
+            raise UsageError(
+                "which positions are kept is not known here: the program has several ranks, and each has the selected "
+                "positions of its own heads; compile it without --tp to see them"
+            )
+        return self.of_layers
+
+    def reasons(self, layer: int | None = None, head: int | None = None) -> Array:
+        """[N, length] u8: the `Reason` of every position, of all layers and KV heads one after another, of one layer's
+        heads, or of one head. Raises UsageError for one that there is not."""
+        chosen = self.layers if layer is None else (self._layer(layer),)
+        if head is None:
+            return np.concatenate([one.reasons for one in chosen])
+        for one in chosen:
+            one.positions(head)
+        return np.stack([one.reasons[head] for one in chosen])
+
+    def shares(self, layer: int | None = None, head: int | None = None) -> Array:
+        """[length] f64: of the layers and KV heads that `reasons` gives, the share whose every step reads a position's
+        row."""
+        shares: Array = (self.reasons(layer, head) >= Reason.SELECTED).mean(axis=0)
+        return shares
+
+    def _layer(self, layer: int) -> LayerKept:
+        if not 0 <= layer < len(self.layers):
+            raise UsageError(f"layer {layer} does not exist, the program has 0 .. {len(self.layers) - 1}")
+        return self.layers[layer]
+
+    def __repr__(self) -> str:
+        held = f"{format_bytes(self.kv_bytes)} of {format_bytes(self.full_bytes)}"
+        what = f"{self.kept} of {self.length} positions kept, budget {self.budget}, {held}"
+        return f"Kept({what}; {len(self.of_layers or ())} layers)" if self.of_layers else f"Kept({what})"
+
+
+def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], length: int) -> Selected:
+    """Copies of what the prompt of `length` tokens that was prefilled last has selected, where the program remembers
+    that of one prompt alone: where the selected rows are gathered into the cache."""
+    chosen = {}
+    for group in signature.plan:
+        g = group.geometry
+        if g.selects and not g.indexed:
+            chosen[group.name] = tensor(group.state("selected"))[:, :, : g.valid_topk(length)].copy()
+    return chosen
+
+
+def kept_layers(
+    signature: Signature,
+    tensor: Callable[[str], Array],
+    slot: int,
+    length: int,
+    prompt_len: int,
+    selected: Selected,
+) -> tuple[LayerKept, ...]:
+    """What every layer holds of a slot.
+
+    Args:
+        tensor: gives a state by its name.
+        length: positions written so far, `prompt_len` by prefill.
+        selected: what `selected_by_prompt` gave after the slot's prompt.
+    """
+    layers: dict[int, LayerKept] = {}
+    for group in signature.plan:
+        for index, layer, source in _readers(group):
+            g = group.geometry.of_layer(index)
+            chosen, known = _chosen(group, g, tensor, index, slot, length, prompt_len, selected)
+            layers[layer] = LayerKept(layer, source, g, _reasons(g, group.kv_heads, length, chosen), known)
+    return tuple(layers[layer] for layer in sorted(layers))
+
+
+def _readers(group: LayerGroup) -> Iterator[tuple[int, int, int | None]]:
+    """Layers that read the rows of a group: the place of the rows in it, the layer, and whose rows they are if they are
+    another's."""
+    for index, layer in enumerate(group.layers):
+        yield index, layer, None
+    for sharer in group.sharers:
+        yield 0, sharer, group.layers[0]
+
+
+def _chosen(
+    group: LayerGroup,
+    g: Geometry,
+    tensor: Callable[[str], Array],
+    index: int,
+    slot: int,
+    length: int,
+    prompt_len: int,
+    selected: Selected,
+) -> tuple[Array, bool]:
+    """Positions [Hkv, k] that a layer's top-K rows hold, -1 where there is none, and whether that is known."""
+    if g.fetch is not None:
+        return tensor(group.state(RESIDENT))[index, slot], True
+    if g.by_query:
+        candidates = np.arange(g.sink, max(length - g.recent, g.sink))
+        known = len(candidates) <= g.topk
+        return np.tile(candidates[: len(candidates) if known else 0], (group.kv_heads, 1)), known
+    if not g.selects:
+        return np.zeros((group.kv_heads, 0), np.int64), True
+    of_layer = tensor(group.state("selected"))[index, slot] if g.indexed else selected[group.name][index]
+    return of_layer[:, : g.valid_topk(prompt_len)], True
+
+
+def _reasons(g: Geometry, kv_heads: int, length: int, chosen: Array) -> Array:
+    reasons = np.full((kv_heads, length), Reason.STORED if g.by_query else Reason.EVICTED, np.uint8)
+    head, place = np.nonzero(chosen >= 0)
+    reasons[head, chosen[head, place]] = Reason.SELECTED
+    reasons[:, max(length - g.recent, 0) :] = Reason.RECENT
+    reasons[:, : g.sink] = Reason.SINK
+    return reasons
+
+
+__all__ = ["Kept", "LayerKept", "Reason", "Selected", "kept_layers", "selected_by_prompt"]

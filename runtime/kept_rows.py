@@ -1,0 +1,254 @@
+"""Copies of what slots hold, out of a program's states and in again: of a slot right after its prompt, and of what
+prefill writes of a prompt's whole chunks, for other prompts that begin alike.
+
+A copy is known by a number. Where several ranks run the program, each of them does the same operations (`RowOperation`)
+on its own part of the states, and has its own part of every copy under the same number.
+
+Where all rows of a prompt stay in its slot, a chunk's are copied from and to the slot's part of the states. A layer
+with a window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
+which layers use one after the other. So its rows are copied in before the layer's first chunk, and out after its last.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sscc.ir.cache_plan import LayerGroup
+from sscc.ir.errors import UsageError
+from sscc.ir.sizes import format_bytes
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.collectives.group import ALONE, Group
+
+
+@dataclass(frozen=True)
+class CopySlot:
+    """Copies all that decoding reads of a slot, whose prompt has `length` tokens and was followed by none."""
+
+    copy: int
+    slot: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RestoreSlot:
+    """Gives a slot what `CopySlot` has copied of the slot `source`, after a prompt of `length` tokens."""
+
+    copy: int
+    slot: int
+    length: int
+    source: int
+
+
+@dataclass(frozen=True)
+class EmptyChunk:
+    """Makes memory for the rows of a chunk in all layers, whose contents mean nothing yet."""
+
+    copy: int
+
+
+@dataclass(frozen=True)
+class ReadChunks:
+    """Copies what prefill has left of layers, of chunks by their number in the prompt."""
+
+    copies: Mapping[int, int]
+    slot: int
+    layers: range
+
+
+@dataclass(frozen=True)
+class WriteChunks:
+    """Gives layers what prefill left of a prompt's first chunks: of those that later positions still see."""
+
+    copies: tuple[int, ...]
+    slot: int
+    layers: range
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Gives copies up."""
+
+    copies: tuple[int, ...]
+
+
+RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | Drop
+
+
+class Copy:
+    """A copy, of which every rank has its part. It is given up when nobody holds this any more.
+
+    Attributes:
+        number: by which ranks know it.
+        nbytes: of all ranks' parts.
+    """
+
+    def __init__(self, rows: KeptRows, nbytes: int) -> None:
+        self.number, self.nbytes = next(rows.numbers), nbytes
+        weakref.finalize(self, rows.forget, self.number).atexit = False
+
+    def __repr__(self) -> str:
+        return f"Copy({format_bytes(self.nbytes)})"
+
+
+class KeptRows:
+    """The copies that a rank has, of which a program of one has one.
+
+    Args:
+        signature: of the program.
+        tensor: gives a live view of a state by its name.
+        group: the rank among those that run the program.
+
+    Attributes:
+        copies: by number, then by state: of a slot [L, Hkv, rows, ..], or of caches that layers have in common [Hkv,
+            rows, ..]; of a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..].
+        numbers: for copies that are to be made.
+    """
+
+    def __init__(self, signature: Signature, tensor: Callable[[str], Array], group: Group = ALONE) -> None:
+        self._signature, self._tensor, self._group = signature, tensor, group
+        self.copies: dict[int, Mapping[str, Array]] = {}
+        self.numbers = itertools.count()
+
+    def do(self, operation: RowOperation) -> None:
+        """Does an operation on this rank's part. All ranks do the same ones in the same order."""
+        match operation:
+            case CopySlot():
+                self._copy_slot(operation)
+            case RestoreSlot():
+                self._restore_slot(operation)
+            case EmptyChunk(number):
+                self.copies[number] = self._empty()
+            case ReadChunks():
+                self._read(operation)
+            case WriteChunks():
+                self._write(operation)
+            case Drop(numbers):
+                for number in numbers:
+                    self.copies.pop(number, None)
+
+    def forget(self, number: int) -> None:
+        """Gives a copy up; nothing happens if there is none. Any thread may ask, and finalizers do."""
+        self.copies.pop(number, None)
+
+    def slot_bytes(self, length: int) -> int:
+        """Bytes that `CopySlot` copies of a slot after a prompt of so many tokens, on all ranks together."""
+        return sum(
+            view.nbytes * (self._group.ranks // self._neighbours(group))
+            for group in self._signature.plan
+            for view in self._slot(group, 0, length).values()
+        )
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of what prefill leaves of a chunk, on all ranks together; 0 where no prompt can go on from it."""
+        return self._signature.prefix_bytes * self._signature.prefill_chunk * self._group.ranks
+
+    # -- slots
+
+    def _copy_slot(self, operation: CopySlot) -> None:
+        parts: dict[str, Array] = {}
+        for group in self._signature.plan:
+            owner, place = self._owner(group, operation.slot)
+            if owner == self._group.rank:
+                views = self._slot(group, place, operation.length)
+                parts |= {name: view.copy() for name, view in views.items()}
+        self.copies[operation.copy] = parts
+
+    def _restore_slot(self, operation: RestoreSlot) -> None:
+        parts = self.copies[operation.copy]
+        for group in self._signature.plan:
+            source, _ = self._owner(group, operation.source)
+            owner, place = self._owner(group, operation.slot)
+            if source != owner:  # of which all ranks are aware, since neighbours are alike everywhere
+                has = self._group.rank == source
+                names = self._slot(group, 0, operation.length)
+                sent = {name: parts[name] for name in names} if has else None
+                parts = {**parts, **(self._group.exchange(sent)[source] or {})}
+            if owner == self._group.rank:
+                for name, view in self._slot(group, place, operation.length).items():
+                    view[...] = parts[name]
+
+    def _owner(self, group: LayerGroup, slot: int) -> tuple[int, int]:
+        """The rank among this one's neighbours that has the rows of a slot, and the slot's number there."""
+        if group.slots is None:
+            return self._group.rank, slot
+        count = self._neighbours(group)
+        return self._group.rank // count * count + slot // group.slots, slot % group.slots
+
+    def _neighbours(self, group: LayerGroup) -> int:
+        """Of how many ranks one has a slot. Raises UsageError where this rank knows of no others."""
+        count = self._signature.sharing_slots(group)
+        if self._group.ranks % count:
+            raise UsageError(f"{count} ranks have the rows of slots of their own: one by itself can copy none")
+        return count
+
+    def _slot(self, group: LayerGroup, slot: int, length: int) -> dict[str, Array]:
+        """Live views of all that decoding reads in a group's layers of a slot after a prompt of so many tokens."""
+        g, caches = group.geometry, [group.state(stream.cache) for stream in group.streams]
+        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
+        rows = min(g.kept_rows(length, length), g.cache_rows)
+        counts = dict.fromkeys(group.row_states, length) | dict.fromkeys(group.resident_states, g.topk)
+        if g.indexed and not g.by_query:
+            counts[group.state("selected")] = g.topk
+        if g.packed:
+            parts = {name: self._tensor(name)[slot] for name in caches}
+        else:
+            parts, counts = {}, {**dict.fromkeys(caches, rows), **counts}
+        return parts | {name: self._tensor(name)[:, slot, :, :count] for name, count in counts.items()}
+
+    # -- chunks
+
+    def _empty(self) -> dict[str, Array]:
+        rows: dict[str, Array] = {}
+        for group in self._signature.plan:
+            for name, view in self._chunks(group, 0, 0):
+                heads, _, *row = view.shape
+                rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
+        return rows
+
+    def _write(self, operation: WriteChunks) -> None:
+        chunks = [self.copies[number] for number in operation.copies]
+        for group, index in self._groups(operation.layers):
+            seen = range(self._first_seen(group, len(chunks)), len(chunks))
+            for name, view in self._chunks(group, index, operation.slot):
+                for chunk in seen:
+                    view[:, self._positions(chunk)] = chunks[chunk][name][index]
+
+    def _read(self, operation: ReadChunks) -> None:
+        for group, index in self._groups(operation.layers):
+            for name, view in self._chunks(group, index, operation.slot):
+                for chunk, number in operation.copies.items():
+                    self.copies[number][name][index] = view[:, self._positions(chunk)]
+
+    def _groups(self, layers: Iterable[int]) -> Iterator[tuple[LayerGroup, int]]:
+        return map(self._signature.plan.of, layers)
+
+    def _first_seen(self, group: LayerGroup, chunks: int) -> int:
+        """The first of so many chunks of which positions behind them see a row."""
+        size = self._signature.prefill_chunk
+        return group.geometry.sees.first(chunks * size) // size
+
+    def _positions(self, chunk: int) -> slice:
+        size = self._signature.prefill_chunk
+        return slice(chunk * size, (chunk + 1) * size)
+
+    def _chunks(self, group: LayerGroup, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+        """Live views of a layer, which is number `index` of its group: [Hkv, T, ..]."""
+        for name in group.row_states:
+            yield name, self._tensor(name)[index, slot]
+        if group.geometry.window:
+            scratch = self._signature.plan.scratch(group)
+            for stream in group.streams:
+                yield group.state(stream.scratch), self._tensor(scratch.state(stream.scratch))[0]
+
+
+def rows_in_scratch(signature: Signature) -> bool:
+    """Whether rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
+    return any(group.geometry.window for group in signature.plan)
+

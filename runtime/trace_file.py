@@ -1,0 +1,87 @@
+"""Files in the trace-event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+The format is "Trace Event Format" of the Chromium project, as a JSON object. Times are microseconds. Complete events
+(`X`) of one track lie inside or beside one another; asynchronous ones (`b`, `e`) with the same category and identity
+are one nest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sscc.ir.files import STANDARD, replacing
+
+Event = dict[str, Any]
+MOST_EVENTS = 1_000_000
+"""That a file has: some 150 MB, which a browser still opens."""
+
+
+def write_events(file: BinaryIO, events: Iterable[Event], facts: Mapping[str, Any], most: int = MOST_EVENTS) -> None:
+    """Writes a trace into a file (`trace_file`).
+
+    Args:
+        events: in any order but that the end of an asynchronous event comes after its beginning.
+        facts: what the trace rests on; `otherData` of the file. How many events were left out is added to it.
+        most: events; what comes after so many is left out, but for ends of what has begun.
+    """
+    file.write(b'{"displayTimeUnit":"ns","traceEvents":[')
+    kept = _Kept(most)
+    for number, event in enumerate(kept.of(events)):
+        file.write((",\n" if number else "\n").encode() + json.dumps(event, separators=(",", ":")).encode())
+    told = {**facts, "left_out": f"{kept.left_out} events, beyond {most}"} if kept.left_out else facts
+    file.write(b'\n],"otherData":' + json.dumps(told).encode() + b"}\n")
+
+
+@contextmanager
+def trace_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write a trace to, which is at `path` when the block ends, complete or not at all; stdout where that is
+    "-". Raises OutputError where it cannot be written."""
+    if path == STANDARD:
+        stdout = sys.stdout.buffer  # which may be another one by the end of the block
+        yield stdout
+        stdout.flush()
+        return
+    with replacing(path) as file:
+        yield file
+
+
+class _Kept:
+    def __init__(self, most: int) -> None:
+        self._room = most
+        self._open: set[str] = set()
+        self.left_out = 0
+
+    def of(self, events: Iterable[Event]) -> Iterator[Event]:
+        for event in events:
+            identity = f"{event.get('cat')} {event.get('id')} {event.get('id2')} {event['pid']} {event['name']}"
+            if event["ph"] == "e" and identity in self._open:
+                self._open.discard(identity)
+            elif self._room <= 0 or event["ph"] == "e":
+                self.left_out += 1
+                continue
+            elif event["ph"] == "b":
+                self._open.add(identity)
+            self._room -= event["ph"] != "M"
+            yield event
+
+
+def complete(tid: int, name: str, begin: float, duration: float, args: Mapping[str, Any]) -> Event:
+    """A span of a track; times in microseconds."""
+    return {"ph": "X", "tid": tid, "name": name, "ts": begin, "dur": duration, "args": dict(args)}
+
+
+def process_name(pid: int, name: str) -> Iterator[Event]:
+    """What a process is called, and that it stands in the order of numbers."""
+    yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": pid, "tid": 0, "name": "process_sort_index", "args": {"sort_index": pid}}
+
+
+def thread_name(pid: int, tid: int, name: str) -> Iterator[Event]:
+    """What a track is called, and that it stands in the order of numbers."""
+    yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}

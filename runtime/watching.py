@@ -1,0 +1,203 @@
+"""Looking into a program while it runs: what stages write, of any layer, and one stage after the other.
+
+A stage is called "KERNEL.PIPELINE.STAGE", as `sscc inspect` and schedules have it, and is meant by its own name too, by
+a pattern, or by the end of the path of the module that it comes from.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from queue import SimpleQueue
+
+from sscc.ir.errors import UsageError
+from sscc.ir.schedule import Entry, Program, launches, pipelines
+from sscc.ir.suggestions import did_you_mean
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.backends.interpreter import Interpreter, StageName, StageRun
+
+_LAYERS = re.compile(r"\.layer\.(\d+)")
+_TIMES = re.compile(r"\.x(\d+)$")
+
+
+@dataclass(frozen=True, repr=False)
+class Observation:
+    """What a stage has written in one iteration.
+
+    Attributes:
+        stage: "KERNEL.PIPELINE.STAGE".
+        module: the path of the module that it comes from, of the first one where several compute the same; "" for none.
+        layer: whose it is; None where the kernel is of no layer, of single operations (-O0), or of layers of several
+            kinds that take turns.
+        loops: the indices of the loops around it, the outermost first.
+        buffers: copies of what it has written to buffers, by name: [shape of the buffer], or [slots, ..] of several.
+    """
+
+    stage: str
+    module: str
+    layer: int | None
+    loops: tuple[int, ...]
+    buffers: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def value(self) -> Array:
+        """Of a stage that writes one buffer, that. Raises UsageError for others."""
+        if len(self.buffers) != 1:
+            raise UsageError(f"{self.stage} has written {len(self.buffers)} buffers: {', '.join(self.buffers)}")
+        return next(iter(self.buffers.values()))
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in self.buffers.items())
+        return f"Observation({self.stage}, layer {self.layer}, {shapes or 'writes no buffer'})"
+
+
+class Stages:
+    """The stages of a program, and how they are meant.
+
+    Args:
+        program: the schedule.
+        names: those that can be watched.
+    """
+
+    def __init__(self, program: Program, names: frozenset[StageName]) -> None:
+        bodies = {body.name: body for body in program.bodies}
+        self.modules: dict[StageName, str] = {
+            name: bodies[stage.body].location.split(" ")[0] if bodies[stage.body].location else ""
+            for kernel in program.kernels
+            for pipeline in pipelines(kernel.body)
+            for stage in pipeline.stages
+            if (name := (kernel.name, pipeline.name, stage.name)) in names
+        }
+        self._first: dict[tuple[str, int], int] = {}
+        for entry in program.entries:
+            self._count(entry)
+
+    def _count(self, entry: Entry) -> None:
+        """Finds the first layer of every launch."""
+        layers, seen = 0, dict.fromkeys((launch.kernel for launch in launches(entry.body)), 0)
+        for launch in launches(entry.body):
+            firsts, times = _layers_of(launch.kernel)
+            self._first[launch.kernel, seen[launch.kernel]] = layers
+            seen[launch.kernel] += 1
+            layers += len(firsts) * times
+
+    def chosen(self, patterns: Sequence[str]) -> list[StageName]:
+        """The stages that are meant; all of them by no pattern. Raises UsageError for a pattern that means none."""
+        chosen: dict[StageName, None] = {}
+        for pattern in patterns or ["*"]:
+            meant = [name for name, module in self.modules.items() if _is_meant(name, module, pattern)]
+            if not meant:
+                known = sorted({name[2] for name in self.modules})
+                raise UsageError(
+                    f"no stage is called {pattern!r}, there are {', '.join(known)}{did_you_mean(pattern, known)}"
+                )
+            chosen |= dict.fromkeys(meant)
+        return list(chosen)
+
+    def observation(self, run: StageRun) -> Observation:
+        """What a run of a stage is to a person."""
+        module = self.modules[run.name]
+        return Observation(".".join(run.name), module, self._layer(run), run.loops, dict(run.buffers))
+
+    def _layer(self, run: StageRun) -> int | None:
+        firsts, times = _layers_of(run.name[0])
+        if len(firsts) != 1 or (times > 1 and not run.loops):
+            return None  # no layer's, of kinds that take turns, or before or after the loop over layers
+        return self._first[run.name[0], run.launch] + (run.loops[0] if times > 1 else 0)
+
+
+def _layers_of(kernel: str) -> tuple[list[int], int]:
+    """The layers whose code a kernel has, by its name, and how often it goes over them."""
+    times = _TIMES.search(kernel)
+    return [int(number) for number in _LAYERS.findall(kernel)], int(times[1]) if times else 1
+
+
+def _is_meant(name: StageName, module: str, pattern: str) -> bool:
+    ends = module == pattern or module.endswith(f".{pattern}")
+    return ends or any(fnmatchcase(text, pattern) for text in (name[2], ".".join(name)))
+
+
+class Watching:
+    """What has been seen; a context manager, which begins and ends it. Iterating gives the observations in order.
+
+    Attributes:
+        observations: all of them, where nobody asked to be called.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        stages: Stages,
+        patterns: Sequence[str],
+        layer: int | None = None,
+        call: Callable[[Observation], object] | None = None,
+    ) -> None:
+        self.observations: list[Observation] = []
+        self._interpreter, self._stages, self._layer = interpreter, stages, layer
+        self._names = stages.chosen(patterns)
+        self._call = self.observations.append if call is None else call
+
+    def __enter__(self) -> Watching:
+        self._interpreter.watch(self._names, self._see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._interpreter.watch((), None)
+
+    def __iter__(self) -> Iterator[Observation]:
+        return iter(self.observations)
+
+    def __len__(self) -> int:
+        return len(self.observations)
+
+    def __getitem__(self, index: int) -> Observation:
+        return self.observations[index]
+
+    def __repr__(self) -> str:
+        return f"Watching({len(self._names)} stages, {len(self.observations)} observations)"
+
+    def _see(self, run: StageRun) -> None:
+        observation = self._stages.observation(run)
+        if self._layer is None or observation.layer == self._layer:
+            self._call(observation)
+
+
+def step_through(
+    watching: Callable[[Callable[[Observation], object]], Watching], run: Callable[[], object]
+) -> Iterator[Observation]:
+    """Makes a call in a thread of its own, which waits after every stage until the next one is asked for. Who stops
+    asking lets it run to its end.
+
+    Raises what the call raises.
+    """
+    seen: SimpleQueue[Observation | BaseException | None] = SimpleQueue()
+    go_on, free = threading.Semaphore(0), threading.Event()
+
+    def stop(observation: Observation) -> None:
+        if not free.is_set():
+            seen.put(observation)
+            go_on.acquire()
+
+    def call() -> None:
+        try:
+            with watching(stop):
+                run()
+            seen.put(None)
+        except BaseException as error:
+            seen.put(error)
+
+    thread = threading.Thread(target=call, name="sscc-steps", daemon=True)
+    thread.start()
+    try:
+        while (item := seen.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+            go_on.release()
+    finally:
+        free.set()
+        go_on.release()
+        thread.join()

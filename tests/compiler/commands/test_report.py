@@ -1,0 +1,308 @@
+"""`sscc report`: one page that needs nothing else, trusts nothing that it shows, and works in a browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sscc.compiler.cli import main
+from sscc.compiler.report.dot import dot_text
+from sscc.compiler.report.graph import KernelGraph, kernel_graphs
+from sscc.compiler.report.model_explorer import model_explorer_text
+from sscc.compiler.report.page import SECTIONS, render
+from sscc.compiler.report.sources import Sources
+from sscc.ir.schedule import Program
+from sscc.runtime.artifact.reading import Artifact
+
+LARGEST = 2 << 20
+"""Bytes of a page of a tiny model with its dumps. A model of 30 layers has one of 1 MiB."""
+HOSTILE = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>{{ 7 * 7 }}"""
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, the text of scripts, and whether all that opens is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.scripts.append(data)
+
+    def with_tag(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def bench(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Measurements of the artifact, without the time that it takes to make some."""
+    schedule = Artifact.load(artifact).schedule_digest
+    shared = {"seconds": [0.5, 0.4, 0.6], "bandwidth": 1e9}
+    prefill = {"test": "prefill", "tokens": 20, "slots": 1, "depth": 0, "tokens_per_second": 40.0, "share": None}
+    decode = {"test": "decode", "tokens": 5, "slots": 2, "depth": 30, "tokens_per_second": 20.0, "share": 0.25}
+    results = [prefill | shared | {"bytes_per_step": None}, decode | shared | {"bytes_per_step": 25_000_000}]
+    described = {"artifact": str(artifact), "schedule": schedule, "interpreter": "native", "threads": 1}
+    data = {**described, "ranks": 1, "ranks_of_this_machine": 1, "results": results}
+    path = tmp_path_factory.mktemp("bench") / "bench.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(artifact: Path, bench: Path) -> Path:
+    output = artifact.parent / "report.html"
+    besides = ["--bench", str(bench), "--ir-dir", str(artifact.parent / "ir")]
+    assert main(["report", str(artifact), "-o", str(output), *besides]) == 0
+    return output
+
+
+def graphs(sources: Sources) -> list[KernelGraph]:
+    program = sources.artifact.program
+    return [graph for timing in sources.timings.values() for graph in kernel_graphs(program, timing)]
+
+
+def test_one_file_with_every_section(page: Path) -> None:
+    text = page.read_text()
+    parsed = Page(text)
+    assert [section["id"] for section in parsed.with_tag("section")] == [section.key for section in SECTIONS]
+    assert {link["href"] for link in parsed.with_tag("a")} <= {f"#{section.key}" for section in SECTIONS}
+    assert [link["href"] for link in parsed.with_tag("link")] == ["data:,"]
+    assert not any("src" in attributes for _, attributes in parsed.elements)
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org)", text)
+    assert len(text.encode()) < LARGEST
+    identities = Counter(attributes["id"] for _, attributes in parsed.elements if "id" in attributes)
+    assert max(identities.values()) == 1
+
+
+def test_what_the_page_says(page: Path, artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The numbers of `sscc inspect`, the stages of the schedule, the passes, the measurements."""
+    text = page.read_text()
+    assert main(["inspect", str(artifact), "--prompt", "16", "--json"]) == 0
+    inspection = json.loads(capsys.readouterr().out)
+    assert f"{inspection['decode']['seconds'] * 1e6:.4g} us" in text
+    assert f"{inspection['prefill']['seconds'] * 1e6:.4g} us" in text
+    assert "16 rows = sink 2 + recent 8 + topk 6, for 128 tokens" in text
+    for name in ("gate_proj+up_proj", "decode_attention", "k_cache", "kernel-looping", "place-stages", "assumed"):
+        assert name in text
+    assert re.search(r"decode 5 at 30, 2 slots.*?100 ms.*?25 ms.*?25%", text, re.DOTALL)
+
+
+def test_no_text_of_an_artifact_becomes_markup(artifact: Path, bench: Path, tmp_path: Path) -> None:
+    loaded = Artifact.load(artifact)
+    text = loaded.program.to_json()
+    spelled = json.dumps(HOSTILE)[1:-1]
+    for name in ("decode_attention", "o_proj", "k_cache", "decode.head", "p0"):
+        text = re.sub(rf'(?<!"kind":)"({re.escape(name)})"(?!:)', lambda match: f'"{match[1]}{spelled}"', text)
+    program = Program.from_json(text)
+    assert sum(HOSTILE in kernel.name for kernel in program.kernels) == 1
+    manifest = dataclasses.replace(loaded.manifest, model={"model_type": HOSTILE}, sscc=HOSTILE)
+    ir = tmp_path / "ir"
+    shutil.copytree(artifact.parent / "ir", ir)
+    for dump in ir.glob("*.mlir"):
+        dump.write_text(dump.read_text().replace("linalg.", HOSTILE))
+    hostile = json.loads(bench.read_text()) | {"interpreter": HOSTILE}
+    (tmp_path / "bench.json").write_text(json.dumps(hostile))
+    named = dataclasses.replace(loaded, program=program, manifest=manifest)
+    sources = Sources.read(named, loaded.target, bench=tmp_path / "bench.json", dumps=ir)
+    rendered = render(sources)
+    parsed = Page(rendered)
+    assert rendered.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20
+    assert len(parsed.with_tag("script")) == len(parsed.scripts) == 1
+    assert "alert" not in parsed.scripts[0]
+    assert not parsed.with_tag("img")
+    assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+    assert "49</" not in rendered.replace(HOSTILE, "")
+    dot = dot_text(HOSTILE, graphs(sources))
+    assert all(len(re.findall(r'(?<!\\)"', line.replace("\\\\", ""))) % 2 == 0 for line in dot.splitlines())
+
+
+def test_the_graph_alone(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources = Sources.read(Artifact.load(artifact), Artifact.load(artifact).target)
+    nodes = {(g.entry, g.name, p.name, n.name) for g in graphs(sources) for p in g.pipelines for n in p.nodes}
+    assert main(["report", str(artifact), "--dot", "-o", "-"]) == 0
+    dot = capsys.readouterr().out
+    assert dot == dot_text(artifact.name, graphs(sources))
+    assert len(re.findall(r"^ +n\d+_\d+_\d+ \[label=", dot, re.MULTILINE)) == len(nodes)
+    assert main(["report", str(artifact), "--model-explorer", "-o", "-"]) == 0
+    text = capsys.readouterr().out
+    assert text == model_explorer_text(artifact.name, graphs(sources))
+    collection = json.loads(text)
+    assert set(collection) == {"label", "graphs"}  # what Model Explorer knows a collection by
+    assert sum(len(graph["nodes"]) for graph in collection["graphs"]) == len(nodes)
+    for graph in collection["graphs"]:
+        identities = [node["id"] for node in graph["nodes"]]
+        assert len(set(identities)) == len(identities)
+        for node in graph["nodes"]:
+            assert node["namespace"] in graph["groupNodeAttributes"]
+            assert all(type(item["value"]) is str for item in node["attrs"])
+            for edge in node["incomingEdges"]:
+                source = next(other for other in graph["nodes"] if other["id"] == edge["sourceNodeId"])
+                assert edge["sourceNodeOutputId"] in [output["id"] for output in source["outputsMetadata"]]
+
+
+def test_stages_of_a_layer(artifact: Path) -> None:
+    """Loads and stores stand in the stages that they serve, and every byte that a step moves is somewhere."""
+    sources = Sources.read(Artifact.load(artifact), Artifact.load(artifact).target)
+    step = sources.timings["decode"]
+    (layer,) = [graph for graph in kernel_graphs(sources.artifact.program, step) if "layer" in graph.name]
+    (pipeline,) = layer.pipelines
+    nodes = {node.name: node for node in pipeline.nodes}
+    attention = nodes["decode_attention"]
+    assert attention.kind == "cache"
+    assert [(a.verb, a.name) for a in attention.accesses if a.verb == "updates"] == [
+        ("updates", "k_cache"),
+        ("updates", "v_cache"),
+    ]
+    assert "model.layers.0-1.mlp.down_proj.weight" in [a.name for a in nodes["down_proj"].accesses]
+    assert nodes["down_proj"].carries == ("hidden",)
+    assert not any(name.startswith(("load ", "store ")) for name in nodes)
+    carried = {(s.source, s.target) for s in pipeline.streams if s.carried}
+    assert ("down_proj", "input_layernorm") in carried
+    moved = {s.stage: s.nbytes.get("hbm", 0) for s in step.stages() if s.kernel == layer.name}
+    folded = {a.stage for node in pipeline.nodes for a in node.accesses if a.stage}
+    assert {*nodes} | folded == {*moved}
+    assert sum(moved.values()) == next(x.kernel.nbytes["hbm"] for x in step.launches if x.kernel.name == layer.name)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "code"),
+    [
+        (["--dot", "--model-explorer"], "not allowed with argument", 2),
+        (["--dot", "--bench", "x"], "--dot writes the graph alone: --bench and --ir-dir belong to the page", 2),
+        (["--bench", "missing.json"], "the measurements missing.json cannot be read", 5),
+        (["--ir-dir", "missing"], "the dumps in missing cannot be read", 5),
+        (["--context", "0"], "a context of 0 tokens does not fit: the program takes 1 to 128", 2),
+        (["--prompt", "500"], "a prompt of 500 tokens does not fit: the program takes 1 to 128", 2),
+        (["--target", "gpu"], "--target is 'gpu', it must be rdu", 2),
+        (["-o", "no/folder/x.html"], "no/folder", 6),
+    ],
+)
+def test_refusals(
+    words: list[str], message: str, code: int, artifact: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(artifact), *words]) == code
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_measurements_that_do_not_fit(
+    artifact: Path, bench: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.loads(bench.read_text())
+    result = good["results"][1]
+    cases: list[tuple[Any, str]] = [
+        ("{", "are not JSON"),
+        ([], "is malformed: it is '[]', expected Measurements"),
+        (good | {"schedule": "0"}, "are of another program"),
+        ({key: value for key, value in good.items() if key != "schedule"}, "it lacks schedule"),
+        (good | {"results": [result | {"seconds": []}]}, "results[0] has no time, or none that is positive"),
+        (good | {"results": [result | {"seconds": [float("nan")]}]}, "results[0] has no time"),
+        (good | {"results": [result | {"test": "x"}]}, "it.results[0].test is 'x', expected one of"),
+    ]
+    path = tmp_path / "b.json"
+    for data, message in cases:
+        path.write_text(data if isinstance(data, str) else json.dumps(data))
+        assert main(["report", str(artifact), "--bench", str(path), "-o", str(tmp_path / "x.html")]) == 5
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_damaged_artifact_is_refused_as_inspect_does(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy.rdu"
+    shutil.copytree(artifact, copy)
+    (copy / "schedule.json").write_text((copy / "schedule.json").read_text().replace("decode", "DECODE", 1))
+    said = []
+    for command in ("inspect", "report"):
+        said.append((main([command, str(copy)]), capsys.readouterr().err))
+    assert said[0] == said[1]
+    assert said[0][0] == 5
+
+
+def test_no_torch(artifact: Path, tmp_path: Path) -> None:
+    """An install that only runs artifacts can report on them."""
+    script = (
+        "import sys; from sscc.compiler.cli import main; code = main(sys.argv[1:]); "
+        "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    words = ["report", str(artifact), "--ir-dir", str(artifact.parent / "ir"), "-o", str(tmp_path / "x.html")]
+    run = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+    assert run.stdout == "0 []\n"
+
+
+# ------------------------------------------------------------------------------------------------------ in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("there is no Chromium on this machine (Debian's package chromium)")
+    playwright = pytest.importorskip("playwright.sync_api")
+    flags = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync"]
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=chromium, args=flags, chromium_sandbox=False)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_in_a_browser(page: Path, browser: Any, width: int, scheme: str) -> None:
+    """No script fails, nothing is asked of a network, nothing is wider than the window, whatever is open."""
+    tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    problems: list[str] = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    tab.on("request", lambda request: problems.append(request.url) if request.url != page.as_uri() else None)
+    tab.goto(page.as_uri())
+    shade = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", shade)[:3])) > 380) == (scheme == "light")
+    for opened in (False, True):
+        if opened:
+            tab.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+        wide = "[...document.querySelectorAll('main > section')].filter((s) => s.scrollWidth > s.clientWidth).length"
+        assert tab.evaluate(wide) == 0
+    tab.click("#theme")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != shade
+    tab.click("nav a[href='#timeline']")
+    tab.wait_for_function("document.querySelector('nav a[aria-current]').hash === '#timeline'")
+    cards = tab.locator("svg.graph .card")
+    assert cards.count() > 10
+    assert cards.first.bounding_box()["width"] > 100
+    tab.close()
+    assert problems == []

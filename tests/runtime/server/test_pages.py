@@ -1,0 +1,113 @@
+"""The server's own pages: what they may fetch, what they show of a running server, and how they look in a browser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from sscc.runtime.server.pages import FOLDER, PAGES
+from tests.browser import LAPTOP, PHONE, Browser, browser
+from tests.runtime.server.fake import CONTEXT, NAME, Running, reply, running
+
+HOSTILE = "<img src=x onerror=\"document.title='run'\">"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+def test_pages_are_files_that_may_run_no_other_script(server: Running) -> None:
+    for path in PAGES:
+        answer = httpx2.get(server.url + path)
+        assert answer.status_code == 200
+        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["connect-src"] == "'self'"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        assert "https://" not in answer.text
+    assert set(PAGES.values()) == {file.name for file in FOLDER.iterdir()}
+    for path in ("/static/", "/static/pages.py", "/static/..%2fapp.py", "/index.html"):
+        assert httpx2.get(server.url + path).status_code == 404
+
+
+def test_the_key_guards_what_they_show() -> None:
+    with running(api_key="secret") as server:
+        assert httpx2.get(server.url).status_code == 200
+        assert httpx2.get(f"{server.v1}/status").status_code == 401
+        answer = httpx2.get(f"{server.v1}/status", headers={"authorization": "Bearer secret"})
+        assert answer.json()["model"] == NAME
+
+
+def test_status_tells_every_slot(server: Running) -> None:
+    server.interpreter.go.clear()
+    body = {"model": NAME, "prompt": "x" * 40, "max_tokens": 5, "temperature": 0}
+    asked = threading.Thread(target=lambda: httpx2.post(f"{server.v1}/completions", json=body))
+    asked.start()
+    try:
+        server.wait_for(running=1)
+        status = httpx2.get(f"{server.v1}/status").json()
+    finally:
+        server.interpreter.go.set()
+        asked.join()
+    assert status["program"]["max_context"] == CONTEXT
+    (busy,) = [slot for slot in status["slots"] if slot["phase"] != "free"]
+    assert busy["phase"] == "decode"
+    assert (busy["prompt_tokens"], busy["new_tokens"], busy["kept_rows"], busy["evicted_rows"]) == (40, 1, 16, 24)
+    assert len(status["slots"]) == 3
+    assert status["totals"]["new_tokens"] >= 1
+
+
+@pytest.mark.parametrize(("size", "dark"), [(LAPTOP, False), (PHONE, True)], ids=["laptop", "phone in the dark"])
+def test_a_person_sees_the_server_and_talks_to_it(
+    size: tuple[int, int], dark: bool, server: Running, chromium: Browser
+) -> None:
+    chromium.open(server.url, size, dark=dark)
+    chromium.wait_for("document.getElementById('state-text').textContent === 'running'")
+    assert chromium.run("document.title") == f"{NAME} - sscc"
+    assert chromium.run("document.querySelectorAll('.slot').length") == 3
+    chromium.run("document.getElementById('temperature').value = 0")
+    chromium.run(f"document.getElementById('text').value = {HOSTILE!r}")
+    chromium.run("document.getElementById('ask').requestSubmit()")
+    chromium.wait_for("document.querySelector('.figures-of')")
+    assert chromium.run("document.querySelector('.user').textContent") == HOSTILE
+    assert chromium.run("document.querySelector('.assistant').textContent") == reply(f"u:{HOSTILE};a:")
+    assert chromium.run("document.querySelectorAll('#talk img').length") == 0
+    chromium.wait_for("document.getElementById('line').getAttribute('d')")
+    assert chromium.errors == []
+    assert chromium.overflow() == 0
+    assert {url for url in chromium.requests if not url.startswith(server.url)} == set()
+
+
+def test_a_key_and_a_hostile_name(chromium: Browser) -> None:
+    with running(api_key="secret", name=HOSTILE, chat_template=None) as server:
+        chromium.open(server.url)
+        chromium.wait_for("!document.getElementById('key-form').hidden")
+        chromium.run("document.getElementById('key').value = 'secret'")
+        chromium.run("document.querySelector('#key-form button').click()")
+        chromium.wait_for("document.getElementById('state-text').textContent === 'running'")
+        assert chromium.run("document.getElementById('model').textContent") == HOSTILE
+        assert chromium.run("document.getElementById('chat-title').textContent") == "Go on with a text"
+        chromium.run("document.getElementById('temperature').value = 0")
+        chromium.run("document.getElementById('text').value = 'ab'")
+        chromium.run("document.getElementById('ask').requestSubmit()")
+        chromium.wait_for("document.querySelector('.figures-of')")
+        assert chromium.run("document.querySelector('.assistant').textContent") == reply("ab")
+        assert {error for error in chromium.errors if "401" not in error} == set()
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
+def test_the_api_is_documented_without_a_network(size: tuple[int, int], server: Running, chromium: Browser) -> None:
+    chromium.open(f"{server.url}/docs", size)
+    chromium.wait_for("document.querySelectorAll('section').length > 5")
+    shown = chromium.run("document.body.innerText")
+    for text in ("/v1/chat/completions", "repetition_penalty", "/v1/status", "curl -N"):
+        assert text in shown
+    assert chromium.errors == []
+    assert chromium.overflow() == 0
+    assert {url for url in chromium.requests if not url.startswith(server.url)} == set()

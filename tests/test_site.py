@@ -1,0 +1,48 @@
+"""The documentation as a site: every page is in it, links lead somewhere; and the tutorial shows what is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_pages_of_the_root_and_sources_are_part_of_it(site: Path) -> None:
+    assert "<h1" in (site / "index.html").read_text()
+    assert "project/SECURITY.html" in (site / "faq.html").read_text()
+    assert (site / "source" / "ir" / "geometry.py.html").is_file()
+
+
+def test_lists_are_lists(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(), re.DOTALL):
+            assert not re.search(r"\n([*-]|\d+\.) ", paragraph), f"{page.relative_to(site)}: {paragraph[:200]}"
+
+
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        fetched = re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"?(https?:[^\" >]*)", page.read_text())
+        assert not fetched, f"{page.relative_to(site)}: {fetched}"
+
+
+@pytest.mark.slow
+def test_the_tutorial_shows_what_is_said() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "executed.py"), str(ROOT / "docs" / "tutorial.md")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr

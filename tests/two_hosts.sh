@@ -1,0 +1,66 @@
+#!/bin/bash
+# Two hosts on one machine: network and process namespaces that a pair of virtual interfaces joins. Runs a program of two
+# ranks with one on each, and compares its tokens with those of the same program on this machine; then kills a host's
+# ranks in the middle, and shows how the other one ends. Needs root, iproute2 and unshare.
+#
+#     tests/two_hosts.sh PYTHON OUT.rdu
+set -eu
+python=$1 artifact=$(realpath "$2")
+line=(run "$artifact" --token-ids 3,1,4,1,5 --ignore-eos)
+one=sscc-one-$$ two=sscc-two-$$
+scratch=$(mktemp -d)
+trap 'ip netns del $one; ip netns del $two; rm -r "$scratch"' EXIT
+ip netns add $one
+ip netns add $two
+ip link add veth0 netns $one type veth peer name veth0 netns $two
+ip -n $one addr add 10.77.0.1/24 dev veth0
+ip -n $two addr add 10.77.0.2/24 dev veth0
+for host in $one $two; do
+    ip -n $host link set lo up
+    ip -n $host link set veth0 up
+done
+
+on() { # HOST NODE WORD ..: a rank's torchrun, which sees the processes of its host alone
+    local host=$1 node=$2
+    shift 2
+    GLOO_SOCKET_IFNAME=veth0 ip netns exec "$host" unshare --pid --fork --mount-proc --kill-child \
+        "$python" -m torch.distributed.run --nnodes 2 --node-rank "$node" --nproc-per-node 1 --master-addr 10.77.0.1 \
+        --master-port 29500 -m sscc.compiler.cli "$@"
+}
+
+on $two 1 "${line[@]}" --max-new-tokens 9 --json > "$scratch/other" 2>&1 &
+on $one 0 "${line[@]}" --max-new-tokens 9 --json > "$scratch/hosts"
+wait $!
+"$python" -m sscc.compiler.cli "${line[@]}" --max-new-tokens 9 --json > "$scratch/here"
+"$python" - "$scratch" <<'END'
+import json, sys
+hosts, here = (json.load(open(f"{sys.argv[1]}/{name}"))["tokens"] for name in ("hosts", "here"))
+assert len(here) == 9 and hosts == here, (hosts, here)
+print("two hosts give the tokens of one:", here)
+END
+
+serve=(serve "$artifact" --port 8000)
+on $two 1 "${serve[@]}" > "$scratch/other" 2>&1 &
+on $one 0 "${serve[@]}" > "$scratch/hosts" 2>&1 &
+ask() {
+    ip netns exec $one "$python" - <<'END'
+import urllib.error, urllib.request
+try:
+    print("health:", urllib.request.urlopen("http://127.0.0.1:8000/health").read().decode())
+except urllib.error.HTTPError as error:
+    print("health:", error.code, error.read().decode())
+END
+}
+until grep -q serving "$scratch/hosts"; do sleep 0.2; done
+ask
+if [ "${3:-kill}" = cut ]; then
+    ip -n $two link set veth0 down
+else
+    ip netns pids $two | xargs kill -9
+fi 2> "$scratch/killed"
+for wait in 1 10; do
+    sleep $wait
+    ask
+done
+(ip netns pids $one; ip netns pids $two) | xargs kill -9 2> "$scratch/killed"
+wait
