@@ -81,8 +81,8 @@ def sum_signed_quads(f: Function, sums: Value, a: Value, b: Value) -> Value:
         operands = [f.shuffle(sums, sums, range(at, at + LANES // 4))]
         operands += [f.shuffle(value, value, of_bytes) for value in (bytes_a, bytes_b)]
         quarters.append(f.intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", operands, vector(I32, LANES // 4)))
-    halves = [f.shuffle(*quarters[at : at + 2], range(LANES // 2)) for at in (0, 2)]
-    return f.shuffle(*halves, range(LANES))
+    low, high = (f.shuffle(quarters[at], quarters[at + 1], range(LANES // 2)) for at in (0, 2))
+    return f.shuffle(low, high, range(LANES))
 
 
 def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
