@@ -61,7 +61,8 @@ if [ "$(cat site/versions 2>/dev/null)" != "$versions" ]; then
   echo "$versions" >site/versions
 fi
 
-# The package as an installation lays it out, of the clone's own files.
+# The package as an installation lays it out, of the clone's own files as they are now.
+rm -rf site/sscc
 mkdir -p site/sscc
 for part in compiler ir passes; do ln -sfn "$repo/$part" "site/sscc/$part"; done
 for file in __init__.py py.typed; do ln -sfn "$repo/compiler/package/$file" "site/sscc/$file"; done

@@ -26,12 +26,11 @@ _ARM = {
     "asimdhp": "fullfp16",
     "asimddp": "dotprod",
     "asimdfhm": "fp16fml",
-    "sve": "sve",
-    "sve2": "sve2",
     "i8mm": "i8mm",
     "bf16": "bf16",
 }
-"""Extensions of 64-bit Arm, by the kernel's names, as LLVM calls them."""
+"""Extensions of 64-bit Arm that code may use, by the kernel's names, as LLVM calls them. SVE is none of them: vectors
+here have a fixed size."""
 
 
 @dataclass(frozen=True)
