@@ -69,6 +69,7 @@ class Setup:
     batch: int = 1
     level: int = 2
     weights: str = ""
+    sums: str = "f32"
     chunk: int | None = None
 
 
@@ -103,6 +104,7 @@ class Programs:
                     prefill_chunk=setup.chunk,
                     opt_level=setup.level,
                     tp=setup.sockets,
+                    tp_sums=setup.sums,
                     native_code=False,
                 )
             )
@@ -510,18 +512,20 @@ TILES = tuple(2**power for power in range(7))
 def exchanges(programs: Programs) -> str:
     """What sums over ranks take of a step, and what other ways of taking them could gain at most."""
     lines = [
-        "Milliseconds of a step: what stages that exchange are busy, and how much less they could be at most, if each "
-        "exchanged tiles while the product before it goes on, in as many as serve it best; if half of the bytes were "
-        "sent; and if what is added to a sum, and the norm behind it, were computed on each rank's part alone.\n",
-        "| step | takes | exchanging | by tiles | by half the bytes | by additions and norms on parts |",
+        "Milliseconds of a step; of it, how long stages that exchange are busy; the step with sums of bf16 "
+        "(`--tp-sums model`); and how much shorter a step could be at most if each exchange sent tiles while the "
+        "product before it goes on, in as many as serve it best, and if what is added to a sum, and the norm after it, "
+        "were computed on each rank's part alone.\n",
+        "| step | takes | exchanging | with sums of bf16 | less by tiles | less by norms on parts |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, setup in LINKED.items():
         step, gains = programs.step(setup), Counter[str]()
         for stages in (pipeline.stages for launch in step.launches for pipeline in launch.kernel.pipelines):
             gains.update(exchange_gains(stages, step.target, setup.sockets))
-        shown = (gains[key] for key in ("exchanging", "tiles", "half", "parts"))
-        lines.append(f"| {name} | {1e3 * step.seconds:.4g} | {' | '.join(f'{1e3 * each:.3g}' for each in shown)} |")
+        rounded = programs.step(dataclasses.replace(setup, sums="model"))
+        shown = (step.seconds, gains["exchanging"], rounded.seconds, gains["tiles"], gains["parts"])
+        lines.append(f"| {name} | {' | '.join(f'{1e3 * each:.4g}' for each in shown)} |")
     return "\n".join(lines)
 
 
@@ -543,7 +547,6 @@ def exchange_gains(stages: Sequence[StageTiming], target: Target, sockets: int) 
         sending = stage.nbytes[link.name] / link.bandwidth.value
         latency = stage.busy_seconds - sending
         gains["exchanging"] += stage.busy_seconds
-        gains["half"] += sending / 2
         gains["tiles"] += max(
             min(before.busy_seconds * (1 - 1 / n) - (n - 1) * latency, sending * (1 - 1 / n)) for n in TILES
         )

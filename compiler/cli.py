@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -29,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; never raises on a person's input."""
     words = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in words or os.environ.get("SSCC_TRACEBACK", "0") not in ("", "0")
+    began = time.perf_counter()
     try:
-        return _run(words)
+        return _run(words, began)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -43,8 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(f"{_described(error)}; {REPORT_HINT}", EXIT_BUG, show_traceback)
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], began: float) -> int:
     args = build_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
+    args.began = began  # `time.perf_counter()`
     code: int = importlib.import_module(f"sscc.compiler.commands.{args.command}").main(args)
     sys.stdout.flush()  # here, where a closed pipe is still caught
     return code

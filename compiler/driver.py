@@ -42,6 +42,7 @@ from sscc.compiler.frontend.capture import (
     config_constants,
     count_governed,
     count_layers,
+    governed_attentions,
     layer_count,
     program_constants,
     vocabulary,
@@ -61,6 +62,7 @@ from sscc.compiler.frontend.model_config import (
 from sscc.compiler.frontend.probe import golden_for, probe
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.recognition import lost_scores, position_biases
+from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
@@ -86,10 +88,12 @@ from sscc.ir.levels import (
 )
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
+from sscc.ir.stages import Stages, recorded, stage
 from sscc.ir.target import Target, load_target
 from sscc.ir.weight_format import KEEP, Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
+from sscc.passes.shard import Shard
 from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.signature import Signature
@@ -128,6 +132,15 @@ def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None)
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
+    with recorded(Stages()) as stages:
+        result = _compile_model(options, checkpoint)
+        if options.timing:
+            for line in stages.lines():
+                logger.info(line)
+        return result
+
+
+def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None) -> CompileResult:
     if options.native_code and options.compile_to == "schedule":
         check_cache_folder(NATIVE)  # an unsafe folder is refused now, and not after a minute of work
     if options.compile_from:
@@ -150,19 +163,24 @@ def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None)
         return _compile(options, _from_model(options, checkpoint, every_layer=True))
 
 
+def _shard(options: CompileOptions) -> Shard | None:
+    """How to cut the program over ranks; None where no option says it."""
+    return None if options.tp is None else Shard(options.tp, options.tp_sums)
+
+
 def _compile(options: CompileOptions, source: Source) -> CompileResult:
     excerpt = Excerpt(options.ir_function, options.ir_locations)
     with mlir():
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, options.tp)
+        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, _shard(options))
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
-        times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
+        with stage("verification of passes"):
+            times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
         for item in times:
-            level_of = logging.INFO if options.timing else logging.DEBUG
-            logger.log(level_of, "%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
+            logger.debug("%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
             if options.pass_statistics:
                 for what, number in item.statistics.items():
                     logger.info("%9d  %s: %s", number, item.name, what)
@@ -173,15 +191,21 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
             raise UsageError(f"--ir-function {options.ir_function}: at no level that is shown is a function called so")
         groups, heads = get_groups(source.module), query_heads(source.module)
         looping = get_looping(source.module)
-        program = emit_program(source.module)
+        with stage("emission of the schedule"):
+            program = emit_program(source.module)
         target = get_target(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
     signature = program_signature(source.facts, source.geometry, groups, heads, shapes)
-    _prove(program, signature, target, options)
+    with stage("validation"):
+        _prove(program, signature, target, options)
     dumps.write_schedule(program)
-    golden = _golden(options, source, program, signature)
-    constants = source.constants() if layout_of(program, "constant") else {}
-    report = write_artifact(options, program, source.facts, signature, source.checkpoint, constants, golden, looping)
+    with stage("goldens"):
+        golden = _golden(options, source, program, signature)
+    with stage("writing"):
+        constants = source.constants() if layout_of(program, "constant") else {}
+        report = write_artifact(
+            options, program, source.facts, signature, source.checkpoint, constants, golden, looping
+        )
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 
@@ -214,7 +238,8 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
 
 def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, every_layer: bool = False) -> Source:
     with_weights = options.weights != "none"
-    checkpoint = opened or open_checkpoint(options.model, config=options.config, weights=with_weights)
+    with stage("opening of the model"):
+        checkpoint = opened or open_checkpoint(options.model, config=options.config, weights=with_weights)
     config = checkpoint.config
     context = longest = None
     if config is not None:
@@ -237,7 +262,8 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
     if config is not None and stretched(config, context):
         logger.warning("sscc: %s", stretched(config, context))
     logger.info("capturing %s", options.model)
-    captured = _captured(checkpoint, shape, every_layer)
+    with stage("capture"):
+        captured = _captured(checkpoint, shape, every_layer)
     layers = count_layers(captured, config)
     if config is None:
         check_attention(captured.prefill, layers)
@@ -247,7 +273,8 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
     tokens = vocabulary(captured.prefill)
     if with_weights:
         check_names(checkpoint, captured.weight_shapes)
-        probe(checkpoint, dtype, geometry, tokens)
+        with stage("comparison with the untouched model"):
+            probe(checkpoint, dtype, geometry, tokens)
     facts = ProgramFacts(
         batch=shape.batch,
         chunk=shape.chunk,
@@ -258,11 +285,25 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
         digest=checkpoint.digest if with_weights else "",
         eos=checkpoint.eos_token_ids,
     )
-    module = import_capture(captured, facts, geometry)
+    with stage("import into MLIR"):
+        module = import_capture(captured, facts, geometry, _rules(captured.prefill, shape, facts, geometry))
     with mlir():
         set_target(module, load_target(options.target))
         _note_stored_formats(module, options, checkpoint)
     return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
+
+
+def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
+    """The programs of a rule of one's own: one for each kind of layers whose prompts it scores. Raises UsageError where
+    it would score none."""
+    if shape.rule is None:
+        return []
+    kinds = governed_attentions(prefill, geometry.max_context)
+    if not kinds or not geometry.selects:
+        reason = "topk is 0" if kinds else "all layers attend within a sliding window"
+        raise UsageError(f"the rule {shape.rule.name} has nothing to select, {reason}: leave --kv-policy out")
+    rows = facts.scratch_rows(geometry)
+    return [capture_rule(shape.rule, sizes, geometry, rows) for sizes in kinds]
 
 
 def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) -> Capture:
@@ -309,14 +350,16 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
     module: what is in the dump, for whoever has read it already.
     """
     with mlir():
-        module = read_dump(options.model) if module is None else module
+        with stage("reading of the dump"):
+            module = read_dump(options.model) if module is None else module
         level = get_level(module)
         if level != options.compile_from:
             raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")
         facts, geometry = get_facts(module)
     checkpoint = None
     if options.weights != "none" and options.checkpoint is not None:
-        checkpoint = open_checkpoint(options.checkpoint)
+        with stage("opening of the model"):
+            checkpoint = open_checkpoint(options.checkpoint)
         if checkpoint.digest != facts.digest:
             logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
         with mlir():
@@ -368,6 +411,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
         signature.plan.sources,
+        options.rule,
     )
     return golden.of_logits if program.grid else golden
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.compiler.frontend.full_attention import Needed
-    from sscc.runtime.artifact.tensor_files import Array
     from sscc.runtime.kept_positions import Kept
 
 SPANS = 8
@@ -46,19 +45,24 @@ def shown_tokens(
 ) -> list[Token]:
     """The first `kept.length` of the tokens, as all layers and heads keep them, as one layer does, or one of its KV
     heads. Raises UsageError for one that there is not."""
+    texts = token_texts(tokenizer, tokens[: kept.length])
+    lost = [0.0] * kept.length if needed is None else needed.mass.tolist()
+    shares = kept.shares(layer, head).tolist()
+    columns = zip(texts, main_reasons(kept, layer, head), shares, lost, strict=True)
+    return [Token(*token) for token in columns]
+
+
+def main_reasons(kept: Kept, layer: int | None = None, head: int | None = None) -> list[str]:
+    """Of every position, why most of the layers and heads that keep it do, the name of a `Reason` in lower case."""
     import numpy as np
 
     from sscc.runtime.kept_positions import Reason
 
     reasons = kept.reasons(layer, head)
     counts = np.stack([(reasons == reason).sum(axis=0) for reason in Reason])
-    near = counts[Reason.SELECTED :]
-    main = np.where(near.any(axis=0), near.argmax(axis=0) + Reason.SELECTED, counts[: Reason.SELECTED].argmax(axis=0))
-    shares = kept.shares(layer, head)
-    texts = token_texts(tokenizer, tokens[: kept.length])
-    lost: Array = np.zeros(kept.length) if needed is None else needed.mass
-    names = [Reason(reason).name.lower() for reason in main.tolist()]
-    return [Token(*token) for token in zip(texts, names, shares.tolist(), lost.tolist(), strict=True)]
+    near, far = counts[Reason.SELECTED :], counts[: Reason.SELECTED]
+    main = np.where(near.any(axis=0), near.argmax(axis=0) + Reason.SELECTED, far.argmax(axis=0))
+    return [Reason(reason).name.lower() for reason in main.tolist()]
 
 
 def token_texts(tokenizer: Tokenizer | None, tokens: Sequence[int]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from sscc.compiler.progress import bar
 from sscc.compiler.weight_cache import packed_weights
 from sscc.ir.errors import InputError
 from sscc.ir.extras import COMPILE, require
+from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors, taken
@@ -70,15 +71,13 @@ def _packed(
 
     read = KeepingReader(lambda source, spec: reader()(source, spec), lambda *source: reader().kept(*source))
     whole = {name: stack.whole for name, stack in layout.items()}
-    return taken(layout, packed_weights(record, whole, read, _show_progress, packings, verify=verify))
+    with bar("opening weights") as (advance, update):
 
+        def packing(done: int, total: int) -> None:
+            update(f"packing weights, {format_bytes(total)}")
+            advance(done, total)
 
-def _show_progress(done: int, total: int) -> None:
-    """A line on a terminal that counts up, on stderr; nothing elsewhere."""
-    if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        sys.stderr.write(f"\rpacking weights {done / total:4.0%} of {total / 2**20:.0f} MiB{end}")
-        sys.stderr.flush()
+        return taken(layout, packed_weights(record, whole, read, packing, packings, verify=verify))
 
 
 def _reader(path: Path) -> KeepingReader:

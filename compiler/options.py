@@ -13,7 +13,8 @@ from typing import Any, TypedDict
 
 from sscc.compiler.files import refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
-from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS
+from sscc.compiler.policy import WHOLE_PROMPT, Policy, Rule, policy_of
+from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
 from sscc.ir.errors import UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
@@ -29,6 +30,7 @@ from sscc.ir.geometry import (
     POOL_MODES,
     QUERY,
     Geometry,
+    default_recent,
 )
 from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.suggestions import check_choice, did_you_mean
@@ -53,6 +55,7 @@ class ProgramShape:
     Attributes:
         batch: decode slots B.
         layer_topk: what each layer selects, where layers differ; the geometry has the most that any of them does.
+        rule: of one's own, that scores prompts and may say what each layer selects; the geometry has its name.
         chunk: tokens C of one prefill chunk, at least 2.
         dtype: activations and caches, "f32" or "bf16".
     """
@@ -62,10 +65,13 @@ class ProgramShape:
     chunk: int
     dtype: str
     layer_topk: LayerTopk | None = None
+    rule: Rule | None = None
 
     def geometry_of(self, layers: int) -> Geometry:
         """The geometry of a model of which it governs so many layers. Raises UsageError where the budgets per layer are
-        not as many."""
+        not as many, or cannot be."""
+        if self.rule is not None and self.rule.has_budgets and layers:
+            return self.geometry.with_layers(self.rule.budgets(layers, self.geometry.topk))
         return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
 
 
@@ -85,6 +91,8 @@ class CompileOptions:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file.
         target: the machine, "rdu", "rdu:NAME" or "rdu:FILE" (sscc.ir.target).
         tp: ranks that run the program together, each with a part of its weights; None for 1.
+        tp_sums: as what ranks exchange their parts of sums: "f32", as they are accumulated, or "model", rounded to the
+            program's dtype before.
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
@@ -92,7 +100,8 @@ class CompileOptions:
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
         kv_obs: last prompt queries that score the prompt.
         kv_pool, kv_pool_mode: odd width and kind ("avg", "max") of the pooling over scores.
-        kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step.
+        kv_policy: who chooses the selected rows: "snapstream", the end of the prompt; "query", every step; a file, or
+            a `sscc.Policy` or subclass of it, the end of the prompt by a rule of one's own. Of a rule this is a `Rule`.
         kv_landmark_bits: with "query", bits of a number of the keys' copies by which a step chooses.
         kv_fetch: with "query", the most rows that a step brings from the store per KV head; None for no limit.
         kv_rows: where the selected rows live: "compact" in the cache, "indexed" in the prompt's K and V, all of which
@@ -132,7 +141,7 @@ class CompileOptions:
     kv_obs: int | None = None
     kv_pool: int | None = None
     kv_pool_mode: str | None = None
-    kv_policy: str | None = None
+    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None = None
     kv_landmark_bits: int | None = None
     kv_fetch: int | None = None
     kv_rows: str | None = None
@@ -142,6 +151,7 @@ class CompileOptions:
     prefill_chunk: int | None = None
     dtype: str | None = None
     tp: int | None = None
+    tp_sums: str = SUMS[0]
     opt_level: int = 2
     weights: str = "embed"
     weight_format: Weights | None = None
@@ -161,6 +171,7 @@ class CompileOptions:
     native_code: bool = field(default_factory=lambda: os.environ.get("SSCC_NATIVE_CODE", "1") != "0")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_policy", policy_of(self.kv_policy))
         self._check_choices()
         self._check_sizes()
         self._check_golden()
@@ -171,6 +182,9 @@ class CompileOptions:
         _at_least(1, tp=self.tp)
         if self.tp is not None and self.tp > MOST_RANKS:
             raise UsageError(f"--tp is {self.tp}, a program has at most {MOST_RANKS} ranks")
+        check_choice("--tp-sums", self.tp_sums, SUMS)
+        if self.tp is None and self.tp_sums != "f32":
+            raise UsageError(f"--tp-sums {self.tp_sums} is about what ranks exchange: give --tp, too")
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, "an artifact is a folder")
@@ -198,7 +212,6 @@ class CompileOptions:
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
             raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
         check_choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
-        check_choice("--kv-policy", self.kv_policy, KV_POLICIES)
         check_choice("--kv-rows", self.kv_rows, KV_ROWS)
         check_choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
@@ -206,6 +219,13 @@ class CompileOptions:
         if self.kv_topk_per_layer is not None:
             reason = "is the same for all layers, it cannot be given with --kv-topk-per-layer"
             _absent(reason, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
+            if self.rule is not None and self.rule.has_budgets:
+                raise UsageError(
+                    f"the rule {self.rule.name} says itself what each layer selects (its method topk): leave "
+                    "--kv-topk-per-layer out"
+                )
+        if self.rule is not None and (self.tp or 1) > 1:
+            raise UsageError(f"the rule {self.rule.name} scores by all heads, which --tp would cut: leave --tp out")
         parts = [self.kv_sink, self.kv_recent, self.kv_topk]
         rows = sum(part for part in parts if part is not None)
         if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
@@ -246,6 +266,11 @@ class CompileOptions:
             raise UsageError("what comes from stdin has no name for the result to be called after: give -o")
 
     @property
+    def rule(self) -> Rule | None:
+        """The rule of one's own, if one was asked for."""
+        return self.kv_policy if isinstance(self.kv_policy, Rule) else None
+
+    @property
     def output_path(self) -> Path:
         """Where the result goes: `output`, else in the current folder the model's stem + ".rdu" (or ".LEVEL.mlir")."""
         if self.output is not None:
@@ -280,6 +305,7 @@ class CompileOptions:
         return ProgramShape(
             geometry=self._geometry(context, topk),
             layer_topk=layer_topk,
+            rule=self.rule,
             batch=self.batch or DEFAULT_BATCH,
             chunk=self.prefill_chunk or max(MIN_CHUNK, min(DEFAULT_CHUNK, context)),
             dtype=self.dtype or model_dtype,
@@ -287,10 +313,9 @@ class CompileOptions:
 
     def _geometry(self, context: int, topk: int | None) -> Geometry:
         """A given number is taken as it is; a default gives way until it fits `context`."""
-        obs = self.kv_obs or DEFAULT_OBS
-        pool = self.kv_pool or DEFAULT_POOL
-        mode, dtype = self.kv_pool_mode or "avg", self.kv_dtype or KV_DTYPES[0]
-        policy = self.kv_policy or KV_POLICIES[0]
+        obs, pool, mode = self._observation(context)
+        dtype = self.kv_dtype or KV_DTYPES[0]
+        policy = self.rule.text if self.rule else str(self.kv_policy or KV_POLICIES[0])
         by_query = policy == QUERY
         rows = self.kv_rows or (INDEXED if by_query else KV_ROWS[0])
         bits = (self.kv_landmark_bits or DEFAULT_LANDMARK_BITS) if by_query else 0
@@ -310,11 +335,22 @@ class CompileOptions:
         if topk is not None:
             sink, recent = self._rows_around_topk(sink, topk, context)
             return Geometry(sink, recent, topk, **stored)
+        of_rule = self.rule is not None and not self.kv_obs and self.rule.policy.obs == WHOLE_PROMPT
+        least = 1 if of_rule else obs  # the whole prompt is no window whose columns would have to stay
         if self.kv_budget is not None:
-            return Geometry.from_budget(self.kv_budget, sink=sink, recent=self.kv_recent, **stored)
+            recent = self.kv_recent or default_recent(self.kv_budget, least, pool)
+            return Geometry.from_budget(self.kv_budget, sink=sink, recent=recent, **stored)
         budget = max(min(context, max(DEFAULT_BUDGET, context // 16)), sink + (self.kv_recent or 1))
-        recent = self.kv_recent or max(1, min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4), budget - sink))
+        recent = self.kv_recent or max(1, min(default_recent(budget, least, pool), budget - sink))
         return Geometry(sink, recent, budget - sink - recent, **stored)
+
+    def _observation(self, context: int) -> tuple[int, int, str]:
+        """How many last queries score a prompt, and how their scores are pooled: (obs, pool, pool mode)."""
+        if self.rule is None:
+            return self.kv_obs or DEFAULT_OBS, self.kv_pool or DEFAULT_POOL, self.kv_pool_mode or POOL_MODES[0]
+        of_rule = self.rule.policy
+        obs = context if of_rule.obs == WHOLE_PROMPT else min(int(of_rule.obs or DEFAULT_OBS), context)
+        return self.kv_obs or obs, self.kv_pool or of_rule.pool, self.kv_pool_mode or of_rule.pool_mode
 
     def _rows_around_topk(self, sink: int, topk: int, context: int) -> tuple[int, int]:
         """(sink, recent) where topk is given: what a budget leaves, else the default ring cut to the context."""
@@ -332,7 +368,7 @@ class CompileOptions:
 class CompileArguments(TypedDict, total=False):
     """The fields of `CompileOptions` but `model`, as `sscc.compile` takes them: for editors and type checkers.
 
-    Paths may be text, and `weights` is what the command line takes ("reference,int4:64").
+    Paths may be text, `weights` is what the command line takes ("reference,int4:64"), and `policy` is `kv_policy`.
     """
 
     output: str | os.PathLike[str] | None
@@ -346,7 +382,8 @@ class CompileArguments(TypedDict, total=False):
     kv_obs: int | None
     kv_pool: int | None
     kv_pool_mode: str | None
-    kv_policy: str | None
+    policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
+    kv_policy: str | os.PathLike[str] | Policy | type[Policy] | Rule | None
     kv_landmark_bits: int | None
     kv_fetch: int | None
     kv_rows: str | None
@@ -356,6 +393,7 @@ class CompileArguments(TypedDict, total=False):
     prefill_chunk: int | None
     dtype: str | None
     tp: int | None
+    tp_sums: str
     opt_level: int
     weights: str
     weight_format: Weights | None
@@ -379,6 +417,10 @@ def options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> Co
     """What `sscc.compile` is given. Raises UsageError for an option that does not exist, and as `CompileOptions`."""
     kinds = {item.name: item.type for item in fields(CompileOptions)}
     values: dict[str, Any] = dict(arguments)
+    if "policy" in values:
+        if "kv_policy" in values:
+            raise UsageError("policy and kv_policy are the same option: give one of them")
+        values["kv_policy"] = values.pop("policy")
     for name, value in values.items():
         if name not in kinds or name == "model":
             raise UsageError(f"sscc.compile has no option {name!r}{did_you_mean(name, kinds)}")

@@ -18,6 +18,7 @@ from sscc.ir.levels import ProgramFacts
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
+from sscc.ir.stages import stage
 from sscc.ir.target import FAMILY, load_target
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.files import MACHINE
@@ -63,12 +64,15 @@ def write_artifact(
                 writer.write_bytes(f"tokenizer/{name}", data)
         if golden is not None:
             golden.save(writer)
-        weights = _write_weights(writer, options, checkpoint, program, packer)
+        with stage("weights"):
+            weights = _write_weights(writer, options, checkpoint, program, packer)
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
     layout = layout_of(program, "weight")
-    quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
-    native = [f"native code: {packer.lower()}"] if options.native_code else []
+    with stage("report of quantisation"):
+        quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
+    with stage("native code"):
+        native = [f"native code: {packer.lower()}"] if options.native_code else []
     return [*_report(program, signature, weights), *native, *quantised]
 
 
@@ -118,7 +122,8 @@ def _report(program: Program, signature: Signature, record: WeightsRecord) -> li
     referred = f"read from {record.source}" if record.source else "none"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
-    chosen = f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
+    by = "" if g.rule is None else f"the rule {g.rule[0]}, "
+    chosen = f"{by}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
     if g.by_query:
         chosen = f"topk by every step's query, landmarks of {g.landmark_bits} bits"
     return [

@@ -17,6 +17,8 @@ REUSED = "reused"
 """What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
 RANK = "rank"
 """What an entry takes besides, where ranks do different things: the number of the rank that runs it."""
+SUMS = ("f32", "model")
+"""As what ranks exchange their parts of a sum: as they are accumulated, or rounded to the model's dtype before."""
 PLAIN_BITS = 16
 """Landmarks of so many bits are the keys themselves, unrotated, in the dtype of the program: exact products."""
 LANDMARK_BITS = (1, 2, 4, PLAIN_BITS)

@@ -13,6 +13,7 @@ only place that checks a geometry; passes, dialect verifiers, the runtime and th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -29,6 +30,8 @@ COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
 PLAIN = "model"
 KV_DTYPES = (PLAIN, *ROW_CODES)
 SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
+RULE = "rule:"
+_RULE = re.compile(rf"{RULE}([^\W\d]\w*)@([0-9a-f]{{64}})")
 DEFAULT_LANDMARK_BITS = 2
 DEFAULT_SINK = 4
 DEFAULT_RECENT = 512
@@ -36,6 +39,12 @@ DEFAULT_OBS = 32
 DEFAULT_POOL = 15
 LARGEST_POOL = 1 << 20
 """Half of a pooling kernel is padding on either side, which takes memory."""
+
+
+def default_recent(budget: int, obs: int, pool: int) -> int:
+    """Rows of the ring where nobody says: a quarter of the budget, and at least what keeps the columns of the window,
+    which count nothing, from being pooled into a candidate."""
+    return min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4))
 
 
 @dataclass(frozen=True)
@@ -101,8 +110,9 @@ class Geometry:
             ring (`Span`); 0 where they see every position.
         window_stride: by how many positions the window moves: all of it, where a query sees its chunk; None where it
             slides from position to position.
-        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "query", every step's query,
-            from the rows of all positions, which are kept ("indexed").
+        policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "rule:NAME@SHA256", the same
+            by the scores of a rule of one's own; "query", every step's query, from the rows of all positions, which are
+            kept ("indexed").
         landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
             where the prompt chooses.
         fetch: where a query chooses, the most rows that a step brings from the store per KV head, 1 .. `topk`: it
@@ -141,8 +151,8 @@ class Geometry:
             raise UsageError(f"KV rows are {self.rows!r}, they must be {' or '.join(KV_ROWS)}")
         if self.dtype not in KV_DTYPES:
             raise UsageError(f"KV dtype is {self.dtype!r}, it must be {' or '.join(KV_DTYPES)}")
-        if self.policy not in KV_POLICIES:
-            raise UsageError(f"KV policy is {self.policy!r}, it must be {' or '.join(KV_POLICIES)}")
+        if self.policy not in KV_POLICIES and self.rule is None:
+            raise UsageError(f"KV policy is {self.policy!r}, it must be {', '.join(KV_POLICIES)} or {RULE}NAME@SHA256")
         if self.landmark_bits not in (LANDMARK_BITS if self.by_query else (0,)):
             raise UsageError(
                 f"KV landmarks have {self.landmark_bits} bits, with --kv-policy query they must have one of "
@@ -223,7 +233,7 @@ class Geometry:
         """Splits ``budget`` rows: sink 4, recent min(512, max(obs + pool//2, budget//4)), topk the rest."""
         sink = DEFAULT_SINK if sink is None else sink
         if recent is None:
-            recent = min(DEFAULT_RECENT, max(obs + pool // 2, budget // 4))
+            recent = default_recent(budget, obs, pool)
         topk = budget - sink - recent
         if topk < 0:
             raise UsageError(
@@ -286,6 +296,12 @@ class Geometry:
     def by_query(self) -> bool:
         """Whether every step's query chooses the selected rows."""
         return self.policy == QUERY
+
+    @property
+    def rule(self) -> tuple[str, str] | None:
+        """Name and digest of the rule of one's own that scores a prompt; None where there is none."""
+        match = _RULE.fullmatch(self.policy)
+        return (match[1], match[2]) if match else None
 
     @property
     def selects(self) -> bool:

@@ -34,6 +34,9 @@ LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
 SHARES = "sscc.shares"
 STORED_FORMATS = "sscc.stored"
+RULE = "sscc.rule"
+"""On a function that scores the positions of a prompt by a rule of one's own: the rule's name, and what is the same in
+the attention of the layers that it is for."""
 MAX_LITERAL_BYTES = 1024
 
 _GRAPH = frozenset({"builtin", "func", "linalg", "tensor", "arith", "math", "scf", "kv", "shard"})

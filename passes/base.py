@@ -18,6 +18,7 @@ from torch_mlir.passmanager import PassManager
 from sscc.ir.context import first_diagnostic, print_module
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import check_legal, get_level, record_pass, set_level
+from sscc.ir.stages import stage
 
 TIDYING = "builtin.module(cse)"
 """Our operations are pure, on tensors that are values, so that upstream's own pass may take them away.
@@ -122,7 +123,8 @@ def run_passes(
         token = _COUNTS.set(counts)
         start = time.perf_counter()
         try:
-            item.run(module)
+            with stage(item.name):
+                item.run(module)
         finally:
             _COUNTS.reset(token)
         seconds = time.perf_counter() - start

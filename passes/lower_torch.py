@@ -88,6 +88,8 @@ class LowerTorch(Pass):
         for op in list(walk(module)):
             if op.name == "cf.assert":
                 op.erase()
+            elif op.name.startswith("tm_tensor."):  # sequential operations of a dialect that comes with torch-mlir
+                raise UnsupportedError(f"{op.location}: an operator is lowered to {op.name}, which sscc does not have")
         run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
         count("insertions computed", compute_insertions(module))
 

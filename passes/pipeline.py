@@ -45,6 +45,9 @@ PIPELINES: dict[int, tuple[Pass, ...]] = {
 
 PIPELINE = PIPELINES[2]
 
+WHOLE = Shard()
+"""A program of one rank."""
+
 _ALL = [item for opt in (2, 1, 0) for item in PIPELINES[opt]]
 _ALL.insert(_ALL.index(BuildEntries()), QuantizeWeights())
 _ALL.insert(_ALL.index(RepeatLayers()), Shard())
@@ -60,18 +63,18 @@ def pass_by_name(name: str) -> type[Pass]:
     return known[name]
 
 
-def pipeline_of(opt_level: int, weights: Weights | None = None, ranks: int = 1) -> tuple[Pass, ...]:
+def pipeline_of(opt_level: int, weights: Weights | None = None, shard: Shard = WHOLE) -> tuple[Pass, ...]:
     """What -O`opt_level` runs.
 
     Args:
         weights: how they are stored; None for as they are.
-        ranks: over how many the program is cut.
+        shard: how the program is cut over ranks.
     """
     steps = list(PIPELINES[opt_level])
     if weights is not None:
         steps.insert(steps.index(BuildEntries()), QuantizeWeights.of(weights))
-    if ranks > 1:
-        steps.insert(steps.index(RepeatLayers()), Shard(ranks))
+    if shard.ranks > 1:
+        steps.insert(steps.index(RepeatLayers()), shard)
     return tuple(steps)
 
 
@@ -81,10 +84,9 @@ def weights_of(done: Sequence[str]) -> Weights | None:
     return None if step is None else step.weights
 
 
-def ranks_of(done: Sequence[str]) -> int:
-    """Over how many ranks a module that has been through `done` is cut; 1 where it is whole."""
-    step = _step_of(Shard, done)
-    return 1 if step is None else step.ranks
+def shard_of(done: Sequence[str]) -> Shard:
+    """How a module that has been through `done` is cut over ranks."""
+    return _step_of(Shard, done) or WHOLE
 
 
 def _step_of(kind: type[Step], done: Sequence[str]) -> Step | None:
@@ -94,14 +96,14 @@ def _step_of(kind: type[Step], done: Sequence[str]) -> Step | None:
 
 
 def passes_between(
-    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None, ranks: int | None = None
+    done: tuple[str, ...], level: str, opt_level: int, weights: Weights | None = None, shard: Shard | None = None
 ) -> tuple[Pass, ...]:
     """The passes of -O`opt_level` still to run for a module that has been through `done` (as `step_text` names
     them), up to and including `level`.
 
     Args:
         weights: how weights are to be stored; None for as they are, or as `done` has it.
-        ranks: over how many the module is to be cut; None for 1, or as `done` has it.
+        shard: how the module is to be cut over ranks; None for not at all, or as `done` has it.
 
     Raises:
         UsageError: another optimisation level was at work on the module, or it cannot be cut so, or its weights stored
@@ -111,10 +113,14 @@ def passes_between(
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
         state = f"are {stored}" if stored is not None else "stay as they are"
         raise UsageError(f"the weights of this module {state}, they cannot become {weights}: compile from level import")
-    cut = ranks_of(done)
-    if ranks is not None and ranks != cut and RepeatLayers.name in done:
-        raise UsageError(f"this module is for {cut} ranks, it cannot be cut over {ranks}: compile from level import")
-    steps = pipeline_of(opt_level, weights or stored, ranks or cut)
+    cut = shard_of(done)
+    if shard is not None and shard != cut and RepeatLayers.name in done:
+        if shard.ranks != cut.ranks:
+            state, wanted = f"is for {cut.ranks} ranks", f"cut over {shard.ranks}"
+        else:
+            state, wanted = f"exchanges parts of sums as {cut.sums}", f"made to do so as {shard.sums}"
+        raise UsageError(f"this module {state}, it cannot be {wanted}: compile from level import")
+    steps = pipeline_of(opt_level, weights or stored, shard or cut)
     names = tuple(map(step_text, steps))
     if names[: len(done)] != done:
         plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}

@@ -208,7 +208,7 @@ class _Pipeline:
         raise UnsupportedError(
             f"required {format_bytes(sum(depths[s.kind] * s.slot for s in self.streams))} of {memory.label}, "
             f"capacity {format_bytes(int(memory.capacity.value))}: kernel {kernel}, largest buffers {listed}; "
-            "a smaller --batch or --prefill-chunk needs less"
+            "a smaller --batch, --prefill-chunk or --kv-obs needs less, and -O0 keeps it in memory"
         )
 
     def _units(self, target: Target, kernel: str) -> None:

@@ -50,6 +50,10 @@ A product whose result is needed whole, as a norm or a choice follows, is cut to
 part, and the parts are put together behind it. A decode step decides: the longer of reading the weight and computing
 with it, but for a rank's own part, against the latency of a message and the time in which a rank sends its part.
 
+What ranks exchange of a sum are the parts as they are accumulated, in f32, and the sum is rounded once. With
+`sums=model` each rank rounds its part wherever the model rounds the sum, and sums that the model adds up before it
+needs them go together: of a bf16 model half the bytes or less, for the rounding of each part.
+
 KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
 it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
 cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
@@ -70,12 +74,14 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
+from sscc.ir.choices import SUMS
 from sscc.ir.collectives import Peers, make_grid, shape_of_grid
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer
 from sscc.ir.sharding import Cut, within
+from sscc.ir.suggestions import check_choice
 from sscc.passes.base import Pass, count
 from sscc.passes.cut_consequences import GATHERING, VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
 from sscc.passes.gathered_products import cut_where_it_pays
@@ -89,8 +95,10 @@ class Shard(Pass):
     level: ClassVar[str] = "graph"
 
     ranks: int = 1
+    sums: str = SUMS[0]
 
     def run(self, module: ir.Module) -> None:
+        check_choice("sums", self.sums, SUMS)
         if any(op.name == "func.call" for op in walk(module)):
             raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
         if self.ranks == 1:
@@ -104,7 +112,7 @@ class Shard(Pass):
         apart = _cut_apart(module, cuts)
         _note_parts(module, cuts)
         for function in functions(module):
-            _Rewriter(module, function, cuts, apart).rewrite()
+            _Rewriter(module, function, cuts, apart, self.sums == "model").rewrite()
 
 
 def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
@@ -133,10 +141,13 @@ def _cut_apart(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> set[str]:
 
 
 class _Rewriter:
-    """Gives the values of a function their sizes on a rank, and puts collectives where parts of sums are."""
+    """Gives the values of a function their sizes on a rank, and puts collectives where parts of sums are. With `rounds`
+    each rank rounds its part where the sum would be rounded."""
 
-    def __init__(self, module: ir.Module, function: Any, cuts: Mapping[ir.Value, Cut], apart: Set[str]) -> None:
-        self.module, self.function, self.apart = module, function, apart
+    def __init__(
+        self, module: ir.Module, function: Any, cuts: Mapping[ir.Value, Cut], apart: Set[str], rounds: bool
+    ) -> None:
+        self.module, self.function, self.apart, self.rounds = module, function, apart, rounds
         results = [result for op in function.entry_block.operations for result in op.operation.results]
         self.values = [*function.arguments, *results]
         self.cuts = {value: cuts[value] for value in self.values if value in cuts}
@@ -182,7 +193,7 @@ class _Rewriter:
         """Whether an operation of parts of sums gives parts of a sum, as many, of numbers that are whole else."""
         numbers = {partial[value] for value in op.operands if value in partial}
         whole = not any(value in self.cuts for value in (*op.operands, *op.results))
-        return whole and len(numbers) == 1 and _is_linear(op, partial)
+        return whole and len(numbers) == 1 and _is_linear(op, partial, self.rounds)
 
     def _resize_made_anew(self, op: ir.Operation, space: Space) -> None:
         """Tensors that are made anew (empty, filled) are made in the size of what they meet."""
@@ -259,8 +270,9 @@ class _Rewriter:
         self.function.attributes["function_type"] = ir.TypeAttr.get(type_)
 
 
-def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
-    """Whether an operation of parts of sums is a view, a sum of parts, or a product with whole numbers."""
+def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int], rounds: bool) -> bool:
+    """Whether an operation of parts of sums is a view, a sum of parts, or a product with whole numbers, or with
+    `rounds` one of these and rounding."""
     if op.name in VIEWS - {"tensor.concat"} or op.name == "linalg.transpose":
         return True
     if op.name != "linalg.generic":
@@ -268,12 +280,13 @@ def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int]) -> bool:
     block = op.regions[0].blocks[0]
     inside = {a for a, v in zip(block.arguments, op.operands, strict=True) if v in partial}
     sums = is_sum(op)
+    always = {"arith.extf", "arith.truncf"} if rounds else {"arith.extf"}
     for inner in block.operations:
         operation = inner.operation
         which = [value in inside for value in operation.operands]
         if operation.name == "linalg.yield":
             return all(which)
-        linear = operation.name in ("arith.extf",) or (operation.name == "arith.mulf" and sum(which) == 1)
+        linear = operation.name in always or (operation.name == "arith.mulf" and sum(which) == 1)
         onto_sum = sums and block.arguments[-1] in list(operation.operands)
         linear |= operation.name == "arith.addf" and (all(which) or onto_sum)
         if any(which):

@@ -66,7 +66,7 @@ from torch_mlir.dialects import func, linalg, tensor
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.errors import InternalError, UnsupportedError
-from sscc.ir.levels import KINDS
+from sscc.ir.levels import KINDS, RULE
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
 from sscc.ir.structure import describe
 from sscc.passes.base import Pass, count
@@ -83,7 +83,7 @@ class SplitLayers(Pass):
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
-        for function in list(functions(module)):
+        for function in [each for each in functions(module) if RULE not in each.attributes]:
             _Splitter(module, function).split()
             function.operation.erase()
 

@@ -16,6 +16,10 @@ Where every step's query chooses (`--kv-policy query`), the rows of all position
 them, and beside them landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position,
 scores the landmarks, chooses rows, and attends to them as a second segment.
 
+Where prompts are scored by a rule of one's own (`--kv-policy FILE`), functions of the module say how (`sscc.rule`), one
+for each kind of layers. Their operations are copied into `compress`, in the place of `kv.observation_scores`, and what
+they give is pooled where the rule asks for it; the functions go.
+
 With encoded rows (`--kv-dtype int8` or `int4`) the caches are i8: `kv.gather` encodes what it puts into them, and the
 row of a decode step passes `kv.quantize_rows`. Where queries choose, so do the rows of a prompt on their way into its
 scratch, which is i8 too, and `kv.causal_attention` is over what they stand for. Landmarks are made of keys before that.
@@ -132,12 +136,12 @@ from sscc.ir.cache_plan import (
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
-from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
+from sscc.ir.levels import RULE, GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
 from sscc.ir.operations import CachedAttention
-from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, producer
+from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, producer
 from sscc.ir.views import begins, is_view
 from sscc.passes.base import Pass
 from sscc.passes.latent_queries import absorbed
@@ -174,8 +178,13 @@ class ThreadCache(Pass):
             group = group_of[layer]
             keeper = layer if layer in group.layers else group.layers[0]
             _Threader(module, function, facts, group, attending[entry, keeper]).rewrite()
-        for function in layers:
+        for function in (*layers, *_rules(module)):
             function.operation.erase()
+
+
+def _rules(module: ir.Module) -> list[Any]:
+    """The functions that score a prompt by a rule of one's own: one for each kind of layers."""
+    return [function for function in functions(module) if RULE in function.attributes]
 
 
 def attention_of(function: Any) -> ir.Operation:
@@ -725,7 +734,7 @@ class _Threader:
             if weight is not None:
                 observed[0] = self._asked(observed[0], weight)
             if g.selects:
-                selected = self._selected_by(observed, scratches[0], length, own.get(TOPK))
+                selected = self._selected_by(observed, scratches, length, own.get(TOPK))
             index = self._positions(length, selected)
             offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
             filled = zip(wholes, scratches, strict=True)
@@ -756,7 +765,7 @@ class _Threader:
                 if weight:
                     asked = self._asked(asked, weight[0])
                 topk = list(function.arguments)[-1] if numbers else None
-                func.ReturnOp([self._selected_by([asked, sums], keys, end, topk)])
+                func.ReturnOp([self._selected_by([asked, sums], [keys], end, topk)])
             self._note_settings(function)
         first = [Argument("input", FIRST, index_type)] if g.packed else []
         slot = Argument("input", OWN_SLOT, index_type)
@@ -781,10 +790,13 @@ class _Threader:
         return absorbed(queries, self._up(weight), self.attention.attributes["first"].value)
 
     def _selected_by(
-        self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value, topk: ir.Value | None
+        self, observed: Sequence[ir.Value], rows: Sequence[ir.Value], length: ir.Value, topk: ir.Value | None
     ) -> ir.Value:
         """The positions [Hkv, K] that a prompt's last queries select, `topk` of them or what the geometry says."""
-        scores = self._scores(observed, keys, length)
+        by_rule = self.geometry.rule is not None
+        scores = self._scores_by_rule(observed, rows, length) if by_rule else self._scores(observed, rows[0], length)
+        if not by_rule or self.geometry.pool > 1:
+            scores = kv.Pool(scores, length, scores.type).pooled
         count = index_constant(self.geometry.topk) if topk is None else topk
         type_ = tensor_type([self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
         selected: ir.Value = kv.Select(scores, length, count, type_).selected
@@ -846,11 +858,41 @@ class _Threader:
 
     def _scores(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:
         scores_type = tensor_type([self.kv_heads, keys.type.shape[2]], ir.F32Type.get())
-        scores = kv.ObservationScores(*observed, keys, length, self.scale, scores_type).scores
+        scores: ir.Value = kv.ObservationScores(*observed, keys, length, self.scale, scores_type).scores
         if self.peers is not None:  # each has the mean over its query heads; no choice depends on how many are summed
             scores = self.peers.summed(scores)
-        pooled: ir.Value = kv.Pool(scores, length, scores_type).pooled
-        return pooled
+        return scores
+
+    def _scores_by_rule(
+        self, observed: Sequence[ir.Value], rows: Sequence[ir.Value], length: ir.Value
+    ) -> ir.Value:
+        """Scores [Hkv, T] of a prompt's positions by the function of a rule of one's own, which is copied here."""
+        if self.attended.ups or len(rows) == 1:
+            raise UnsupportedError(
+                f"{self.attention.location}: layer {self.layer} keeps latent rows, of which a rule of one's own would "
+                "see neither the keys nor the values of a head: use --kv-policy snapstream or query"
+            )
+        g = self.geometry
+        first = arith.MaxSIOp(arith.SubIOp(length, index_constant(g.obs)).result, index_constant(0)).result
+        end = arith.AddIOp(first, index_constant(g.obs)).result
+        at = positions_tensor([g.obs], first, end)
+        arguments = [*observed, *rows, at, positions_tensor([1], length, length), length]
+        rule = self._rule([value.type for value in arguments])
+        values: ValueMap = dict(zip(rule.arguments, arguments, strict=True))
+        *body, terminator = [op.operation for op in rule.entry_block.operations]
+        clone_all(body, values)
+        return values[terminator.operands[0]]
+
+    def _rule(self, types: Sequence[ir.Type]) -> Any:
+        """The function that scores by the rule in this layer. Raises InputError where a dump has none."""
+        expected = self.scale.value, kv.optional_of(self.attention, "softcap") or 0.0
+        for function in _rules(self.module):
+            numbers = ir.DictAttr(function.attributes[RULE])
+            if list(function.type.inputs) == list(types) and expected == tuple(
+                ir.FloatAttr(numbers[name]).value for name in ("scale", "softcap")
+            ):
+                return function
+        raise InputError(f"{self.attention.location}: the module has no function that scores the prompts of this layer")
 
     def _positions(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
         """Which position each row of the cache holds."""

@@ -170,7 +170,8 @@ def _outcomes(
     from sscc.ir.context import parse_module, print_module
     from sscc.ir.levels import passes_done
     from sscc.passes.base import run_passes, step_text
-    from sscc.passes.pipeline import parse_pipeline, passes_between, ranks_of
+    from sscc.passes.pipeline import WHOLE, parse_pipeline, passes_between, shard_of
+    from sscc.passes.shard import Shard
 
     if args.other is not None:
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
@@ -182,10 +183,11 @@ def _outcomes(
         yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
         return
     done, weights = passes_done(module), options.weight_format
-    steps = passes_between(done, args.compile_to, options.opt_level, weights, options.tp)
-    if ranks_of(list(map(step_text, steps))) > 1:
+    shard = None if options.tp is None else Shard(options.tp)
+    steps = passes_between(done, args.compile_to, options.opt_level, weights, shard)
+    if shard_of(list(map(step_text, steps))).ranks > 1:
         whole = parse_module(print_module(module), str(args.model))
-        run_passes(whole, passes_between(done, "graph", options.opt_level, weights, 1))
+        run_passes(whole, passes_between(done, "graph", options.opt_level, weights, WHOLE))
         yield bisection.module("one rank", whole)
     yield from bisection.passes(module, steps)
     if args.compile_to == LEVELS[-1]:

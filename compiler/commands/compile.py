@@ -17,8 +17,11 @@ from sscc.compiler.options import (
     CompileOptions,
     parse_weights,
 )
-from sscc.ir.choices import DTYPES, LEVELS
+from sscc.compiler.progress import status
+from sscc.compiler.result import CompileResult
+from sscc.ir.choices import DTYPES, LEVELS, SUMS
 from sscc.ir.extras import COMPILE, require
+from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
@@ -30,6 +33,7 @@ from sscc.ir.geometry import (
     KV_ROWS,
     POOL_MODES,
 )
+from sscc.ir.stages import Stages, recorded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tensor parallelism: cut heads, feed-forward, experts and vocabulary over N ranks, which run together "
         "(default: 1)",
+    )
+    parser.add_argument(
+        "--tp-sums",
+        choices=SUMS,
+        default=SUMS[0],
+        help="as what ranks exchange parts of sums: f32, as they are accumulated, or model, rounded to the program's "
+        "dtype before, which halves the bytes in bf16 (default: %(default)s)",
     )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
@@ -105,10 +116,11 @@ def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--kv-policy",
-        choices=KV_POLICIES,
+        "--policy",
         metavar="WHO",
         help=f"{KV_POLICIES[0]}: the end of the prompt picks, once; {KV_POLICIES[1]}: all rows are kept and every step "
-        f"picks anew (default: {KV_POLICIES[0]})",
+        f"picks anew; FILE.py or FILE.py:CLASS: the end of the prompt by a rule of your own, whose file is run "
+        f"(default: {KV_POLICIES[0]})",
     )
     group.add_argument(
         "--kv-landmark-bits",
@@ -186,7 +198,7 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--print-ir-before", action="append", metavar="PASS", help="on stderr; a pass or all")
     group.add_argument("--print-ir-after", action="append", metavar="PASS", help="on stderr; a pass, all or change")
     add_excerpt_arguments(group)
-    group.add_argument("--timing", action="store_true", help="report the seconds of each pass")
+    group.add_argument("--timing", action="store_true", help="report the seconds of each stage and pass")
     group.add_argument("--pass-statistics", action="store_true", help="report what each pass counted")
     group.add_argument(
         "--compile-to", default=LEVELS[-1], choices=LEVELS, metavar="LEVEL", help=f"stop after one of: {levels}"
@@ -215,20 +227,26 @@ def options_from(args: argparse.Namespace) -> CompileOptions:
 
 def main(args: argparse.Namespace) -> int:
     options = options_from(args)
-    level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
-    logging.basicConfig(level=logging.ERROR if args.quiet else logging.WARNING, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("sscc").setLevel(level)
-
-    require(COMPILE, "sscc compile")
-    from sscc.compiler.driver import compile_model
-    from sscc.compiler.frontend.quiet import quiet_libraries
-    from sscc.ir.files import STANDARD
-
-    with quiet_libraries() if args.quiet else nullcontext():
-        result = compile_model(options)
+    printing = bool(options.print_ir_before or options.print_ir_after)
+    with status("starting", quiet=args.quiet or args.verbose or printing) as update:
+        result = _compile(args, options, Stages(args.began, update))
     if not args.quiet:
         for line in result.report:
             print(line, file=sys.stderr)
         if result.path != STANDARD:
             print(f"sscc: wrote {result.path}", file=sys.stderr)
     return 0
+
+
+def _compile(args: argparse.Namespace, options: CompileOptions, stages: Stages) -> CompileResult:
+    level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
+    logging.basicConfig(level=logging.ERROR if args.quiet else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("sscc").setLevel(level)
+
+    require(COMPILE, "sscc compile")
+    with stages.stage("imports"):
+        from sscc.compiler.driver import compile_model
+        from sscc.compiler.frontend.quiet import quiet_libraries
+
+    with quiet_libraries() if args.quiet else nullcontext(), recorded(stages):
+        return compile_model(options)

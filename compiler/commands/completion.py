@@ -6,9 +6,27 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
+from sscc.ir.errors import UsageError
+from sscc.ir.geometry import KV_POLICIES
+=======
 from sscc.ir.extras import COMPLETION, require
+>>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
 
 SHELLS = ("bash", "zsh", "tcsh")
+POLICIES = {
+    "bash": "_sscc_compgen_policies",
+    "zsh": f"""_alternative 'names:name:({" ".join(KV_POLICIES)})' 'files:rule:_files -g "*.py"'""",
+    "tcsh": "f:*.py",
+}
+"""How shells complete a policy: by a name or the file of a rule."""
+PREAMBLE = {
+    "bash": f"""{POLICIES["bash"]}() {{
+  compgen -W "{" ".join(KV_POLICIES)}" -- "$1"
+  compgen -d -- "$1"
+  compgen -f -X '!*.py' -- "$1"
+}}"""
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +42,10 @@ def main(args: argparse.Namespace) -> int:
     parser = build_parser()
     for command in command_parsers(parser).values():
         for action in command._actions:
+            completed: Any = action
             if action.type is Path:
-                completed: Any = action
                 completed.complete = shtab.FILE
-    print(shtab.complete(parser, args.shell))
+            elif "--policy" in action.option_strings:
+                completed.complete = POLICIES
+    print(shtab.complete(parser, args.shell, preamble=PREAMBLE.get(args.shell, "")))
     return 0

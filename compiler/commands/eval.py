@@ -13,10 +13,15 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
+<<<<<<< HEAD
+from sscc.ir.errors import UsageError
+=======
 from sscc.ir.extras import COMPILE, require
+>>>>>>> b8c44e91a0c00d782deb3b0d4cf36aebfd029453
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
+    from sscc.compiler.policy import Rule
     from sscc.compiler.quality.plan import EvalOptions
 
 
@@ -91,6 +96,14 @@ def _add_cell_arguments(group: argparse._ArgumentGroup) -> None:
         default=list(defaults.METHODS),
         metavar="METHOD",
         help=f"of {', '.join(METHODS)}, the last of which holds every row",
+    )
+    group.add_argument(
+        "--policy",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="rules of your own, FILE.py or FILE.py:CLASS as of `sscc compile`, each beside the methods; files are run",
     )
     group.add_argument(
         "--budgets",
@@ -176,6 +189,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         landmark_bits=tuple(args.kv_landmark_bits),
         pools=pools,
         fetches=tuple(args.kv_fetch),
+        rules=tuple(map(_rule, args.policy)),
         equal_bytes=args.equal_bytes,
         examples=examples,
         seed=args.seed,
@@ -187,6 +201,15 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         interpreter=args.interpreter,
         threads=args.threads,
     )
+
+
+def _rule(file: str) -> Rule:
+    from sscc.compiler.policy import Rule, policy_of
+
+    rule = policy_of(file)
+    if not isinstance(rule, Rule):
+        raise UsageError(f"--policy {file} comes with sscc: give it with --methods")
+    return rule
 
 
 def main(args: argparse.Namespace) -> int:

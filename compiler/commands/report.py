@@ -52,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of `sscc compile --dump-ir-dir`: what each pass changed",
     )
+    more.add_argument(
+        "--prompt-file",
+        type=Path,
+        metavar="FILE",
+        help="a text, - for stdin, which the program runs: what its cache keeps of it, by layer and head",
+    )
     machine = parser.add_argument_group("modelled times")
     add_modelling_arguments(machine, prompt="tokens of the prefill (default: a chunk)")
 
@@ -61,8 +67,9 @@ def main(args: argparse.Namespace) -> int:
     from sscc.compiler.report.sources import Sources
     from sscc.runtime.artifact.reading import Artifact
 
-    if args.form != "html" and (args.bench, args.ir_dir) != (None, None):
-        raise UsageError(f"--{args.form} writes the graph alone: --bench and --ir-dir belong to the page")
+    if args.form != "html" and (args.bench, args.ir_dir, args.prompt_file) != (None, None, None):
+        belong = "--bench, --ir-dir and --prompt-file belong to the page"
+        raise UsageError(f"--{args.form} writes the graph alone: {belong}")
     artifact = Artifact.load(args.artifact)
     sources = Sources.read(
         artifact,
@@ -72,6 +79,7 @@ def main(args: argparse.Namespace) -> int:
         staying=args.staying,
         bench=args.bench,
         dumps=args.ir_dir,
+        text=args.prompt_file,
     )
     text = _text(sources, args.form)
     output = args.output or Path(Path(sources.name).stem + SUFFIXES[args.form])

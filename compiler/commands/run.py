@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import mmap
@@ -35,6 +36,7 @@ from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
 from sscc.compiler.files import printing_beside
 from sscc.compiler.kept_tokens import Token, shown_tokens
 from sscc.compiler.needed import checkpoint_of, needed_of
+from sscc.compiler.progress import status
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
@@ -170,13 +172,14 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     prompt = prompt_of(tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
-    first = math.nan
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
     start = time.perf_counter()
-    for token in session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot):
-        if not tokens:
-            first = time.perf_counter()
+    made = session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot)
+    with status(f"reading a prompt of {len(prompt)} tokens"):
+        begin = list(itertools.islice(made, 1))
+    first = time.perf_counter()
+    for token in itertools.chain(begin, made):
         tokens.append(token)
         stream.push(token)
     end = time.perf_counter()

@@ -17,6 +17,7 @@ nothing is ever rotated again (unlike StreamingLLM, which re-indexes by row).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -233,6 +234,7 @@ def compress(
     scale: float,
     g: Geometry,
     softmax: Softmax = PLAIN,
+    rule: Callable[..., Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
 
@@ -243,13 +245,16 @@ def compress(
         scale: factor on the dot products.
         g: cache geometry.
         softmax: how the products become weights.
+        rule: what scores in the place of `observation_scores`, of the arguments before it, to [Hkv, n].
 
     Returns:
         (K rows [Hkv, R, D], V rows [Hkv, R, Dv], as they are stored; selected [Hkv, topk] i64).
     """
     n = keys.shape[1]
-    observed = queries[:, n - min(g.obs, n) :]
-    scores = observation_scores(observed, keys, scale, g, softmax)
+    if rule is None:
+        scores = observation_scores(queries[:, n - min(g.obs, n) :], keys, scale, g, softmax)
+    else:
+        scores = rule(queries, keys, values, scale, g, softmax)
     selected = select(pool_scores(scores, g), n, g)
     return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
 

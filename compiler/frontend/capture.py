@@ -434,6 +434,37 @@ def count_governed(captured: Captured, max_context: int) -> int:
     return sum(not window.inside(max_context) for window in keeping.values())
 
 
+@dataclass(frozen=True)
+class AttentionSizes:
+    """What tells the attentions of layers apart that score a prompt.
+
+    Attributes:
+        heads, kv_heads, width, value_width: H, Hkv, D and Dv.
+        scale: factor on products of queries and keys; softcap: what caps them, 0 where nothing does.
+        dtype: of keys and queries.
+    """
+
+    heads: int
+    kv_heads: int
+    width: int
+    value_width: int
+    scale: float
+    softcap: float
+    dtype: torch.dtype
+
+
+def governed_attentions(captured: Captured, max_context: int) -> list[AttentionSizes]:
+    """Of the captured layers that attend to every position, each kind once."""
+    sizes: dict[AttentionSizes, None] = {}
+    for node in _attention_nodes(captured):
+        if not _window(node).inside(max_context):
+            query, key, value = (argument.meta["val"] for argument in node.args[:3])
+            scale, softcap = float(node.args[4]), float((*node.args[6:], 0.0)[0])
+            heads, kv_heads, width, value_width = query.shape[1], key.shape[1], key.shape[3], value.shape[3]
+            sizes.setdefault(AttentionSizes(heads, kv_heads, width, value_width, scale, softcap, key.dtype))
+    return list(sizes)
+
+
 def _window(node: Any) -> Span:
     """Which positions a query of an attention operator sees."""
     return Span(*(int((*node.args[place:], default)[0]) for place, default in ((5, 0), (8, 1))))

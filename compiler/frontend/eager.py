@@ -31,6 +31,8 @@ from sscc.compiler.frontend.query_selection import (
     query_attention,
 )
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
+from sscc.compiler.frontend.rules import scores_by
+from sscc.compiler.policy import Rule
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
@@ -58,7 +60,12 @@ class EagerSnapStream:
     """
 
     def __init__(
-        self, model: Model, geometry: Geometry, latent: Collection[int] = (), sources: Mapping[int, int] = NO_SOURCES
+        self,
+        model: Model,
+        geometry: Geometry,
+        latent: Collection[int] = (),
+        sources: Mapping[int, int] = NO_SOURCES,
+        rule: Rule | None = None,
     ) -> None:
         """Wraps a model.
 
@@ -70,12 +77,14 @@ class EagerSnapStream:
                 (`latent_rows`).
             sources: of each layer that shares the K and V of an earlier one, which that is: it keeps nothing, attends
                 to the rows that the other one keeps, and votes for none (ours).
+            rule: of one's own, by which prompts are scored.
 
         Raises:
             UnsupportedError: a transformers model with another attention implementation.
         """
         self.geometry = geometry
         self.latent = latent
+        self._rule = None if rule is None else scores_by(rule)
         self._model = model
         self._products = Products()
         self.sources = sources
@@ -179,7 +188,8 @@ class EagerSnapStream:
         if layer in self.sources:
             self._share(self.sources[layer])
         else:
-            k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax)
+            rule = self._rule if g.selects else None
+            k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, rule)
             self.k_cache.append(k_rows)
             self.v_cache.append(k_rows[..., : v.shape[3]] if layer in self.latent else v_rows)
             self.selected.append(selected)
@@ -326,6 +336,7 @@ def make_golden(
     new_tokens_count: int,
     latent: Collection[int] = (),
     sources: Mapping[int, int] = NO_SOURCES,
+    rule: Rule | None = None,
 ) -> tuple[list[int], list[int], dict[str, Tensor]]:
     """Greedy generation with every tensor that a compiled program can be compared with.
 
@@ -334,7 +345,7 @@ def make_golden(
         geometry: cache geometry.
         prompt: token ids.
         new_tokens_count: how many tokens to generate; all of them are also fed back.
-        latent, sources: as for `EagerSnapStream`.
+        latent, sources, rule: as for `EagerSnapStream`.
 
     Returns:
         prompt: the prompt as a list.
@@ -353,7 +364,7 @@ def make_golden(
             f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
         )
     by_query = geometry.by_query
-    run = EagerSnapStream(model, geometry, latent, sources)
+    run = EagerSnapStream(model, geometry, latent, sources, rule)
     if by_query:
         run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, latent, sources)
     logits = run.prefill(prompt)

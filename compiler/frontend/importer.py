@@ -7,7 +7,7 @@ Every placeholder is a function argument with an attribute that tells what it is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -16,13 +16,16 @@ from torch_mlir import ir
 from torch_mlir.extras.fx_importer import ContextCache, FxImporter
 
 from sscc.compiler.frontend.capture import Capture, Captured
+from sscc.compiler.frontend.rules import TENSORS, CapturedRule
+from sscc.compiler.frontend.source_lines import frames_of
+from sscc.ir.builders import Argument
 from sscc.ir.context import mlir
-from sscc.ir.dialects.kv import ExpertProduct, SelfAttention, TopK
+from sscc.ir.dialects.kv import ExpertProduct, ObservationScores, SelfAttention, TopK
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
-from sscc.ir.levels import ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
+from sscc.ir.levels import RULE, ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
+from sscc.ir.rewriting import functions
 
-_FRAME = re.compile(r'File "([^"]+)", line ([0-9]+)')
 _LIBRARY = re.compile(r"/torch/")
 
 
@@ -40,7 +43,7 @@ class SourceLocations(ContextCache):
         return ir.Location.name(path, line, context=self._c) if path else line
 
     def _source_line(self, node: torch.fx.Node) -> ir.Location:
-        frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+        frames = frames_of(node)
         own = [frame for frame in frames if not _LIBRARY.search(frame[0])] or frames
         if not own:
             return ir.Location.unknown(context=self._c)
@@ -56,8 +59,10 @@ def _relative(file: str) -> str:
     return path.name
 
 
-def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -> ir.Module:
-    """The module of level `import`, with the functions `prefill` and `decode`."""
+def import_capture(
+    captured: Capture, facts: ProgramFacts, geometry: Geometry, rules: Sequence[CapturedRule] = ()
+) -> ir.Module:
+    """The module of level `import`, with the functions `prefill` and `decode`, and one for each of `rules`."""
     with mlir() as context:
         importer = FxImporter(context=context)
         locations = SourceLocations(context, py_attr_tracker=importer._py_attr_tracker)
@@ -65,12 +70,17 @@ def import_capture(captured: Capture, facts: ProgramFacts, geometry: Geometry) -
         importer._cc = locations
         for name, entry in (("prefill", captured.prefill), ("decode", captured.decode)):
             importer.import_stateless_graph(entry.graph, func_name=name)
+        locations.path_prefix = ""
+        for number, rule in enumerate(rules):
+            importer.import_stateless_graph(rule.graph, func_name=f"rule.{rule.name}.{number}")
         module: ir.Module = importer.module
-        for function in module.body.operations:
-            entry = captured.prefill if function.name.value == "prefill" else captured.decode
-            _name_arguments(function, entry)
-        _raise_operators(module)
         set_facts(module, facts, geometry)
+        prefill, decode, *of_rules = functions(module)
+        _name_arguments(prefill, captured.prefill)
+        _name_arguments(decode, captured.decode)
+        for function, rule in zip(of_rules, rules, strict=True):
+            _make_rule(function, rule)
+        _raise_operators(module)
         set_kinds(module, captured.kinds)
         set_level(module, "import")
         check_legal(module, "import")
@@ -85,6 +95,21 @@ def _name_arguments(function: ir.OpView, entry: Captured) -> None:
             if name in table:
                 attributes.append(ir.DictAttr.get({f"sscc.{key}": ir.StringAttr.get(table[name])}))
     function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _make_rule(function: Any, rule: CapturedRule) -> None:
+    """Says what a function is that scores a prompt, and gives it the length of the prompt as a number, too."""
+    index = ir.IndexType.get()
+    function.entry_block.add_argument(index, function.location)
+    inputs, results = [*function.type.inputs, index], function.type.results
+    function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
+    named = [Argument("input", name, index) for name in (*TENSORS, "length")]
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([argument.attributes() for argument in named])
+    function.attributes["res_attrs"] = ir.ArrayAttr.get([Argument("output", "scores", index).attributes()])
+    f64 = ir.F64Type.get()
+    numbers = {"scale": rule.sizes.scale, "softcap": rule.sizes.softcap}
+    values = {name: ir.FloatAttr.get(f64, value) for name, value in numbers.items()}
+    function.attributes[RULE] = ir.DictAttr.get({"name": ir.StringAttr.get(rule.name), **values})
 
 
 def _raise_operators(module: ir.Module) -> None:
@@ -128,8 +153,20 @@ def _topk(op: ir.Operation) -> Any:
     return TopK(_to_builtin(op.operands[0]), *map(_builtin_type, op.results))
 
 
+def _attention_mass(op: ir.Operation) -> Any:
+    observed, log_sum_exp, keys = (_to_builtin(value) for value in op.operands[:3])
+    scale, softcap = (operand.owner.attributes["value"] for operand in list(op.operands)[5:7])
+    block = op.operation.block
+    length = list(block.arguments)[-1]
+    scores = ObservationScores(observed, log_sum_exp, keys, length, scale, _builtin_type(op.results[0]))
+    if softcap.value:
+        scores.operation.attributes["softcap"] = softcap
+    return scores
+
+
 _RAISED: dict[str, Callable[[ir.Operation], Any]] = {
     "torch.sscc.attention": _attention,
+    "torch.sscc.attention_mass": _attention_mass,
     "torch.sscc.expert_product": _expert_product,
     "torch.sscc.topk": _topk,
 }

@@ -20,6 +20,7 @@ from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
+from sscc.compiler.policy import Rule
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
@@ -167,6 +168,7 @@ def golden_for(
     tokens: int | None,
     latent: Collection[int] = (),
     sources: Mapping[int, int] = NO_SOURCES,
+    rule: Rule | None = None,
 ) -> Golden:
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
@@ -175,7 +177,8 @@ def golden_for(
             differs from the program by rounding alone.
         prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
-        latent: the layers that cache latent rows; sources: those that read the rows of others (`EagerSnapStream`).
+        latent: the layers that cache latent rows; sources: those that read the rows of others; rule: of one's own, that
+            scores prompts (`EagerSnapStream`).
 
     Raises:
         UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
@@ -195,7 +198,7 @@ def golden_for(
     elif any(stack.encoding for stack in layout.values()):
         raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources)
+    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources, rule)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

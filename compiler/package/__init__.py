@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from sscc.compiler.api import compile, load
     from sscc.compiler.llm import LLM, CompletionOutput, RequestOutput, SamplingParams
     from sscc.compiler.options import CompileOptions
+    from sscc.compiler.policy import WHOLE_PROMPT, Policy, SnapStream
+    from sscc.compiler.prompt import Prompt
     from sscc.compiler.result import CompileResult
     from sscc.ir.errors import (
         CheckError,
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "WHOLE_PROMPT",
     "CheckError",
     "CompileOptions",
     "CompileResult",
@@ -44,12 +47,15 @@ __all__ = [
     "Kept",
     "LayerKept",
     "OutputError",
+    "Policy",
+    "Prompt",
     "RankError",
     "Reason",
     "RequestOutput",
     "Sampling",
     "SamplingParams",
     "Session",
+    "SnapStream",
     "Snapshot",
     "SsccError",
     "Tracer",
@@ -64,6 +70,8 @@ _HOME = {
     "sscc.compiler.api": ("compile", "load"),
     "sscc.compiler.llm": ("LLM", "CompletionOutput", "RequestOutput", "SamplingParams"),
     "sscc.compiler.options": ("CompileOptions",),
+    "sscc.compiler.policy": ("WHOLE_PROMPT", "Policy", "SnapStream"),
+    "sscc.compiler.prompt": ("Prompt",),
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),

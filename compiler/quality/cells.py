@@ -11,6 +11,7 @@ from typing import Any
 
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions
+from sscc.compiler.policy import Rule
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
@@ -49,12 +50,14 @@ class Cell:
         geometry: what its program keeps.
         layer_topk: where layers select different numbers of positions; the geometry has the most.
         one_of_pools: whether there are others that differ in the width of pooling alone, so that it is in the name.
+        rule: of one's own, that scores prompts; the method is its name.
     """
 
     method: str
     geometry: Geometry
     layer_topk: LayerTopk | None = None
     one_of_pools: bool = False
+    rule: Rule | None = None
 
     @property
     def budget(self) -> int:
@@ -94,6 +97,7 @@ def make_cells(
     landmark_bits: Sequence[int] = (DEFAULT_LANDMARK_BITS,),
     pools: Sequence[int] = (),
     fetches: Sequence[int] = (),
+    rules: Sequence[Rule] = (),
     *,
     max_context: int,
     new_tokens: int,
@@ -106,6 +110,7 @@ def make_cells(
         pools: widths of pooling, of which each has a cell for every budget of the methods that pool; instead of that of
             `selection`.
         fetches: for selection by query, limits of the rows that a step brings, each beside the same cell without one.
+        rules: of one's own, each with every budget, behind the methods.
         new_tokens: the most that any example generates; SnapKV's window stays while they are made.
 
     Raises:
@@ -115,7 +120,7 @@ def make_cells(
         if method not in METHODS:
             likely = did_you_mean(method, METHODS)
             raise UsageError(f"--methods has {method!r}, it must be one of {', '.join(METHODS)}{likely}")
-    if not budgets and set(methods) != {FULL}:
+    if not budgets and (rules or set(methods) != {FULL}):
         raise UsageError("there is no budget for the compressed caches: give --budgets")
     cells = []
     for dtype in kv_dtypes:
@@ -128,12 +133,22 @@ def make_cells(
                         for policy in _policies(method, landmark_bits, fetches):
                             geometry = _geometry(rows | policy, kind, dtype, max_context)
                             cells.append(Cell(method, geometry, one_of_pools=bool(kinds)))
+        for rule, budget in product(rules, budgets):
+            rows = _rows(rule.name, budget, selection, max_context, new_tokens)
+            geometry = _geometry({**rows, "kv_policy": rule}, _said_by(rule, selection), dtype, max_context)
+            cells.append(Cell(rule.name, geometry, rule=rule))
         for layer_topk in layer_topks:
             rows = _shared_rows(layer_topk, selection)
             alike = _geometry({**rows, "kv_topk": layer_topk.mean}, selection, dtype, max_context)
             apart = _geometry({**rows, "kv_topk_per_layer": str(layer_topk)}, selection, dtype, max_context)
             cells += [Cell(SNAPSTREAM, alike), Cell(SNAPSTREAM, apart, layer_topk)]
     return list({cell.name: cell for cell in cells}.values())
+
+
+def _said_by(rule: Rule, selection: Selection) -> Selection:
+    """What is left to say of how a rule scores: it has its own pooling, and may have its own window."""
+    obs = selection.obs if rule.policy.obs is None else None
+    return replace(selection, obs=obs, pool=None, pool_mode=None)
 
 
 def _shared_rows(layer_topk: LayerTopk, selection: Selection) -> dict[str, Any]:

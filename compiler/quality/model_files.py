@@ -19,6 +19,7 @@ import sscc.passes
 import sscc.runtime
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions, cache_options
+from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InputError
@@ -102,11 +103,14 @@ class ModelFiles:
                     file.write(files[name])
         return folder
 
-    def artifact(self, geometry: Geometry, layer_topk: LayerTopk | None = None) -> Artifact:
+    def artifact(
+        self, geometry: Geometry, layer_topk: LayerTopk | None = None, rule: Rule | None = None
+    ) -> Artifact:
         """The program for a geometry, compiled if it is not there yet. Raises what `compile_model` raises.
 
         Args:
             layer_topk: where layers select different numbers of positions.
+            rule: of one's own, whose name and digest the geometry has.
         """
         cache = cache_options(geometry)
         if layer_topk is not None:
@@ -114,7 +118,7 @@ class ModelFiles:
         path = self._folder / f"{self._key(cache)}.rdu"
         if not path.exists():
             _make_folder(self._folder)
-            self._compile(cache, path)
+            self._compile(cache if rule is None else {**cache, "kv_policy": rule}, path)
         return Artifact.load(path)
 
     def _compile(self, cache: Mapping[str, Any], path: Path) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from sscc.compiler.layer_topk import LayerTopk
+from sscc.compiler.policy import Rule
 from sscc.compiler.quality import defaults
-from sscc.compiler.quality.cells import POOLING, QUERY, Cell, Selection, make_cells
+from sscc.compiler.quality.cells import METHODS, POOLING, QUERY, Cell, Selection, make_cells
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.model_files import Numbers
 from sscc.compiler.quality.own_tasks import own_examples
@@ -43,7 +44,8 @@ class EvalOptions:
         tasks: names of TASKS, "perplexity" (of `text`), or "ruler:" and a task of RULER.
         files: JSON lines with examples of one's own.
         lengths: tokens of prompts.
-        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches: the cells (`make_cells`).
+        budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches, rules: the cells
+            (`make_cells`).
         equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
@@ -69,6 +71,7 @@ class EvalOptions:
     landmark_bits: tuple[int, ...] = defaults.LANDMARK_BITS
     pools: tuple[int, ...] = ()
     fetches: tuple[int, ...] = ()
+    rules: tuple[Rule, ...] = ()
     equal_bytes: bool = False
     examples: int | None = defaults.EXAMPLES
     seed: int = 0
@@ -102,6 +105,7 @@ class EvalOptions:
             ("kv-landmark-bits", self.landmark_bits),
             ("kv-pool", self.pools),
             ("kv-fetch", self.fetches),
+            ("policy", [rule.name for rule in self.rules]),
         ):
             if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
@@ -129,6 +133,9 @@ class EvalOptions:
             raise UsageError("perplexity is that of plain text, which --chat does not make: measure it in another run")
 
     def _check_cells(self) -> None:
+        for rule in self.rules:
+            if rule.name.lower() in METHODS:
+                raise UsageError(f"--policy has a rule of the name {rule.name}, which is that of a method: rename it")
         if self.pools and not {*POOLING} & {*self.methods}:
             raise UsageError(f"--kv-pool compares {' and '.join(POOLING)}: add one of them to --methods")
         if QUERY not in self.methods:
@@ -162,6 +169,7 @@ class EvalOptions:
             "equal_bytes": self.equal_bytes or None,
             "pools": list(self.pools) or None,
             "fetches": list(self.fetches) or None,
+            "rules": {rule.name: rule.digest for rule in self.rules} or None,
             "layer_topks": [str(each) for each in self.layer_topks] or None,  # not in earlier journals either
             "seed": self.seed,
             "score_tokens": self.scored,
@@ -223,6 +231,7 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         options.landmark_bits,
         options.pools,
         options.fetches,
+        options.rules,
         max_context=max(example.positions for example in examples),
         new_tokens=most_new_tokens(examples),
     )

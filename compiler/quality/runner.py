@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from sscc.compiler.files import write_text
+from sscc.compiler.progress import bar
 from sscc.compiler.quality.cells import QUERY, Cell
 from sscc.compiler.quality.equal_bytes import snapstream_that_holds
 from sscc.compiler.quality.example import Example
@@ -58,22 +59,34 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
     with Journal(folder / JOURNAL, made_of) as journal:
         write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
         summaries: list[CellSummary] = []
-        for cell in cells:
-            missing = [example for example in examples if not journal.has(cell.name, example)]
-            artifact = files.artifact(cell.geometry, cell.layer_topk)
-            if missing:
-                run_cell(
-                    open_session(artifact, interpreter=options.interpreter, threads=options.threads),
-                    cell,
-                    missing,
-                    tokenizer,
-                    journal,
+        missing = {cell.name: [each for each in examples if not journal.has(cell.name, each)] for cell in cells}
+        with _progress(sum(map(len, missing.values()))) as seen:
+            for cell in cells:
+                artifact = files.artifact(cell.geometry, cell.layer_topk, cell.rule)
+                if missing[cell.name]:
+                    session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
+                    run_cell(session, cell, missing[cell.name], tokenizer, journal, seen)
+                records = [journal.records[cell.name, example.name] for example in examples]
+                summaries.append(
+                    summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
                 )
-            records = [journal.records[cell.name, example.name] for example in examples]
-            summaries.append(
-                summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
-            )
     return Evaluation(files.digest, examples, summaries)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar over so many examples, of all cells. Gives what says which one runs, and how many more are done."""
+    done = 0
+    with bar("compiling") as (advance, update):
+
+        def seen(text: str, count: int) -> None:
+            nonlocal done
+            done += count
+            update(text)
+            advance(done, total)
+
+        advance(0, total)
+        yield seen
 
 
 def _with_equal_bytes(cells: list[Cell], files: ModelFiles) -> list[Cell]:
@@ -89,12 +102,17 @@ def run_cell(
     examples: Sequence[Example],
     tokenizer: Tokenizer | None,
     journal: Journal,
+    seen: Callable[[str, int], None] = lambda text, count: None,
 ) -> None:
-    """Runs examples one after the other and writes each down as it is done. A bar on a terminal shows how far it is."""
-    with tqdm(examples, desc=cell.name, unit="example", disable=None, leave=False) as bar:
-        for example in bar:
-            bar.set_postfix_str(example.group)
-            journal.add(_record(cell, example, run_example(session, example, tokenizer)))
+    """Runs examples one after the other and writes each down as it is done.
+
+    Args:
+        seen: told what is run, and how many examples more are done.
+    """
+    for example in examples:
+        seen(f"{cell.name}, {example.group}", 0)
+        journal.add(_record(cell, example, run_example(session, example, tokenizer)))
+        seen(f"{cell.name}, {example.group}", 1)
 
 
 def _record(cell: Cell, example: Example, outcome: ExampleResult) -> Record:

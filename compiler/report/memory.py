@@ -93,7 +93,7 @@ def memory(sources: Sources) -> Memory:
 def _caches(sources: Sources) -> Iterator[CacheBar]:
     i = sources.inspection
     tokens = i.signature.geometry.max_context
-    bars = [(f"uncompressed, {tokens} tokens", i.full_kv_bytes, "full"), ("held, compressed", i.held_kv_bytes, "held"),
+    bars = [(f"uncompressed, {tokens} tokens", i.full_kv_bytes, "full"), ("held", i.held_kv_bytes, "held"),
             ("read by a step", i.kv_bytes, "read")]  # fmt: skip
     longest = max(nbytes for _, nbytes, _ in bars) or 1
     yield from (CacheBar(label, nbytes, nbytes / longest, kind) for label, nbytes, kind in bars)
@@ -104,7 +104,8 @@ def _far(level: MemoryLevel, tensors: list[Tensor], taken: int, capacity: int) -
         Region(tensor.name, kind_of(tensor), _element(tensor), tensor.address, tensor.nbytes) for tensor in tensors
     ]
     roles = {kind: _covered(r for r in regions if r.kind == kind) for kind in {region.kind for region in regions}}
-    return _level(level.label, taken, capacity, regions, roles, "by address; temporaries share theirs")
+    heading = "by address (memories off the chip count theirs together, temporaries share places)"
+    return _level(level.label, taken, capacity, regions, roles, heading)
 
 
 def _on_chip(sources: Sources, level: MemoryLevel) -> Level:

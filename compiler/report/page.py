@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from sscc.compiler.report.assumptions import assumptions
+from sscc.compiler.report.kept import kept
 from sscc.compiler.report.kernels import kernels
 from sscc.compiler.report.measured import measured
 from sscc.compiler.report.memory import memory
@@ -44,6 +45,7 @@ SECTIONS: Sequence[Section] = (
     Section("roofline", "Roofline", roofline),
     Section("timeline", "Timeline", timeline),
     Section("passes", "Passes", passes),
+    Section("kept", "Kept text", kept),
     Section("measured", "Measured", measured),
     Section("assumptions", "Assumptions", assumptions),
 )

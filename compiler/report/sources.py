@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sscc.compiler.measurements import Measurements, read_measurements
 from sscc.compiler.report.dumps import Dumps, read_dumps
+from sscc.compiler.report.texts import Text, run_text
 from sscc.ir.target import Target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import DECODE, PREFILL, Inspection, inspect_artifact, time_decode, time_prefill
@@ -27,6 +28,7 @@ class Sources:
         staying: see `sscc.runtime.timing.time_entry`.
         bench: measurements of the same program, if there are any.
         dumps: of its compilation, if there are any.
+        text: a prompt that was run, if there is one.
     """
 
     artifact: Artifact
@@ -36,6 +38,7 @@ class Sources:
     staying: float = 0.0
     bench: Measurements | None = None
     dumps: Dumps | None = None
+    text: Text | None = None
 
     @classmethod
     def read(
@@ -48,17 +51,21 @@ class Sources:
         staying: float = 0.0,
         bench: str | os.PathLike[str] | None = None,
         dumps: str | os.PathLike[str] | None = None,
+        text: str | os.PathLike[str] | None = None,
     ) -> Sources:
         """Args:
             bench: a file that `sscc bench --json` wrote. dumps: a folder that `sscc compile --dump-ir-dir` wrote.
+            text: a prompt's file, which is run (`run_text`).
 
         Raises:
             InputError: one of them is damaged, or of another program.
+            UsageError: the prompt does not fit the program.
         """
         schedule = artifact.schedule_digest
         measured = None if bench is None else read_measurements(Path(bench), schedule)
         ir = None if dumps is None else read_dumps(Path(dumps), schedule)
-        return cls(artifact, target, context, prompt, staying, measured, ir)
+        run = None if text is None else run_text(artifact, Path(text))
+        return cls(artifact, target, context, prompt, staying, measured, ir, run)
 
     @property
     def name(self) -> str:

@@ -118,10 +118,10 @@ class _Drawn:
         )
 
     def _heading(self) -> str:
-        where = f"of {self._pipeline.iterations} of kernel {self._kernel}, pipeline {self._pipeline.name}"
+        where = f"kernel {self._kernel}, pipeline {self._pipeline.name}"
         if self._first == self._second:
-            return f"The one iteration {where.partition(' of ')[2]}: no kernel of this program loops"
-        return f"Iterations {self._first} and {self._second} {where}"
+            return f"The one iteration of {where}: no pipeline of decode has two"
+        return f"Iterations {self._first} and {self._second} of {self._pipeline.iterations} of {where}"
 
     def _within(self, spans: Iterable[Span]) -> list[Span]:
         return [span for span in spans if span.end > self._begin and span.begin < self._end]
@@ -131,7 +131,7 @@ class _Drawn:
         return LEFT + share * (WIDTH - LEFT - 8)
 
     def _which(self, span: Span, memory: bool) -> str:
-        return "busy" if memory else {self._first: "first", self._second: "second"}.get(span.iteration, "other")
+        return "busy" if memory else {self._second: "second", self._first: "first"}.get(span.iteration, "other")
 
     def _bars(self, spans: list[Span], y: float, memory: bool) -> Iterator[Bar]:
         """Neighbours of one iteration that nobody could tell apart are one bar."""

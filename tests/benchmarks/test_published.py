@@ -161,5 +161,5 @@ def test_what_exchanging_in_other_ways_gains() -> None:
         stage("store y0", 1e-6),
     )
     gains = exchange_gains(stages, published.node(16), 16)
-    expected = {"exchanging": 9e-6, "half": 4e-6, "tiles": 1e-6, "parts": 2e-6 * 15 / 16}
+    expected = {"exchanging": 9e-6, "tiles": 1e-6, "parts": 2e-6 * 15 / 16}
     assert gains == pytest.approx(expected)

@@ -91,7 +91,7 @@ class TestErrors:
             (("inspct", "m"), "; did you mean 'inspect'? (see `sscc --help`)"),
             (("compile", "m", "--kv-buget=3"), "there is no option --kv-buget; did you mean '--kv-budget'?"),
             (("compile", "m", "--frobnicate"), "there is no option --frobnicate (see `sscc compile --help`)"),
-            (("compile", "m", "--kv-policy", "snapstrem"), "query; did you mean 'snapstream'?"),
+            (("compile", "m", "--kv-policy", "snapstrem"), "which ends in .py; did you mean 'snapstream'?"),
             (("eval", "m", "-o", "r", "--tasks", "paskey"), "ruler:NAME; did you mean 'passkey'?"),
             (("run", "m.rdu", "--prompt", "x", "--interpreter", "natve"), "reference; did you mean 'native'?"),
             (("serve", "m.rdu", "--max-body", "4 MX"), "argument --max-body: '4 MX' is no size in bytes: write 4096"),

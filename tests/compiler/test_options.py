@@ -39,6 +39,8 @@ REFUSED = {
     "topk": ({"kv_topk": -3}, "--kv-topk is -3"),
     "budget": ({"kv_budget": 0}, "--kv-budget is 0"),
     "obs": ({"kv_obs": 0}, "--kv-obs is 0"),
+    "sums-of-one-rank": ({"tp_sums": "model"}, "--tp-sums model is about what ranks exchange: give --tp, too"),
+    "sums": ({"tp": 2, "tp_sums": "bf16"}, "--tp-sums is 'bf16', it must be f32 or model"),
     "even-pool": ({"kv_pool": 4}, "--kv-pool is 4, the pooling kernel must be odd"),
     "pool-mode": ({"kv_pool_mode": "sum"}, "--kv-pool-mode is 'sum', it must be avg or max"),
     "over-determined": (
@@ -218,6 +220,7 @@ def test_arguments_of_python_are_the_options() -> None:
     """Each option by its name and type; paths may be text, and weights are words."""
     expected = {item.name: str(item.type) for item in fields(CompileOptions)}
     named = {name: kind.__forward_arg__ for name, kind in CompileArguments.__annotations__.items()}
+    assert named.pop("policy") == named["kv_policy"]  # the same by a shorter name
     assert {"model": "Path", **named} == {
         name: "str | os.PathLike[str] | None" if kind == "Path | None" else kind for name, kind in expected.items()
     }

@@ -17,6 +17,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.schedule import DecodeAttention, Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
+from sscc.passes.shard import Shard
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
@@ -36,7 +37,7 @@ from tests.passes.test_shard import imported
 def compiled(family: str, ranks: int, opt_level: int) -> tuple[Program, Signature]:
     with mlir():
         module: ir.Module = parse_module(imported(family), family)
-        run_passes(module, pipeline_of(opt_level, ranks=ranks))
+        run_passes(module, pipeline_of(opt_level, shard=Shard(ranks)))
         program, signature = emit_program(module), signature_of(module)
     prove(program, signature)
     return program, signature

@@ -177,17 +177,16 @@ def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, o
     first = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9]
     prompts = [first, first, [*first[:9], 7, 7, 7], [7, *first], first]
     requests = [Request(tuple(prompt), 6, logprobs=0, eos=frozenset()) for prompt in prompts]
-    with closing(open_session(artifact)) as session, Engine(session) as engine:
+    with closing(in_threads(artifact)) as session, Engine(session) as engine:
         expected = [engine.generate(request) for request in requests]
-    for session in (open_session(artifact), in_threads(artifact)):
-        chunk = session.rows.chunk_bytes
-        assert bool(chunk) == (kv != {})
-        limit = 5 * chunk or 7700  # of three prompts
-        with closing(session), Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
+    with closing(open_session(artifact)) as session:
+        assert bool(session.rows.chunk_bytes) == (kv != {})
+        limit = 5 * session.rows.chunk_bytes or 7700  # of three prompts
+        with Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
             done = [engine.generate(request) for request in requests]
-            assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]
-            again = 13 if not kv else 12 if "kv_policy" in kv else 8
-            assert [answer.cached_tokens for answer in done] == ([0, again, 8, 0, 8] if kv else [0, again, 0, 0, again])
+    assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]
+    again = 13 if not kv else 12 if "kv_policy" in kv else 8
+    assert [answer.cached_tokens for answer in done] == ([0, again, 8, 0, 8] if kv else [0, again, 0, 0, again])
 
 
 def test_ranks_give_up_what_rank_0_does(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:

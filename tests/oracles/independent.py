@@ -58,10 +58,11 @@ class IndependentSnapStream:
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
         )
         self.position = len(prompt)
-        kv_heads = [layer.keys.shape[1] for layer in self.cache.layers]
+        keys = [layer.keys[0] for layer in self.cache.layers]
         # The last layers may have none of their own, and see what the one sees whose keys they have.
-        self.choices = [self._choose(w[0], count) for w, count in zip(out.attentions, kv_heads, strict=False)]
-        self.choices += [self.choices[-1]] * (len(out.attentions) - len(kv_heads))
+        attended = enumerate(zip(out.attentions, keys, strict=False))
+        self.choices = [self._choose(weights[0], own, self.topk_in(layer)) for layer, (weights, own) in attended]
+        self.choices += [self.choices[-1]] * (len(out.attentions) - len(keys))
         logits: Tensor = out.logits[0, -1]
         return logits
 
@@ -119,15 +120,29 @@ class IndependentSnapStream:
                 excused += 1
         return excused
 
-    def _choose(self, weights: Tensor, kv_heads: int) -> Choice:
-        """`weights`: [H, n, n] attention probabilities of one layer."""
-        heads, n = weights.shape[0], weights.shape[1]
+    def topk_in(self, layer: int) -> int:
+        """How many positions a layer keeps from the middle."""
+        return self.topk
+
+    def scores_of(self, weights: Tensor, keys: Tensor) -> list[float]:
+        """The score of every prompt position in one KV head.
+
+        Args:
+            weights: [G, n, n] f64, the attention probabilities of its query heads.
+            keys: [n, D].
+        """
+        n = keys.shape[0]
+        column = weights[:, max(n - self.obs, 0) :, :].sum(1).mean(0)
+        return self._pool([float(s) if t < n - min(self.obs, self.recent) else 0.0 for t, s in enumerate(column)])
+
+    def _choose(self, weights: Tensor, keys: Tensor, topk: int) -> Choice:
+        """`weights`: [H, n, n] attention probabilities of one layer; `keys`: [Hkv, n, D]."""
+        n = keys.shape[1]
         choice = Choice()
-        for mine in weights.double().split(heads // kv_heads):
-            column = mine[:, max(n - self.obs, 0) :, :].sum(1).mean(0)
-            scores = self._pool([float(s) if t < n - min(self.obs, self.recent) else 0.0 for t, s in enumerate(column)])
+        for mine, own in zip(weights.double().split(weights.shape[0] // keys.shape[0]), keys, strict=True):
+            scores = self.scores_of(mine, own)
             middle = sorted(range(self.sink, n - self.recent), key=lambda t: (-scores[t], t))
-            kept, dropped = middle[: self.topk], middle[self.topk :]
+            kept, dropped = middle[:topk], middle[topk:]
             choice.kept.append(set(kept))
             choice.scores.append(scores)
             choice.gap.append(scores[kept[-1]] - scores[dropped[0]] if kept and dropped else float("inf"))

@@ -200,7 +200,7 @@ def test_what_does_not_fit_at_all_is_refused_with_the_numbers() -> None:
         placed(sram=13 * KIB)
     assert str(refusal.value) == (
         "required 14 KiB of SRAM, capacity 13 KiB: kernel k, largest buffers up 8 KiB, h 2 KiB, exp 2 KiB; "
-        "a smaller --batch or --prefill-chunk needs less"
+        "a smaller --batch, --prefill-chunk or --kv-obs needs less, and -O0 keeps it in memory"
     )
 
 

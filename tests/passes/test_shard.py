@@ -20,7 +20,7 @@ from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.options import CompileOptions
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import InputError, RankError, UnsupportedError
+from sscc.ir.errors import InputError, RankError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, set_facts, set_target
 from sscc.ir.rewriting import functions
@@ -30,6 +30,7 @@ from sscc.ir.weight_format import Encoding, parse_format
 from sscc.passes.base import run_passes
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import pipeline_of
+from sscc.passes.shard import Shard
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.collectives.group import ALONE, Group, ThreadGroup, run_ranks, thread_groups
 from sscc.runtime.quantization import encode
@@ -67,11 +68,11 @@ def model(family: str) -> PreTrainedModel:
 
 
 @cache
-def imported(family: str) -> str:
+def imported(family: str, dtype: str = "f32") -> str:
     with TemporaryDirectory() as name:
         folder = Path(name)
         model(family).config.save_pretrained(folder)
-        options = shape_options()
+        options = shape_options() | {"dtype": dtype}
         compile_model(
             CompileOptions(folder / "config.json", folder / "a.mlir", compile_to="import", weights="none", **options)  # type: ignore[arg-type]
         )
@@ -79,14 +80,15 @@ def imported(family: str) -> str:
 
 
 def graph(
-    family: str, ranks: int, policy: str = "snapstream", weights: str | None = None, machine: Target | None = None
+    family: str, ranks: int, policy: str = "snapstream", weights: str | None = None, machine: Target | None = None,
+    sums: str = "f32", dtype: str = "f32",
 ) -> ir.Module:
     """The module of level graph, cut over so many ranks."""
-    module = parse_module(imported(family), family)
+    module = parse_module(imported(family, dtype), family)
     if machine is not None:
         set_target(module, machine)
     set_facts(module, get_facts(module)[0], POLICIES[policy])
-    steps = pipeline_of(2, parse_format(weights) if weights else None, ranks)
+    steps = pipeline_of(2, parse_format(weights) if weights else None, Shard(ranks, sums))
     run_passes(module, steps[: [item.name for item in steps].index(BuildEntries.name) + 1])
     return module
 
@@ -201,20 +203,21 @@ def test_what_is_cut_how() -> None:
 
 
 def test_products_whose_result_is_needed_whole_are_cut_where_an_exchange_costs_less() -> None:
-    """Behind the first product of queries and of latent rows is a norm, behind the router's a choice."""
+    """Behind the first product of queries and of latent rows is a norm, behind the router's a choice. Ranks compute
+    together what one does, also with parts that are rounded before they are added up."""
     machine = load_target("rdu:sn40l-16")
     quick = changed({"socket.bandwidth": 1e18, "socket.latency": 1e-15}, machine)
     family, paths = "latent-among-experts", ("self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate")
     names = [f"model.layers.2.{path}.weight" for path in paths]
-    slow = cuts(graph(family, 2, machine=machine))
+    slow = cuts(graph(family, 2, machine=machine, dtype="bf16"))
     assert not slow.keys() & set(names)
-    cut = graph(family, 2, machine=quick)
+    cut = graph(family, 2, machine=quick, sums="model", dtype="bf16")
     joined = cuts(cut)
     assert [joined[name] for name in names] == ["0:12/2", "0:20/2", "0:8/2"]
     assert {name: cut for name, cut in joined.items() if name not in names and ".layers.2." in name} == {
         name: cut for name, cut in slow.items() if ".layers.2." in name
     }
-    check_ranks(family, graph(family, 1), cut, 2)
+    check_ranks(family, graph(family, 1, dtype="bf16"), cut, 2)
 
 
 def test_a_sum_is_one_collective_per_block() -> None:
@@ -224,6 +227,22 @@ def test_a_sum_is_one_collective_per_block() -> None:
     (layer,) = (function for function in functions(module) if function.name.value == "decode.layer.0")
     names = [op.operation.name for op in layer.entry_block.operations]
     assert [name for name in names if name.startswith("shard.")] == ["shard.all_reduce"] * 2
+
+
+def test_parts_may_be_rounded_before_they_are_exchanged() -> None:
+    """Sums of bf16 then go as bf16, and those of chosen and shared experts together."""
+
+    def sent(sums: str) -> list[str]:
+        module = graph(family, 2, sums=sums, dtype="bf16")
+        (layer,) = (function for function in functions(module) if function.name.value == "decode.layer.1")
+        ops = (op.operation for op in layer.entry_block.operations)
+        return [str(op.operands[0].type.element_type) for op in ops if op.name == "shard.all_reduce"]
+
+    family = "latent-among-experts"
+    assert sent("f32") == ["f32"] * 3
+    assert sent("model") == ["bf16"] * 2
+    with pytest.raises(UsageError, match="sums is 'bf16', it must be f32 or model"):
+        graph(family, 2, sums="bf16")
 
 
 def test_what_cannot_be_cut_is_refused() -> None:

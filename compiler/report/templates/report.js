@@ -43,6 +43,27 @@
   centre(document);
   for (const kernel of document.querySelectorAll("details.kernel")) kernel.addEventListener("toggle", () => centre(kernel), { once: true });
 
+  // What one layer, or one head of it, keeps of the text.
+  const part = document.getElementById("kept-part");
+  if (part) {
+    const names = ["evicted", "stored", "selected", "recent", "sink"];
+    const words = [...document.getElementById("kept-text").children];
+    const whole = words.map((word) => [word.className, word.title]);
+    const rows = [...document.getElementById("kept-rows").children].map((row) => [row.dataset.part, row.textContent]);
+    document.getElementById("kept-choice").hidden = false;
+    part.addEventListener("change", () => {
+      const shown = rows.filter(([name]) => name === part.value || name.split(":")[0] === part.value).map(([, row]) => row);
+      words.forEach((word, at) => {
+        if (!shown.length) { [word.className, word.title] = whole[at]; return; }
+        const reasons = shown.map((row) => Number(row[at]));
+        const share = reasons.filter((reason) => reason >= 2).length / reasons.length;
+        const name = names[Math.max(...reasons)];
+        word.className = name + " s" + Math.ceil(share * 4);
+        word.title = "position " + at + ": " + name + (shown.length > 1 ? ", " + Math.round(100 * share) + "% of heads" : "");
+      });
+    });
+  }
+
   // On paper everything is open.
   addEventListener("beforeprint", () => { for (const item of document.querySelectorAll("details")) item.open = true; });
 })();

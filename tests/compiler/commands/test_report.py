@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -24,10 +25,12 @@ from sscc.compiler.report.page import SECTIONS, render
 from sscc.compiler.report.sources import Sources
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.reading import Artifact
+from tests.browser import chromium, opened_tab
 
 LARGEST = 2 << 20
 """Bytes of a page of a tiny model with its dumps. A model of 30 layers has one of 1 MiB."""
 HOSTILE = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>{{ 7 * 7 }}"""
+PROMPT = f"What the cache keeps of it:\n{HOSTILE}"
 VOID = {"meta", "link", "img", "br", "input"}
 
 
@@ -80,7 +83,9 @@ def bench(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(artifact: Path, bench: Path) -> Path:
     output = artifact.parent / "report.html"
+    (artifact.parent / "prompt.txt").write_text(PROMPT)
     besides = ["--bench", str(bench), "--ir-dir", str(artifact.parent / "ir")]
+    besides += ["--prompt-file", str(artifact.parent / "prompt.txt")]
     assert main(["report", str(artifact), "-o", str(output), *besides]) == 0
     return output
 
@@ -114,6 +119,21 @@ def test_what_the_page_says(page: Path, artifact: Path, capsys: pytest.CaptureFi
     for name in ("gate_proj+up_proj", "decode_attention", "k_cache", "kernel-looping", "place-stages", "assumed"):
         assert name in text
     assert re.search(r"decode 5 at 30, 2 slots.*?100 ms.*?25 ms.*?25%", text, re.DOTALL)
+
+
+def test_what_the_cache_kept(page: Path) -> None:
+    """Every token, and of every layer and head why it has it: 2 first ones, 8 most recent, 6 selected."""
+    text = page.read_text()
+    words = re.search(r'<div class="kept-text".*?</div>', text, re.DOTALL)
+    assert words is not None
+    shown = html.unescape(re.sub(r"<[^>]*>", "", words[0]))
+    assert shown.startswith(PROMPT)
+    rows = re.findall(r'data-part="(\d:\d)">(\d+)<', text)
+    assert [name for name, _ in rows] == ["0:0", "0:1", "1:0", "1:1"]
+    for _, row in rows:
+        assert Counter(row) == {"4": 2, "3": 8, "2": 6, "0": len(row) - 16}
+        assert row.startswith("44")
+        assert row.endswith("33333333")
 
 
 def test_no_text_of_an_artifact_becomes_markup(artifact: Path, bench: Path, tmp_path: Path) -> None:
@@ -197,9 +217,10 @@ def test_stages_of_a_layer(artifact: Path) -> None:
     ("words", "message", "code"),
     [
         (["--dot", "--model-explorer"], "not allowed with argument", 2),
-        (["--dot", "--bench", "x"], "--dot writes the graph alone: --bench and --ir-dir belong to the page", 2),
+        (["--dot", "--bench", "x"], "--dot writes the graph alone: --bench, --ir-dir and --prompt-file belong", 2),
         (["--bench", "missing.json"], "the measurements missing.json cannot be read", 5),
         (["--ir-dir", "missing"], "the dumps in missing cannot be read", 5),
+        (["--prompt-file", "missing.txt"], "missing.txt cannot be read", 5),
         (["--context", "0"], "a context of 0 tokens does not fit: the program takes 1 to 128", 2),
         (["--prompt", "500"], "a prompt of 500 tokens does not fit: the program takes 1 to 128", 2),
         (["--target", "gpu"], "--target is 'gpu', it must be rdu", 2),
@@ -257,7 +278,9 @@ def test_no_torch(artifact: Path, tmp_path: Path) -> None:
         "import sys; from sscc.compiler.cli import main; code = main(sys.argv[1:]); "
         "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
     )
+    (tmp_path / "p.txt").write_text("a text")
     words = ["report", str(artifact), "--ir-dir", str(artifact.parent / "ir"), "-o", str(tmp_path / "x.html")]
+    words += ["--prompt-file", str(tmp_path / "p.txt")]
     run = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
     assert run.stdout == "0 []\n"
 
@@ -267,42 +290,36 @@ def test_no_torch(artifact: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("there is no Chromium on this machine (Debian's package chromium)")
-    playwright = pytest.importorskip("playwright.sync_api")
-    flags = ["--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync"]
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=chromium, args=flags, chromium_sandbox=False)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_in_a_browser(page: Path, browser: Any, width: int, scheme: str) -> None:
     """No script fails, nothing is asked of a network, nothing is wider than the window, whatever is open."""
-    tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    problems: list[str] = []
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
-    tab.on("request", lambda request: problems.append(request.url) if request.url != page.as_uri() else None)
-    tab.goto(page.as_uri())
-    shade = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", shade)[:3])) > 380) == (scheme == "light")
-    for opened in (False, True):
-        if opened:
-            tab.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
-        assert tab.evaluate("document.documentElement.scrollWidth") == width
-        wide = "[...document.querySelectorAll('main > section')].filter((s) => s.scrollWidth > s.clientWidth).length"
-        assert tab.evaluate(wide) == 0
-    tab.click("#theme")
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != shade
-    tab.click("nav a[href='#timeline']")
-    tab.wait_for_function("document.querySelector('nav a[aria-current]').hash === '#timeline'")
-    cards = tab.locator("svg.graph .card")
-    assert cards.count() > 10
-    assert cards.first.bounding_box()["width"] > 100
-    tab.close()
-    assert problems == []
+    with opened_tab(browser, page.as_uri(), (width, 800), dark=scheme == "dark") as tab:
+        shade = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", shade)[:3])) > 380) == (scheme == "light")
+        for unfolded in (False, True):
+            if unfolded:
+                tab.page.evaluate("document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+            assert tab.page.evaluate("document.documentElement.scrollWidth") == width
+            wide = "[...document.querySelectorAll('main > section')].filter((s) => s.scrollWidth > s.clientWidth)"
+            assert tab.page.evaluate(f"{wide}.length") == 0
+        tab.page.click("#theme")
+        assert tab.page.evaluate("getComputedStyle(document.body).backgroundColor") != shade
+        tab.page.click("nav a[href='#timeline']")
+        tab.page.wait_for_function("document.querySelector('nav a[aria-current]').hash === '#timeline'")
+        cards = tab.page.locator("svg.graph .card")
+        assert cards.count() > 10
+        assert cards.first.bounding_box()["width"] > 100
+        # Everything of the text, one head of a layer, and everything again.
+        shades = "[...document.querySelectorAll('.kept-text span')].map((word) => word.className).join()"
+        whole = tab.page.evaluate(shades)
+        tab.page.select_option("#kept-part", "1:0")
+        assert tab.page.locator(".kept-text .s4").count() == 16
+        tab.page.select_option("#kept-part", "")
+        assert tab.page.evaluate(shades) == whole
+    assert tab.problems == []
+    assert set(tab.requests) == {page.as_uri()}

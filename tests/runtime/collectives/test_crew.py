@@ -51,7 +51,7 @@ def led(act: Callable[[], None] | None = None, timeout: float = 60.0) -> Leading
 
 
 def threads() -> int:
-    return sum(thread.name.startswith("sscc") or "_follow" in thread.name for thread in threading.enumerate())
+    return sum(thread.name.startswith("sscc-ranks") or "_follow" in thread.name for thread in threading.enumerate())
 
 
 def test_ranks_make_the_calls_of_the_first() -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
 
 from sscc.runtime.server.pages import FOLDER, PAGES
-from tests.browser import LAPTOP, PHONE, Browser, browser
+from tests.browser import LAPTOP, PHONE, chromium, opened_tab
 from tests.runtime.server.fake import CONTEXT, NAME, Running, reply, running
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\">"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as opened:
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
         yield opened
 
 
@@ -65,49 +66,53 @@ def test_status_tells_every_slot(server: Running) -> None:
 
 @pytest.mark.parametrize(("size", "dark"), [(LAPTOP, False), (PHONE, True)], ids=["laptop", "phone in the dark"])
 def test_a_person_sees_the_server_and_talks_to_it(
-    size: tuple[int, int], dark: bool, server: Running, chromium: Browser
+    size: tuple[int, int], dark: bool, server: Running, browser: Any
 ) -> None:
-    chromium.open(server.url, size, dark=dark)
-    chromium.wait_for("document.getElementById('state-text').textContent === 'running'")
-    assert chromium.run("document.title") == f"{NAME} - sscc"
-    assert chromium.run("document.querySelectorAll('.slot').length") == 3
-    chromium.run("document.getElementById('temperature').value = 0")
-    chromium.run(f"document.getElementById('text').value = {HOSTILE!r}")
-    chromium.run("document.getElementById('ask').requestSubmit()")
-    chromium.wait_for("document.querySelector('.figures-of')")
-    assert chromium.run("document.querySelector('.user').textContent") == HOSTILE
-    assert chromium.run("document.querySelector('.assistant').textContent") == reply(f"u:{HOSTILE};a:")
-    assert chromium.run("document.querySelectorAll('#talk img').length") == 0
-    chromium.wait_for("document.getElementById('line').getAttribute('d')")
-    assert chromium.errors == []
-    assert chromium.overflow() == 0
-    assert {url for url in chromium.requests if not url.startswith(server.url)} == set()
+    with opened_tab(browser, server.url, size, dark=dark) as tab:
+        page = tab.page
+        page.wait_for_selector("#state.ok")
+        assert page.title() == f"{NAME} - sscc"
+        assert page.locator(".slot").count() == 3
+        page.fill("#temperature", "0")
+        page.fill("#text", HOSTILE)
+        page.press("#text", "Enter")
+        page.wait_for_selector(".figures-of")
+        assert page.text_content(".user") == HOSTILE
+        assert page.text_content(".assistant") == reply(f"u:{HOSTILE};a:")
+        assert page.locator("#talk img").count() == 0
+        page.wait_for_selector("#line[d]", state="attached")
+        assert tab.problems == []
+        assert tab.overflow() == 0
+        assert {url for url in tab.requests if not url.startswith(server.url)} == set()
 
 
-def test_a_key_and_a_hostile_name(chromium: Browser) -> None:
-    with running(api_key="secret", name=HOSTILE, chat_template=None) as server:
-        chromium.open(server.url)
-        chromium.wait_for("!document.getElementById('key-form').hidden")
-        chromium.run("document.getElementById('key').value = 'secret'")
-        chromium.run("document.querySelector('#key-form button').click()")
-        chromium.wait_for("document.getElementById('state-text').textContent === 'running'")
-        assert chromium.run("document.getElementById('model').textContent") == HOSTILE
-        assert chromium.run("document.getElementById('chat-title').textContent") == "Go on with a text"
-        chromium.run("document.getElementById('temperature').value = 0")
-        chromium.run("document.getElementById('text').value = 'ab'")
-        chromium.run("document.getElementById('ask').requestSubmit()")
-        chromium.wait_for("document.querySelector('.figures-of')")
-        assert chromium.run("document.querySelector('.assistant').textContent") == reply("ab")
-        assert {error for error in chromium.errors if "401" not in error} == set()
+def test_a_key_and_a_hostile_name(browser: Any) -> None:
+    with (
+        running(api_key="secret", name=HOSTILE, chat_template=None) as server,
+        opened_tab(browser, server.url) as tab,
+    ):
+        page = tab.page
+        page.wait_for_selector("#key-form:not([hidden])")
+        page.fill("#key", "secret")
+        page.click("#key-form button")
+        page.wait_for_selector("#state.ok")
+        assert page.text_content("#model") == HOSTILE
+        assert page.text_content("#chat-title") == "Go on with a text"
+        page.fill("#temperature", "0")
+        page.fill("#text", "ab")
+        page.click("#send")
+        page.wait_for_selector(".figures-of")
+        assert page.text_content(".assistant") == reply("ab")
+        assert {problem for problem in tab.problems if "401" not in problem} == set()
 
 
 @pytest.mark.parametrize("size", [LAPTOP, PHONE], ids=["laptop", "phone"])
-def test_the_api_is_documented_without_a_network(size: tuple[int, int], server: Running, chromium: Browser) -> None:
-    chromium.open(f"{server.url}/docs", size)
-    chromium.wait_for("document.querySelectorAll('section').length > 5")
-    shown = chromium.run("document.body.innerText")
-    for text in ("/v1/chat/completions", "repetition_penalty", "/v1/status", "curl -N"):
-        assert text in shown
-    assert chromium.errors == []
-    assert chromium.overflow() == 0
-    assert {url for url in chromium.requests if not url.startswith(server.url)} == set()
+def test_the_api_is_documented_without_a_network(size: tuple[int, int], server: Running, browser: Any) -> None:
+    with opened_tab(browser, f"{server.url}/docs", size) as tab:
+        tab.page.wait_for_selector("section:nth-of-type(6)")
+        shown = tab.page.inner_text("body")
+        for text in ("/v1/chat/completions", "repetition_penalty", "/v1/status", "curl -N"):
+            assert text in shown
+        assert tab.problems == []
+        assert tab.overflow() == 0
+        assert {url for url in tab.requests if not url.startswith(server.url)} == set()

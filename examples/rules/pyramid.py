@@ -1,0 +1,11 @@
+"""SnapStream's scores, and budgets that shrink from layer to layer, as PyramidKV has them (arXiv 2406.02069)."""
+
+import sscc
+
+
+class Pyramid(sscc.SnapStream):
+    steepness = 0.5  # by that share the first layer selects more than all do in the mean, and the last one less
+
+    def topk(self, layer: int, layers: int, topk: int) -> int:
+        place = 1 - 2 * layer / max(layers - 1, 1)  # 1 in the first layer, -1 in the last one
+        return round(topk * (1 + self.steepness * place))

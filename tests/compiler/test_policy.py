@@ -1,0 +1,302 @@
+"""Rules of one's own: what is read of a file, what a rule may say, and what is refused, with its line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import sscc
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import algorithm
+from sscc.compiler.frontend.algorithm import Softmax
+from sscc.compiler.frontend.capture import AttentionSizes
+from sscc.compiler.frontend.rules import capture_rule, end_of_prompt
+from sscc.compiler.options import CompileOptions
+from sscc.compiler.policy import Policy, Rule, policy_of
+from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.ir.geometry import Geometry
+from tests.models.tiny.task import fixed_queries
+
+TINY = Path(__file__).parents[1] / "models" / "tiny"
+RULES = Path(__file__).parents[2] / "examples" / "rules"
+SIZES = AttentionSizes(heads=4, kv_heads=2, width=8, value_width=8, scale=8**-0.5, softcap=0.0, dtype=torch.float32)
+G = Geometry(sink=1, recent=4, topk=6, obs=5, pool=1, pool_mode="avg", max_context=32)
+
+
+def written(folder: Path, body: str, name: str = "Mine") -> Path:
+    """The file of a rule whose class has this body; its first line is line 6."""
+    file = folder / "mine.py"
+    file.write_text(f"import torch\nimport sscc\n\n\nclass {name}(sscc.Policy):\n{body}\n")
+    return file
+
+
+def scoring(text: str) -> str:
+    return f"    def scores(self, prompt):\n        {text}"
+
+
+def rule_of(asked: Any) -> Rule:
+    rule = policy_of(asked)
+    assert isinstance(rule, Rule)
+    return rule
+
+
+# ------------------------------------------------------------------------------------------------- what is a rule
+
+
+@pytest.mark.parametrize("softmax", [Softmax(), Softmax(2.0), Softmax(None, torch.tensor([0.5, -1.0, 2.0, 0.0]))])
+@pytest.mark.parametrize("n", [3, 20])
+def test_attention_and_its_mass_are_the_definitions_scores(softmax: Softmax, n: int) -> None:
+    """With caps and learned sinks, and for prompts that are shorter than the window."""
+    torch.manual_seed(0)
+    queries, keys, values = torch.randn(4, n, 8), torch.randn(2, n, 8), torch.randn(2, n, 8)
+    prompt = end_of_prompt(queries, keys, values, SIZES.scale, G, softmax)
+    expected = algorithm.observation_scores(queries[:, max(n - G.obs, 0) :], keys, SIZES.scale, G, softmax)
+    torch.testing.assert_close(prompt.attention_mass(), expected, atol=1e-6, rtol=1e-5)
+    by_hand = prompt.mean_over_group(prompt.attention().sum(dim=1))
+    end = max(n - min(G.obs, G.recent), 0)
+    torch.testing.assert_close(by_hand[:, :end], expected[:, :end], atol=1e-6, rtol=1e-5)
+    assert float(by_hand.sum()) > float(expected.sum())  # what the window pays itself
+
+
+def test_the_rule_that_comes_with_sscc_is_the_same_program(tmp_path: Path) -> None:
+    """SnapStream as a rule, traced and lowered, and SnapStream as the compiler writes it."""
+    for name, policy in (("built_in", None), ("rule", sscc.SnapStream)):
+        options: dict[str, Any] = {"kv_budget": 64, "kv_obs": 8, "max_context": 128, "prefill_chunk": 32}
+        options |= {"dump_ir_dir": tmp_path / name, "weights": "none", "native_code": False}
+        compile_model(CompileOptions(TINY, tmp_path / f"{name}.rdu", kv_policy=policy, **options))
+    schedules = [next((tmp_path / name).glob("*schedule.json")).read_text() for name in ("built_in", "rule")]
+    assert schedules[0] == schedules[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "pool", "whole"),
+    [
+        ("return prompt.mean_over_group(prompt.attention().sum(dim=1))", 1, True),
+        ("return prompt.mean_over_group(prompt.attention()).sum(1)", 1, True),
+        ("return prompt.mean_over_group(prompt.attention().sum(dim=1))", 3, False),
+        ("return prompt.mean_over_group(prompt.attention().amax(dim=1))", 1, False),
+        ("return 2 * prompt.mean_over_group(prompt.attention().sum(dim=1))", 1, False),
+    ],
+)
+def test_a_sum_of_attention_is_recognised(text: str, pool: int, whole: bool, tmp_path: Path) -> None:
+    """Pooled it is another thing: the operation has zeros in the columns of the window."""
+    captured = capture_rule(rule_of(written(tmp_path, scoring(text))), SIZES, replace(G, pool=pool), 40)
+    targets = [str(node.target) for node in captured.graph.nodes if node.op == "call_function"]
+    assert (targets == ["sscc.attention_mass.default"]) == whole
+    assert any("bmm" in target for target in targets) != whole
+
+
+def test_names_and_digests(tmp_path: Path) -> None:
+    file = written(tmp_path, scoring("return prompt.attention_mass()"))
+    rule = rule_of(file)
+    assert rule.name == "Mine"
+    assert rule.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    options = CompileOptions(Path("model"), kv_policy=file, kv_budget=64)
+    geometry = options.resolve(256).geometry
+    assert geometry.rule == (rule.name, rule.digest)
+    assert geometry.selects
+    assert Geometry.from_dict(geometry.to_dict()) == geometry
+    assert rule_of(sscc.SnapStream).digest == rule_of(sscc.SnapStream()).digest
+
+    class Scaled(sscc.SnapStream):
+        def __init__(self, factor: float = 1.0) -> None:
+            self.factor = factor
+
+    assert rule_of(Scaled(2.0)).digest != rule_of(Scaled).digest == rule_of(Scaled(1.0)).digest
+
+
+def test_what_a_rule_says_holds_where_no_option_is_stronger() -> None:
+    def resolved(rule: str, **options: Any) -> Geometry:
+        file = RULES / f"{rule}.py"
+        return CompileOptions(Path("model"), kv_policy=file, kv_budget=64, **options).resolve(256).geometry
+
+    g = resolved("accumulated_mass")
+    assert (g.obs, g.pool, g.recent) == (256, 1, 16)  # all queries are seen, and need not stay
+    assert resolved("key_norm").recent == 16
+    assert (resolved("accumulated_mass", kv_obs=9, kv_pool=3).obs, resolved("key_norm", kv_pool=3).pool) == (9, 3)
+    shape = CompileOptions(Path("model"), kv_policy=RULES / "pyramid.py", kv_topk=10, kv_recent=4).resolve(256)
+    assert shape.geometry_of(3).layer_topk == (15, 10, 5)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = = 1", r"mine.py:1: SyntaxError"),
+        ("import sscc\nimport nothing_here", r"mine.py:2: ModuleNotFoundError: No module named 'nothing_here'"),
+        ("raise SystemExit(3)", r"mine.py:1: SystemExit: 3"),
+        ("import sscc", r"must have one policy, and has none: write a subclass of sscc.Policy"),
+        ("import sscc\nclass A(sscc.SnapStream): pass\nclass B(A): pass", r"has A, B: name one, .*mine.py:CLASS"),
+    ],
+)
+def test_files_that_are_no_rule(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match=message):
+        policy_of(tmp_path / "mine.py")
+
+
+def test_one_of_several_rules_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sscc\nclass A(sscc.SnapStream): pass\nclass Bee(A): pass")
+    assert rule_of(f"{tmp_path}/mine.py:Bee").name == "Bee"
+    with pytest.raises(InputError, match="has no policy Be; did you mean 'Bee'"):
+        policy_of(f"{tmp_path}/mine.py:Be")
+    with pytest.raises(InputError, match="the rule cannot be read: No such file"):
+        policy_of(tmp_path / "other" / "mine.py")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    pool = 2\n" + scoring("return prompt.keys"), "Mine.pool is 2, it must be an odd number"),
+        ("    pool_mode = 'mean'\n" + scoring("return prompt.keys"), "Mine.pool_mode is 'mean', it must be avg or max"),
+        ("    obs = 0\n" + scoring("return prompt.keys"), "Mine.obs is 0, it must be a number of queries, 'prompt'"),
+        ("    pool = 3", "Mine has no method scores"),
+        ("    def __init__(self, x): pass\n" + scoring("return prompt.keys"), "cannot be made without arguments"),
+    ],
+)
+def test_rules_that_cannot_be(body: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        policy_of(written(tmp_path, body))
+
+
+MASS = "prompt.attention_mass()"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("return prompt.kyes", r"mine.py:7: Mine.scores: AttributeError: .* no attribute 'kyes'"),
+        ("return prompt.keys.norm(dim=-1)[0]", r"gives \[24\] numbers of torch.float32, it must be \[2, 24\]"),
+        ("return 3", "gives int, it must be a tensor of scores"),
+        (f"return {MASS} / 0", "not finite, for a random prompt of 24 tokens"),
+        ("return prompt.keys.mean(dim=1, keepdim=True).expand(-1, len(prompt.positions), -1).sum(-1)",
+         "depends on what lies behind a prompt: .* divide sums by prompt.length"),
+        ("return torch.rand_like(prompt.keys[..., 0])", "gives other numbers each time: it must not use chance"),
+        ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", "changes a tensor of the prompt"),
+        (f"return {MASS} if {MASS}.sum() > 0 else -{MASS}",
+         r"mine.py:7: Mine.scores: what is done depends on the numbers of a tensor, .* torch.where"),
+        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", r"mine.py:7: Mine makes a tensor of shape \[u"),
+        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", r"mine.py:7: Mine reads a tensor of its own"),
+    ],
+)  # fmt: skip
+def test_scores_that_no_program_can_be(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SsccError, match=message):
+        capture_rule(rule_of(written(tmp_path, scoring(text))), SIZES, G, 40)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_policy": "snapsteam"}, "snapstream or query, or the file of a rule, .* did you mean 'snapstream'"),
+        ({"kv_policy": 3}, "it must be a name, a file or an sscc.Policy"),
+        ({"kv_policy": sscc.SnapStream, "tp": 2}, "SnapStream scores by all heads, which --tp would cut"),
+        ({"kv_policy": RULES / "pyramid.py", "kv_topk_per_layer": "3,4"}, "Pyramid says itself what each"),
+        ({"kv_policy": sscc.SnapStream, "kv_fetch": 3}, "--kv-fetch goes with --kv-policy query"),
+        ({"kv_policy": sscc.SnapStream, "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
+    ],
+)
+def test_options_that_contradict_a_rule(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CompileOptions(Path("model"), **options)
+
+
+def test_budgets_that_cannot_be() -> None:
+    class Half(sscc.SnapStream):
+        def topk(self, layer: int, layers: int, topk: int) -> int:
+            return topk / 2  # type: ignore[return-value]
+
+    with pytest.raises(UsageError, match=r"Half.topk gives 5.0 for layer 0, it must be a number of rows"):
+        rule_of(Half).budgets(2, 10)
+
+
+def test_an_operator_that_no_level_has_is_refused_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, scoring(f"return {MASS}.cumsum(dim=1)"))
+    arguments = ["compile", str(TINY), "--no-weights", "--policy", str(file), "--kv-budget", "64"]
+    assert cli.main([*arguments, "-o", str(tmp_path / "out.rdu")]) == 3
+    assert 'loc("mine.py":7:0): an operator is lowered to tm_tensor.scan' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "code", "message"),
+    [
+        (TINY.with_name("tiny_mla"), [], 3, "layer 0 keeps latent rows, of which a rule of one's own would"),
+        (TINY, ["--kv-topk", "0"], 2, "the rule KeyNorm has nothing to select, topk is 0"),
+    ],
+)
+def test_programs_that_no_rule_is_for(
+    model: Path, options: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compile", str(model), "--no-weights", "--policy", str(RULES / "key_norm.py"), "--max-context", "64"]
+    assert cli.main([*arguments, *options, "-o", str(tmp_path / "out.rdu")]) == code
+    assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ from the command line
+
+
+def test_a_dump_holds_the_rule_and_an_artifact_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file may go once the dump is there: it is never read again."""
+    file = written(tmp_path, scoring("return -prompt.keys.norm(dim=-1)"))
+    dump, out = tmp_path / "a.mlir", tmp_path / "a.rdu"
+    options = ["--kv-budget", "32", "--kv-recent", "8", "--max-context", "128", "--prefill-chunk", "16"]
+    options += ["--policy", str(file), "--compile-to", "import", "-o", str(dump)]
+    assert cli.main(["compile", str(TINY), *options]) == 0
+    digest = rule_of(file).digest
+    file.unlink()
+    text = dump.read_text()
+    assert "@rule.Mine.0(%observed: " in text
+    assert f'policy = "rule:Mine@{digest}"' in text
+    going_on = ["--compile-from", "import", "--checkpoint", str(TINY), "--no-native-code", "-o", str(out)]
+    assert cli.main(["compile", str(dump), *going_on]) == 0
+    assert "the rule Mine, observation window 32, avg pool 1" in capsys.readouterr().err
+    assert cli.main(["inspect", str(out)]) == 0
+    assert f"selection  the rule Mine (sha256 {digest[:16]}), observation window 32" in capsys.readouterr().out
+
+
+def test_eval_compares_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the trained tiny model: what attention paid recalls, the norm of keys does not."""
+    examples = tmp_path / "recall.jsonl"
+    examples.write_text(
+        "".join(f'{json.dumps({"tokens": q.prompt, "answer_tokens": [q.answer]})}\n' for q in fixed_queries(32)[:8])
+    )
+    rules = [str(RULES / f"{name}.py") for name in ("pyramid", "key_norm")]
+    arguments = ["eval", str(TINY), "-o", str(tmp_path / "results"), "--examples-file", str(examples), "--no-plot"]
+    cells = ["--methods", "full", "--budgets", "64", "--kv-obs", "8", "--policy", rules[0], "--policy", rules[1]]
+    assert cli.main([*arguments, *cells]) == 0
+    results = json.loads((tmp_path / "results" / "results.json").read_text())
+    scores = {cell["name"]: cell["scores"][0]["mean"] for cell in results["cells"]}
+    assert scores["full"] == 1
+    assert scores["Pyramid 64"] >= 0.75
+    assert scores["KeyNorm 64"] <= 0.25
+    assert results["options"]["rules"] == {rule.name: rule.digest for rule in map(rule_of, rules)}
+    shown = capsys.readouterr().out
+    assert all(f"{name} 64 " in part for name in ("Pyramid", "KeyNorm") for part in shown.split("minus full"))
+    assert cli.main([*arguments, "--policy", "query"]) == 2
+    assert "--policy query comes with sscc: give it with --methods" in capsys.readouterr().err
+
+
+def test_a_policy_is_a_class_or_an_object_in_python(tmp_path: Path) -> None:
+    class Positions(Policy):
+        obs = 1
+
+        def scores(self, prompt: sscc.Prompt) -> torch.Tensor:
+            return -prompt.positions.to(torch.float32).expand(prompt.keys.shape[:2])
+
+    shape: dict[str, Any] = {"kv_budget": 32, "kv_sink": 2, "kv_recent": 8, "max_context": 128, "native_code": False}
+    sscc.compile(TINY, output=tmp_path / "a.rdu", policy=Positions, **shape)
+    session = sscc.load(tmp_path / "a.rdu", interpreter="reference")
+    session.prefill(0, list(range(8, 108)))
+    assert session.interpreter.tensor("selected")[0, 0].tolist() == list(range(2, 24))
+    with pytest.raises(UsageError, match="policy and kv_policy are the same option"):
+        sscc.compile(TINY, policy=Positions, kv_policy="query")
