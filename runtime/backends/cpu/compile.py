@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.ir.errors import InternalError
+from sscc.runtime.backends.cpu.features import host_attributes
 from sscc.runtime.backends.cpu.mlir import Module
 
 PIPELINE = (
@@ -47,6 +48,8 @@ class Jit:
             raise InternalError(f"generated code is malformed: {error}") from None
         if cpu:
             _set_target(parsed, {"target-cpu": cpu, "target-features": ""})
+        elif attributes := host_attributes():
+            _set_target(parsed, {"target-features": attributes})
         if not optimise:
             _leave_as_written(parsed)
         self._engine: Any = ExecutionEngine(parsed, opt_level=optimise, enable_object_dump=True, enable_pic=True)

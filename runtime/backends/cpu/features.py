@@ -21,6 +21,17 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """CPUs that code can be made for by name, which is LLVM's: their extensions, as the native module calls them."""
 
+_ARM = {
+    "asimd": "neon",
+    "asimdhp": "fullfp16",
+    "asimddp": "dotprod",
+    "asimdfhm": "fp16fml",
+    "i8mm": "i8mm",
+    "bf16": "bf16",
+}
+"""Extensions of 64-bit Arm that code may use, by the kernel's names, as LLVM calls them. SVE is none of them: vectors
+here have a fixed size."""
+
 
 @dataclass(frozen=True)
 class Features:
@@ -65,6 +76,11 @@ class Features:
         return "avx512_vnni" in self.extensions
 
     @property
+    def signed_dot(self) -> bool:
+        """Products of quadruples of signed 8-bit integers summed in i32, in registers of 128 bits (`asimddp`)."""
+        return "asimddp" in self.extensions
+
+    @property
     def int16_dot(self) -> int:
         """Bits of the registers that products of pairs of 16-bit integers are taken of and summed in i32: 512
         (AVX512BW) or 256 (AVX2); 0 where there are none."""
@@ -74,6 +90,12 @@ class Features:
     def wide_registers(self) -> bool:
         """Whether the CPU has 32 registers of 512 bits; else tiles fit 16 of 256."""
         return "avx512f" in self.extensions
+
+
+def host_attributes() -> str:
+    """What LLVM is told of a host on 64-bit Arm, as its attribute "target-features" has it: by itself it reads the
+    names of a file, which emulators and containers may lack. "" elsewhere, where it asks the CPU."""
+    return ",".join(f"+{_ARM[name]}" for name in _native.cpu_features() if name in _ARM)
 
 
 GENERIC = Features(extensions=frozenset(_native.cpu_features()) & {"avx512f"})

@@ -24,7 +24,8 @@ STREAMED_ROWS = 8
 LONG_UNITS = 512
 """Units of a panel so long that its sums are better spread over several panels than follow one another."""
 QUANTISED_TILE_ROWS = {"dot": 8, "pairs": 8, "plain": 4}
-"""Rows of a tile of a product with codes, by how products are summed; half of it where registers are not wide."""
+"""Rows of a tile of a product with codes, by how products are summed; half of it where registers are not wide, a
+quarter where 32 of them have 128 bits."""
 
 FLOAT8_TILE_ROWS = 8
 """Rows of a tile of a product with floats of 8 bits where registers are wide; a quarter of it elsewhere."""

@@ -35,10 +35,11 @@ from sscc.runtime.backends.cpu.product_blocks import (
     row_count,
 )
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_rows import WORDS, RowForm, pack_block, sum_pairs, sum_quads
+from sscc.runtime.backends.cpu.quantised_rows import WORDS, RowForm, pack_block, sum_pairs
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
 _LANES32 = vector(I32, LANES)
+_SIGNS = -0x7F7F7F80  # 0x80808080: what makes bytes that are 128 too large signed ones
 AddGroup = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]]
 
 
@@ -72,7 +73,7 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int)
 def _tiles(form: RowForm, features: Features) -> list[Tile]:
     """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
     per byte, weights are asked for ahead of time."""
-    most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 2)
+    most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
         most //= form.parts
     return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
@@ -118,7 +119,7 @@ def _add_group(
     numbers = a + form.head_bytes * tile.rows
     match form.kind:
         case "dot":
-            sums = _dot_lines(f, panels, tile, numbers, lines, sums)
+            sums = _dot_lines(f, panels, form, tile, numbers, lines, sums)
         case "pairs":
             sums = _pair_lines(f, panels, form, tile, numbers, lines, sums)
         case "plain":
@@ -144,14 +145,15 @@ def _corrections(
     f: Function, panels: QuantisedPanels, form: RowForm, rows: int, a: Value, weights: Value
 ) -> list[Value]:
     """What zero points add to the sums of a group."""
-    if panels.minimum:
+    from_zero = form.signed and panels.bits == 8  # codes are the values themselves, not 128 more
+    if panels.minimum or (from_zero and not panels.zero_point):
         return [f.splat(0, LANES, I32)] * (form.parts * rows)
     loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(form.parts)]
     spread = [f.broadcast(value, LANES) for value in loads]
     if not panels.zero_point:
         return spread
     zeros = f.cast("arith.extsi", f.load(weights + panels.scale_bytes * LANES, vector(I8, LANES)), I32)
-    if panels.bits == 8:
+    if panels.bits == 8 and not from_zero:
         zeros = zeros + panels.offset
     return [value * zeros for value in spread]
 
@@ -183,11 +185,13 @@ def _halves(f: Function, panels: QuantisedPanels, line: Value) -> list[Value]:
 
 
 def _dot_lines(
-    f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value, sums: Sequence[Value]
+    f: Function, panels: QuantisedPanels, form: RowForm, tile: Tile, a: Value, lines: Value, sums: Sequence[Value]
 ) -> list[Value]:
-    """The sums after all lines of a group, by AVX512_VNNI."""
+    """The sums after all lines of a group, by products of quads of bytes."""
     rows = tile.rows
-    chains = 2 if rows <= 2 else 1  # partial sums of each sum: with few rows, each would wait for its last addition
+    # Partial sums of each sum: with few rows, each would wait for its last addition. Arm has a quarter of a vector in a
+    # register, and so four times as many sums.
+    chains = 2 if rows <= (1 if form.signed else 2) else 1
     halves = panels.line_k // QUAD
     unroll = 2 if panels.lines % 2 == 0 else 1
     state = [*sums, *[f.splat(0, LANES, I32)] * (len(sums) * (chains - 1))]
@@ -197,14 +201,15 @@ def _dot_lines(
             line = lines + (loop.index + u) * LINE
             if tile.prefetch:
                 f.prefetch(line + AHEAD_BYTES)
-            for half, codes in enumerate(_halves(f, panels, line)):
+            for half, unsigned in enumerate(_halves(f, panels, line)):
+                codes = unsigned ^ _SIGNS if form.signed and panels.bits == 8 else unsigned
                 number = u * halves + half
                 quad = a + (loop.index * halves + number) * (8 * rows)
                 for unit in range(2 * rows):
                     row, part = divmod(unit, 2)
                     parts = f.broadcast(f.load(quad + 4 * (part * rows + row), I32), LANES)
                     at = number % chains * len(sums) + unit
-                    current[at] = sum_quads(f, current[at], codes, parts)
+                    current[at] = form.sum_quads(f, current[at], codes, parts)
         loop.carry(*current)
     totals = loop.results
     return [sum(totals[i + len(sums) :: len(sums)], totals[i]) for i in range(len(sums))]

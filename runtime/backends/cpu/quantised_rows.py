@@ -25,22 +25,26 @@ class RowForm:
     """How integers are packed, and which instructions sum their products with codes.
 
     Attributes:
-        kind: "dot": bytes that AVX512_VNNI takes four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
+        kind: "dot": bytes that are taken four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
             of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], numbers 0 and 2 of each four,
             then 1 and 3; "plain": f32 [K / 4][4][2][R].
         parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where sums of whole integers fit i32.
         bits: of the registers that pairs are taken of.
+        signed: the other operand of "dot" is signed bytes (Arm), else unsigned ones (AVX512_VNNI).
     """
 
     kind: Literal["dot", "pairs", "plain"]
     parts: int = 2
     bits: int = 0
+    signed: bool = False
 
     @classmethod
     def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
         """The one that suits a CPU."""
         if features.int8_dot:
             return cls("dot")
+        if features.signed_dot:
+            return cls("dot", signed=True)
         if features.int16_dot:
             whole = panels.largest_difference * LARGEST * panels.group < 2**31
             return cls("pairs", 1 if whole else 2, features.int16_dot)
@@ -48,7 +52,7 @@ class RowForm:
 
     @property
     def name(self) -> str:
-        return f"pairs{self.parts}" if self.kind == "pairs" else self.kind
+        return f"pairs{self.parts}" if self.kind == "pairs" else "sdot" if self.signed else self.kind
 
     @property
     def quad_bytes(self) -> int:
@@ -63,6 +67,22 @@ class RowForm:
     def group_bytes(self, rows: int, quads: int) -> int:
         """Bytes of a group of a packed block."""
         return rows * (self.head_bytes + quads * self.quad_bytes)
+
+    def sum_quads(self, f: Function, sums: Value, codes: Value, parts: Value) -> Value:
+        """i32 lanes plus products of four codes and four parts per lane, of "dot"."""
+        return (sum_signed_quads if self.signed else sum_quads)(f, sums, codes, parts)
+
+
+def sum_signed_quads(f: Function, sums: Value, a: Value, b: Value) -> Value:
+    """i32 lanes plus products of four signed bytes per lane, by Arm's dot product."""
+    bytes_a, bytes_b, quarters = f.bitcast(a, BYTES), f.bitcast(b, BYTES), []
+    for at in range(0, LANES, LANES // 4):
+        of_bytes = range(QUAD * at, QUAD * at + LANES)
+        operands = [f.shuffle(sums, sums, range(at, at + LANES // 4))]
+        operands += [f.shuffle(value, value, of_bytes) for value in (bytes_a, bytes_b)]
+        quarters.append(f.intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", operands, vector(I32, LANES // 4)))
+    low, high = (f.shuffle(quarters[at], quarters[at + 1], range(LANES // 2)) for at in (0, 2))
+    return f.shuffle(low, high, range(LANES))
 
 
 def sum_pairs(f: Function, bits: int, a: Value, b: Value) -> Value:
@@ -150,7 +170,7 @@ def _split_rows(
 def _with_sums(f: Function, sums: Value, line: Value, form: RowForm) -> Value:
     """The sums with the numbers of a vector added, lane by lane."""
     if form.kind == "dot":
-        return sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
+        return form.sum_quads(f, sums, f.splat(0x01010101, LANES, I32), line)
     if form.kind == "pairs":
         return sums + sum_pairs(f, form.bits, f.bitcast(line, WORDS), f.splat(1, 2 * LANES, I16))
     return sums + line

@@ -8,6 +8,10 @@ from sscc.ir.errors import UsageError
 from sscc.runtime.backends.cpu import features as module
 from sscc.runtime.backends.cpu.features import AVX2, MODELS, VARIABLE, Features
 from sscc.runtime.backends.cpu.library import code_key
+from sscc.runtime.backends.cpu.mlir import PTR, Module
+from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import quantised_product
 
 
 def test_the_host_unless_the_variable_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +39,26 @@ def test_a_cpu_that_is_not_known_or_cannot_be_this_one_is_refused(monkeypatch: p
 )
 def test_pairs_of_words_are_summed_in_the_widest_registers(extensions: tuple[str, ...], bits: int) -> None:
     assert Features("", frozenset(extensions)).int16_dot == bits
+
+
+def test_llvm_is_told_what_the_kernel_says_of_an_arm_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module._native, "cpu_features", lambda: ["asimd", "asimddp", "svebf16", "i8mm"])
+    assert module.host_attributes() == "+neon,+dotprod,+i8mm"
+    monkeypatch.setattr(module._native, "cpu_features", lambda: ["avx2", "fma"])
+    assert module.host_attributes() == ""
+
+
+@pytest.mark.parametrize(("bits", "zero_point"), [(8, False), (8, True), (4, False), (4, True)])
+def test_arm_takes_codes_of_8_bits_as_signed_ones(bits: int, zero_point: bool) -> None:
+    """Executed by tests/aarch64/run.sh; here, that the kernel names the instruction and where codes lose their 128."""
+    f = (code := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")], exported=True)
+    a, out = Operand(f["a"], (1, 64), (64, 1), "f32"), Operand(f["out"], (1, 16), (16, 1), "f32")
+    features = Features("", frozenset({"asimd", "asimddp"}))
+    quantised_product(a, out, QuantisedPanels(16, 64, bits, 32, zero_point), features).emit(
+        f, f["weights"], 0, 16, f["scratch"]
+    )
+    f.returns()
+    text = code.text()
+    assert "llvm.aarch64.neon.sdot" in text
+    assert "llvm.x86" not in text
+    assert ("arith.xori" in text) == (bits == 8)

@@ -22,10 +22,12 @@ from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from sscc.runtime.backends.cpu.quantised_rows import RowForm
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
-FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
-AVX512 = Features("x86-64-v4", frozenset(MODELS["x86-64-v4"]))
-if AVX512.extensions <= FEATURES["host"].extensions:
-    FEATURES["avx512"] = AVX512
+FEATURES = {"host": Features.of_host(), "generic": GENERIC}
+FEATURES |= {  # what this CPU can run
+    name: features
+    for name, features in (("avx2", AVX2), ("avx512", Features("x86-64-v4", frozenset(MODELS["x86-64-v4"]))))
+    if features.extensions <= FEATURES["host"].extensions
+}
 
 
 @dataclass(frozen=True)
