@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=SUMS,
         default=SUMS[0],
         help="as what ranks exchange parts of sums: f32, as they are accumulated, or model, rounded to the program's "
-        "dtype before, which halves the bytes in bf16 (default: %(default)s)",
+        "dtype before, which halves the bytes in bf16",
     )
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
