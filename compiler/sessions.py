@@ -69,6 +69,8 @@ def follow_session(
         group,
         lambda: open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=group),
     )
+    # A process that ends with torch's threads at work is now and then killed by them.
+    leave()
     return True
 
 
