@@ -129,10 +129,15 @@ def _far(nbytes: Mapping[str, int]) -> dict[str, int]:
     return {tier: part for tier, part in nbytes.items() if tier != MAIN and part}
 
 
+def slots_in_words(i: Inspection) -> str:
+    """What a modelled decode step is of."""
+    return f"{i.signature.batch} slot{'s' * (i.signature.batch > 1)} of {i.context} tokens"
+
+
 def _times(i: Inspection) -> Iterator[str]:
-    slots = f"{i.signature.batch} slot{'s' if i.signature.batch > 1 else ''} of {i.context} tokens"
     yield (
-        f"modelled   {format_seconds(i.decode.seconds)} a step with {slots}: {i.tokens_per_second:.4g} tokens/s; "
+        f"modelled   {format_seconds(i.decode.seconds)} a step with {slots_in_words(i)}: "
+        f"{i.tokens_per_second:.4g} tokens/s; "
         f"{format_seconds(i.decode.overhead_seconds)} of it between launches"
     )
     yield f"roofline   {_bandwidth(i.decode)}"

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -184,13 +184,13 @@ def main(argv: Sequence[str]) -> int:
     opening = Opening(**task["opening"])
     try:
         if "transport" in task:
-            group, (commands,), _ = join(task["transport"], None)
+            follow_joined(task["transport"], None, lambda group, _: _interpreter(opening, group))
         else:
             rank, ranks = task["rank"], task["ranks"]
             memory, *ends = task["descriptors"]
             commands, values = (Link(socket.socket(fileno=end), 0) for end in ends)
             group = ProcessGroup(rank, ranks, [values], SharedMemory(memory, rank, ranks, task["spin_us"]))
-        follow(commands, group, lambda: _interpreter(opening, group))
+            follow(commands, group, lambda: _interpreter(opening, group))
     except SsccError as error:
         return error.exit_code
     return 0
@@ -251,6 +251,20 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     else:
         chosen = SharedMemory(memory, rank, ranks, SPIN_US if each else 0.0)
     return ProcessGroup(rank, ranks, values, chosen), commands, share
+
+
+def follow_joined(
+    transport: str | None, threads: int | None, open_interpreter: Callable[[ProcessGroup, int], Interpreter]
+) -> None:
+    """Joins the ranks as another one than rank 0, follows that one to its end, and leaves them: a process that ends
+    with torch's threads at work is now and then killed by them.
+
+    Args:
+        open_interpreter: from the ranks and this one's threads. transport, threads: and errors: see `join`.
+    """
+    group, (commands,), share = join(transport, threads)
+    follow(commands, group, lambda: open_interpreter(group, share))
+    leave()
 
 
 def leave(at_once: bool = False) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sscc.compiler.loading import open_interpreter
-from sscc.compiler.ranks import Opening, join, launched, leave, share_of_threads, start
+from sscc.compiler.ranks import Opening, follow_joined, join, launched, leave, share_of_threads, start
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
-from sscc.runtime.collectives.crew import Crew, LeadingInterpreter, follow
+from sscc.runtime.collectives.crew import Crew, LeadingInterpreter
 from sscc.runtime.session import Session
 
 
@@ -63,14 +63,13 @@ def follow_session(
     """
     if not _launched(artifact):
         return False
-    group, links, share = join(transport, threads)
-    follow(
-        links[0],
-        group,
-        lambda: open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=group),
+    follow_joined(
+        transport,
+        threads,
+        lambda group, share: open_interpreter(
+            artifact, checkpoint, interpreter=interpreter, threads=share, group=group
+        ),
     )
-    # A process that ends with torch's threads at work is now and then killed by them.
-    leave()
     return True
 
 

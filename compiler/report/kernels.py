@@ -195,13 +195,17 @@ def _access_hint(access: Access) -> str:
         return f"{access.verb} {access.name} in memory, in place"
     tiles = f"{access.tiles} tile{'s' * (access.tiles > 1)}"
     each = {"each": "every iteration", "first": "before the first iteration", "last": "after the last iteration"}
-    stream = f"{access.slots} slot{'s' * (access.slots > 1)} of {format_bytes(access.slot_bytes)}"
+    stream = _slots(access.slots, access.slot_bytes)
     moved = "" if access.nbytes is None else f"; {format_bytes(access.nbytes)} a call"
     return f"{access.verb} {access.name}: {tiles} {each[access.when]}, through {stream}{moved}"
 
 
+def _slots(count: int, nbytes: int) -> str:
+    return f"{count} slot{'s' * (count > 1)} of {format_bytes(nbytes)}"
+
+
 def _hint(stream: Stream) -> str:
-    slots = f"{stream.slots} slot{'s' * (stream.slots > 1)} of {format_bytes(stream.slot_bytes)}"
+    slots = _slots(stream.slots, stream.slot_bytes)
     later = ", for the next iteration" if stream.carried else ""
     return f"{stream.name}: {stream.element}, {slots}{later}\n{stream.source} → {stream.target}"
 

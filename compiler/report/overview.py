@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sscc.compiler.inspection_words import Fact, bound_facts, looping_facts, memory_facts, program_facts
+from sscc.compiler.inspection_words import Fact, bound_facts, looping_facts, memory_facts, program_facts, slots_in_words
 from sscc.compiler.report.sources import Sources
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.runtime.inspection import TimingReport
@@ -53,8 +53,7 @@ def overview(sources: Sources) -> Overview:
     i = sources.inspection
     facts = (*program_facts(i), *looping_facts(i), *memory_facts(i), *bound_facts(i))
     assert i.prefill is not None  # a prompt is always asked for
-    step = f"A decode step: {i.signature.batch} slot{'s' * (i.signature.batch > 1)} of {i.context} tokens"
-    splits = _split(step, i.decode), _split(f"Prefill of {i.prompt} tokens", i.prefill)
+    splits = _split(f"A decode step: {slots_in_words(i)}", i.decode), _split(f"Prefill of {i.prompt} tokens", i.prefill)
     return Overview(tuple(_tiles(sources)), splits, facts, tuple(_files(sources)))
 
 
@@ -62,8 +61,7 @@ def _tiles(sources: Sources) -> Iterator[Tile]:
     i = sources.inspection
     s, g = i.signature, i.signature.geometry
     assert i.prefill is not None
-    slots = f"{s.batch} slot{'s' * (s.batch > 1)} of {i.context} tokens"
-    rate = f"{slots}: {_count(i.tokens_per_second)} tokens/s"
+    rate = f"{slots_in_words(i)}: {_count(i.tokens_per_second)} tokens/s"
     yield Tile("Decode step, modelled", format_seconds(i.decode.seconds), rate)
     main = sources.machine.main.label
     least = f"{format_seconds(i.decode_floor_seconds)} by bandwidth alone"
