@@ -15,10 +15,12 @@ from sscc.compiler.commands.engines import (
     check_execution_arguments,
     followed,
     log_to_stderr,
+    open_artifact,
     session_of,
     tokenizer_and_template,
     traced,
 )
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
 from sscc.ir.extras import SERVE, require
@@ -34,6 +36,7 @@ _LOCAL = ("127.", "localhost", "::1")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    add_quiet_argument(parser)
     network = parser.add_argument_group("network")
     network.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="P", help="0 is any free one"
@@ -89,10 +92,9 @@ def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     key = _api_key(args)
     require(SERVE, "sscc serve")
-    log_to_stderr()
+    log_to_stderr(args.quiet)
     if followed(args):
         return 0
-    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
     from sscc.runtime.server.jobs import Model, RequestLimits
@@ -100,7 +102,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.server.service import bind, serve, url_of
 
     bound = bind(args.host, args.port)  # before weights are read, which would be in vain where the port is taken
-    artifact = Artifact.load(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
     model = Model(
