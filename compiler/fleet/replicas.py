@@ -55,7 +55,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         request_router_kwargs={"imbalance": plan.imbalance},
         max_backoff_s=BACKOFF_SECONDS,
     )
-    deployed = Replica.options(  # type: ignore[attr-defined]
+    deployed = Replica.options(
         **scale,
         max_ongoing_requests=plan.ongoing,
         max_queued_requests=plan.queue,
@@ -64,7 +64,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         graceful_shutdown_timeout_s=plan.drain_seconds,
         health_check_period_s=HEALTH_SECONDS,
     ).bind(plan.words)
-    gateway = Front.options(  # type: ignore[attr-defined]
+    gateway = Front.options(
         num_replicas=options.gateways,
         max_ongoing_requests=_ROUTED_AT_ONCE,
         ray_actor_options={"num_cpus": 0},

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 import sscc.compiler.fleet
 from sscc.compiler.fleet.options import FleetOptions, Plan, Replicas, parse_options, plan_of, replica_arguments
@@ -20,8 +19,6 @@ from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.fleet.affinity import Kept
 from tests.runtime.server.fake import GEOMETRY, SIGNATURE
 from tests.runtime.signatures import altered
-
-DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def test_options_become_the_command_line_of_a_replica() -> None:
@@ -105,14 +102,3 @@ def test_ray_is_imported_by_one_module_alone() -> None:
     modules = "sscc.compiler.fleet", "sscc.compiler.fleet.options", "sscc.runtime.fleet.gateway"
     code = f"import sys, {', '.join(modules)}; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_the_deployment_file_says_what_is_meant() -> None:
-    words = yaml.safe_load((DEPLOY / "fleet.yaml").read_text())
-    (application,) = words["applications"]
-    module, name = application["import_path"].split(":")
-    assert getattr(sys.modules[module], name) is sscc.compiler.fleet.app
-    options = parse_options(application["args"])
-    assert options.replicas == Replicas(2, 2)
-    assert application["route_prefix"] == "/"
-    assert words["http_options"]["host"] == "127.0.0.1"

@@ -20,11 +20,13 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 
 pytest.importorskip("ray", reason="the extra fleet is not installed: pip install 'sscc[fleet]'")
 
 import ray
 from ray import serve
+from ray.serve.schema import ServeDeploySchema
 
 from sscc.compiler.fleet import app
 
@@ -177,3 +179,12 @@ def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None
     load.join()
     assert answers == alone
     wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 1)
+
+
+def test_serve_takes_the_deployment_files() -> None:
+    deploy = Path(__file__).parents[3] / "deploy"
+    files = [(deploy / "fleet.yaml").read_text()]
+    manifest = yaml.safe_load_all((deploy / "kubernetes.yaml").read_text())
+    files += [item["data"]["fleet.yaml"] for item in manifest if item["kind"] == "ConfigMap"]
+    for text in files:
+        ServeDeploySchema.model_validate(yaml.safe_load(text))
