@@ -9,6 +9,8 @@ replicas and starting them again, checking their health, how many there are, and
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -25,11 +27,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sscc.compiler.commands.serve import api_key, opened
 from sscc.compiler.fleet.options import FleetOptions, Plan, replica_arguments
+from sscc.ir.errors import RankError
 from sscc.runtime.fleet.affinity import Affinity
 from sscc.runtime.fleet.gateway import SEED_BYTES, UNAVAILABLE, Gateway, ReplicaLost
 from sscc.runtime.fleet.messages import Call, Headers, Part, answered
 from sscc.runtime.server.errors import SERVER_ERROR, ApiError, queue_full
 from sscc.runtime.server.memory import keep_little
+
+_log = logging.getLogger("sscc.fleet")
 
 LOST = (RayActorError, WorkerCrashedError, ObjectLostError, ReplicaUnavailableError)
 """With what Ray says that an actor, or what it had sent, is gone."""
@@ -93,14 +98,27 @@ class Replica:
         self._name = serve.get_replica_context().replica_id.unique_id
 
     async def answer(self, call: Call) -> AsyncGenerator[Part, None]:
-        """What the application answers."""
+        """What the application answers.
+
+        The process of an engine that has failed ends, with which Serve knows it at once as one to be replaced: its
+        refusals would come quicker than any health check. Where a rank was lost, what was under way ends so too, as it
+        may well succeed elsewhere; what an engine itself has failed of is answered.
+        """
+        if self._served.engine.failure is not None:
+            self._end_process()
         async for part in answered(self._served.app, call):
+            if isinstance(self._served.engine.failure, RankError):
+                self._end_process()
             yield part
 
     async def state(self) -> tuple[str, dict[str, Any]]:
         """The replica's name, and what `Pool.states` tells of it."""
         metrics, status = await self._get("/metrics"), await self._get("/v1/status")
         return self._name, {"metrics": metrics.decode(), "status": json.loads(status)}
+
+    def _end_process(self) -> None:
+        _log.error("the replica ends: %s", self._served.engine.failure)
+        os._exit(1)  # its ranks end with it
 
     async def _get(self, path: str) -> bytes:
         parts = [part async for part in answered(self._served.app, Call("GET", path, b"", self._headers), gather=0)]
