@@ -15,6 +15,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.fleet.affinity import Kept
+from sscc.runtime.fleet.messages import GATHER_MS
 
 ARTIFACT = "artifact"
 ELSEWHERE = {
@@ -54,6 +55,7 @@ class FleetOptions:
         imbalance: requests more than the least loaded replica that one may have and still be preferred for what it
             keeps; None: half as many as it has slots, at least 1.
         gateways: processes that give requests to replicas.
+        gather: least milliseconds between two parts of a stream.
     """
 
     words: tuple[str, ...]
@@ -61,6 +63,7 @@ class FleetOptions:
     attempts: int = 3
     imbalance: int | None = None
     gateways: int = 1
+    gather: int = GATHER_MS
 
 
 def _number(least: int) -> Callable[[str, str], int]:
@@ -77,6 +80,7 @@ _OWN: dict[str, Callable[[str, str], Any]] = {
     "attempts": _number(1),
     "imbalance": _number(0),
     "gateways": _number(1),
+    "gather": _number(0),
 }
 
 

@@ -68,7 +68,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         request_router_config=router,
         graceful_shutdown_timeout_s=plan.drain_seconds,
         health_check_period_s=HEALTH_SECONDS,
-    ).bind(plan.words)
+    ).bind(plan.words, options.gather)
     gateway = Front.options(
         num_replicas=options.gateways,
         max_ongoing_requests=_ROUTED_AT_ONCE,
@@ -85,10 +85,12 @@ class Replica:
 
     Args:
         words: the command line.
+        gather: see `FleetOptions`.
     """
 
-    def __init__(self, words: tuple[str, ...]) -> None:
+    def __init__(self, words: tuple[str, ...], gather: int) -> None:
         keep_little()
+        self._gather = gather / 1000
         args = replica_arguments(words)
         args.max_body += SEED_BYTES
         key = api_key(args)
@@ -106,7 +108,7 @@ class Replica:
         """
         if self._served.engine.failure is not None:
             self._end_process()
-        async for part in answered(self._served.app, call):
+        async for part in answered(self._served.app, call, self._gather):
             if isinstance(self._served.engine.failure, RankError):
                 self._end_process()
             yield part

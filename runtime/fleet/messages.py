@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Scope
 
-GATHER_SECONDS = 0.02
-"""Time between two messages of one answer to another process. A message takes a good part of a millisecond of a
-processor wherever it passes, and an answer has an event per token: what is made meanwhile goes together."""
+GATHER_MS = 50
+"""Milliseconds between two messages of one answer to another process. A message takes a good part of a millisecond of
+a processor wherever it passes, and an answer has an event per token: what is made meanwhile goes together."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -62,7 +62,7 @@ class Call:
         }
 
 
-async def answered(app: ASGIApp, call: Call, gather: float = GATHER_SECONDS) -> AsyncIterator[Part]:
+async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -> AsyncIterator[Part]:
     """What an application answers to a request. Closing the iterator before its end is the client's leaving.
 
     Args:

@@ -32,8 +32,9 @@ def test_options_become_the_command_line_of_a_replica() -> None:
 
 def test_words_of_a_command_line_will_do() -> None:
     """`serve run sscc.compiler.fleet:app artifact=m.rdu replicas=3` passes strings."""
-    options = parse_options({"artifact": "m.rdu", "replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2"})
-    assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2)
+    numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2", "gather": "9"}
+    options = parse_options({"artifact": "m.rdu", **numbers})
+    assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2, 9)
 
 
 @pytest.mark.parametrize(
