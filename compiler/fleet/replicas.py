@@ -60,7 +60,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         request_router_kwargs={"imbalance": plan.imbalance},
         max_backoff_s=BACKOFF_SECONDS,
     )
-    deployed = Replica.options(
+    deployed = serve.deployment(Replica).options(
         **scale,
         max_ongoing_requests=plan.ongoing,
         max_queued_requests=plan.queue,
@@ -69,7 +69,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         graceful_shutdown_timeout_s=plan.drain_seconds,
         health_check_period_s=HEALTH_SECONDS,
     ).bind(plan.words, options.gather)
-    gateway = Front.options(
+    gateway = serve.deployment(Front).options(
         num_replicas=options.gateways,
         max_ongoing_requests=_ROUTED_AT_ONCE,
         ray_actor_options={"num_cpus": 0},
@@ -79,7 +79,6 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
     return bound
 
 
-@serve.deployment
 class Replica:
     """The engine and the application of `sscc serve`.
 
@@ -171,7 +170,6 @@ class RayPool:
         return dict(sorted(state for state in states if not isinstance(state, BaseException)))
 
 
-@serve.deployment
 class Front:
     """A gateway.
 
