@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 
 from sscc.compiler.commands.parser import COMMANDS, build_parser
+from sscc.compiler.progress import silenced
 from sscc.ir.errors import InternalError, SsccError
 
 # Torch's threads would spin while they wait and so starve each other wherever another program runs.
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str], began: float) -> int:
     args = build_parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
     args.began = began  # `time.perf_counter()`
-    code: int = importlib.import_module(f"sscc.compiler.commands.{args.command}").main(args)
+    with silenced(getattr(args, "quiet", False)):
+        code: int = importlib.import_module(f"sscc.compiler.commands.{args.command}").main(args)
     sys.stdout.flush()  # here, where a closed pipe is still caught
     return code
 

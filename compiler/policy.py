@@ -195,6 +195,13 @@ def file_of(rule: Rule) -> str:
     return rule.name if code is None else str(code.co_filename)
 
 
+def method_of(rule: Rule) -> str:
+    """``FILE:LINE`` of a rule's method `scores`, where nothing says which of its lines it is; its name where nobody
+    knows."""
+    code = getattr(inspect.unwrap(type(rule.policy).scores), "__code__", None)
+    return rule.name if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
 def place_of(error: BaseException, file: str) -> str:
     """``FILE:LINE``, the last line of a file that an error went through; the file alone where it went through none."""
     lines = [error.lineno] if isinstance(error, SyntaxError) and error.filename == file else []

@@ -12,18 +12,26 @@ there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import io
+import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
+
+from sscc.compiler import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 ANY = "..."
+ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "120"}
 
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -70,12 +78,45 @@ def differences(before: str, after: str) -> Iterator[str]:
 
 
 def _say(command: str, folder: Path) -> str:
+    """What a line says. `sscc ..` that it is or begins a pipe with runs in this process: every new one would import
+    torch again."""
+    words, pipe, rest = command.partition(" | ")
+    if re.match(r"sscc ", words) and not re.search(r"[;&<>$`|]", re.sub(r"'[^']*'", "", words)):
+        said, errors, code = _run_sscc(shlex.split(words)[1:], folder)
+        if pipe:
+            after, code = _run_shell(rest, folder, said)
+            said = errors + after
+        else:
+            said = errors + said
+    else:
+        said, code = _run_shell(command, folder)
+    return said.rstrip("\n") + (f"\n(exit code {code})" if code else "")
+
+
+def _run_sscc(words: list[str], folder: Path) -> tuple[str, str, int]:
+    """What a command prints, the errors that it prints, and its exit code."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, ENVIRONMENT),
+        mock.patch.object(logging.getLogger(), "handlers", []),  # a command says where its warnings go
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        try:
+            code = cli.main(words)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return output.getvalue(), errors.getvalue(), code
+
+
+def _run_shell(line: str, folder: Path, text: str = "") -> tuple[str, int]:
+    """What a line of bash prints, errors included, and its exit code."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "120"}
-    line = ["bash", "-c", f"exec 2>&1\n{command}"]
-    result = subprocess.run(line, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-    code = f"\n(exit code {result.returncode})" if result.returncode else ""
-    return result.stdout.rstrip("\n") + code
+    environment = {**os.environ, **ENVIRONMENT, "PATH": path}
+    bash = ["bash", "-c", f"exec 2>&1\n{line}"]
+    result = subprocess.run(bash, cwd=folder, env=environment, input=text, stdout=subprocess.PIPE, text=True)
+    return result.stdout, result.returncode
 
 
 def _stands_for(shown: str, lines: str) -> bool:

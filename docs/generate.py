@@ -46,12 +46,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Writes docs/reference from the sources.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file is out of date")
     check = parser.parse_args().check
-    stale = [path for path, text in pages().items() if not path.is_file() or path.read_text() != text]
-    for path in stale:
+    stale = {path: text for path, text in pages().items() if not path.is_file() or path.read_text() != text}
+    for path, text in stale.items():
         print(f"{path.name} is out of date: run python docs/generate.py" if check else f"wrote {path}")
         if not check:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(pages()[path])
+            path.write_text(text)
     return 1 if check and stale else 0
 
 

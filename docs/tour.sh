@@ -58,6 +58,7 @@ show 'sscc compile model.pt --target rdu -o three.rdu --tp 3 --kv-budget 256 --m
 show 'sscc run three.rdu --prompt-file passkey.txt --max-new-tokens 8'
 
 show 'sscc inspect small.rdu | grep -v ^assumed'
+show 'sscc report small.rdu --ir-dir ir --prompt-file passkey.txt'
 cp "$root/benchmarks/configs/llama-3.1-8b.json" .
 show 'sscc compile llama-3.1-8b.json --no-weights -o llama.rdu --kv-budget 4096 --batch 16 -q'
 show "sscc inspect llama.rdu | grep -E '^(HBM|launches|decode|bound|modelled|roofline)'"

@@ -11,7 +11,8 @@ import importlib.util
 
 from sscc.ir.errors import UsageError
 
-COMPILE, SERVE, EVAL, RULER, COMPLETION, PYTEST = "compile", "serve", "eval", "ruler", "completion", "pytest"
+COMPILE, SERVE, FLEET, EVAL, RULER = "compile", "serve", "fleet", "eval", "ruler"
+COMPLETION, PYTEST = "completion", "pytest"
 
 EXTRAS: dict[str, dict[str, str]] = {
     COMPILE: {"torch": "torch", "transformers": "transformers", "gguf": "gguf"},
@@ -21,6 +22,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "uvicorn": "uvicorn",
         "prometheus_client": "prometheus-client",
     },
+    FLEET: {"ray": "ray"},
     EVAL: {"matplotlib": "matplotlib"},
     RULER: {"long_context_eval": "nvidia-long-context-eval", "yaml": "pyyaml"},
     COMPLETION: {"shtab": "shtab"},

@@ -6,6 +6,10 @@ its result, where only one does (through views, which move nothing). So a produc
 (bias, rotary embedding, gating, residual), two products whose results meet (gate and up) become one stage, and a norm
 is a stage. Inside a body, element-wise operations are fused.
 
+What the choice of a prompt's positions reads may be too large for the chip (a rule's matrix of attention). The
+operations that make such a value are repeated for each smaller one that is made of it, and are one stage with that
+(`df.bounded`), which tile-stages cuts; a sum over what is cut becomes sums of parts, and the sum of these.
+
 Why: what is inside a stage stays in the pipeline of a compute unit. Between stages a value needs a buffer.
 
 Before::
@@ -78,7 +82,7 @@ from torch_mlir.dialects import func
 from sscc.ir.builders import Argument, elementwise, make_function
 from sscc.ir.collectives import COLLECTIVES
 from sscc.ir.dialects import df, kv
-from sscc.ir.levels import walk
+from sscc.ir.levels import get_target, walk
 from sscc.ir.rewriting import (
     ValueMap,
     clone_with,
@@ -92,6 +96,7 @@ from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides, root_of
 from sscc.passes.base import Pass, count, run_upstream
+from sscc.passes.large_values import recompute
 from sscc.passes.outline_kernels import KERNEL, verb
 from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import (
@@ -117,23 +122,29 @@ class FormStages(Pass):
 
     def run(self, module: ir.Module) -> None:
         run_upstream(module, GENERALISE, "generalisation of kernels")
-        bodies = StageBodies(module)
+        bodies, room = StageBodies(module), int(get_target(module).nearest.capacity.value)
         for kernel in functions(module):
             if KERNEL in kernel.attributes:
                 fuse = self.fuse and not is_plain(kernel)
                 if fuse:
                     _rearrange_where_needed(kernel)
                 for block in body_blocks(kernel):
+                    for members in recompute(block, room) if fuse else ():
+                        group = _Groups(block).of(members)
+                        body = StageBody.of(bodies.make_stage(group, stage_name(group))).function
+                        body.attributes[df.BOUNDED] = ir.UnitAttr.get()
                     for group in _Groups(block).joined() if fuse else _Groups(block).single():
                         bodies.make_stage(group, stage_name(group))
         if self.fuse:
             fused = [body for body in functions(module) if df.BODY in body.attributes]
+            if any(df.BOUNDED in body.attributes for body in fused):
+                run_upstream(module, GENERALISE, "generalisation of sums of parts")
             calls: dict[str, list[ir.Operation]] = {body.name.value: [] for body in fused}
             for stage in [op for kernel in functions(module) for op in walk(kernel) if df.is_stage(op)]:
                 calls[stage.attributes["callee"].value].append(stage)
             for body in fused:
                 _fuse(body)
-                _look_outside(body, calls[body.name.value])
+                _look_outside(body, calls[body.name.value], all_shapes=df.BOUNDED in body.attributes)
 
 
 def _fuse(body: Any) -> None:
@@ -156,15 +167,15 @@ def _fuse(body: Any) -> None:
     _sign(body, inputs, returned[: len(results)])
 
 
-def _look_outside(body: Any, calls: Sequence[ir.Operation]) -> None:
+def _look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
     """Fusion moves a reshape to the front of what it fuses, and so to what the body reads. Where that is strided
-    outside, each of the `calls` reshapes it instead, as `_Groups.with_views` has it."""
+    outside, or with `all_shapes`, each of the `calls` reshapes it instead, as `_Groups.with_views` has it."""
     block = body.entry_block
     moved = [
         (index, op)
         for index, argument in enumerate(block.arguments)
         for op in [use.owner.operation for use in argument.uses]
-        if op.name in RESHAPES and not all(_lies_dense(call.operands[index]) for call in calls)
+        if op.name in RESHAPES and (all_shapes or not all(_lies_dense(call.operands[index]) for call in calls))
     ]
     if not moved:
         return
@@ -368,6 +379,10 @@ class _Groups:
                     self.group[member] = joined
         groups = {id(group): group for group in self.group.values()}
         return [self.with_views(group) for group in groups.values()]
+
+    def of(self, members: Sequence[ir.Operation]) -> list[ir.Operation]:
+        """The operations of a stage of `members`."""
+        return self.with_views(self._sorted([op for op in members if op in self.group]))
 
     def _only_reader(self, op: ir.Operation) -> list[ir.Operation] | None:
         """The group that alone reads what `op` makes, through views."""

@@ -11,6 +11,8 @@ of main memory) + n * firing cost: the first tile's load, which nothing hides, a
 the axis; matrices into tiles of a multiple of 16 rows, where that costs no more than a quarter of the load: a backend
 that multiplies by so many rows at once, as the CPU's does, would find others split between two tiles.
 
+A stage with values inside that are too large for the chip (`df.bounded`) has as many tiles at least as make them small.
+
 Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
 In tiles, loading and computing overlap.
 
@@ -103,6 +105,7 @@ from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.form_stages import StageBody, body_blocks
+from sscc.passes.large_values import held, is_large, parts_of
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
@@ -225,6 +228,11 @@ class _Tiler:
     used: set[str] = field(default_factory=set)
     tiled: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def room(self) -> int:
+        """Bytes of the memory on the chip."""
+        return int(self.target.nearest.capacity.value)
+
     def block(self, block: ir.Block, kernel: Any) -> None:
         """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
         and once."""
@@ -232,9 +240,14 @@ class _Tiler:
         streamed = [self._streamed(op) for op in stages]
         readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
+        bounded = [op for op in stages if self._is_bounded(op)]  # they would not be cut if they read a whole value
+        shared -= {value for op in bounded for value in op.operands if is_large(value, self.room)}
         loaded: dict[ir.Value, ir.Value] = {}
         for op, indices in zip(stages, streamed, strict=True):
             self._stage(op, indices, shared, loaded, kernel)
+
+    def _is_bounded(self, op: ir.Operation) -> bool:
+        return df.BOUNDED in self.bodies[op.attributes["callee"].value].attributes
 
     def _streamed(self, op: ir.Operation) -> set[int]:
         """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
@@ -280,9 +293,12 @@ class _Tiler:
     # --------------------------------------------------------------------------------------------------- the plan
 
     def _plan(self, body: StageBody, streamed: set[int]) -> _Plan:
-        """The cut that streams the most bytes; one tile where none does."""
-        best, most = _Plan(), 0
+        """The cut that streams the most bytes, of those that leave little on the chip within a tile if any does; one
+        tile where none streams any."""
         returned = body.returned
+        bounded = df.BOUNDED in body.function.attributes
+        least = parts_of(held(body.ops, returned), self.room) if bounded else 1
+        best, most = _Plan(), (1, 0)
         for axis in range(min((value.type.rank for value in returned), default=0)):
             try:
                 tiling = tile_back(body.ops, [(value, axis) for value in returned])
@@ -291,15 +307,17 @@ class _Tiler:
             operands = [tiling.axes.get(argument, WHOLE) for argument in body.function.arguments]
             nbytes = sum(bytes_of(body.function.arguments[i]) for i in streamed if operands[i] != WHOLE)
             limit = gcd(*tiling.lengths())
-            if nbytes > most and limit > 1:
-                most = nbytes
+            worth = min(limit, least), nbytes
+            if worth > most and limit > 1:
+                most = worth
                 arguments = [(body.function.arguments[i].type.shape, operands[i]) for i in streamed]
                 rows = [shape[cut] for shape, cut in arguments if cut != WHOLE and _is_matrix(shape)]
-                best = _Plan(self._count(nbytes, limit, gcd(*rows)), operands, [axis] * len(returned), tiling)
+                best = _Plan(self._count(nbytes, limit, gcd(*rows), least), operands, [axis] * len(returned), tiling)
         return best
 
-    def _count(self, nbytes: int, limit: int, rows: int) -> int:
-        """The divisor of `limit` that minimises the time that nothing hides; `rows` of matrices are cut."""
+    def _count(self, nbytes: int, limit: int, rows: int, least: int) -> int:
+        """The divisor of `limit`, from `least` on if there is one, that minimises the time that nothing hides; `rows`
+        of matrices are cut."""
         load = self.target.seconds({self.target.main.name: nbytes})
         firing = self.target.costs.firing_seconds.value
         optimum = sqrt(load / firing)
@@ -307,7 +325,7 @@ class _Tiler:
         def cost(n: int) -> tuple[float, float]:
             return load / n + n * firing, abs(n - optimum)
 
-        divisors = [n for n in range(1, limit + 1) if limit % n == 0]
+        divisors = [n for n in range(min(least, limit), limit + 1) if limit % n == 0]
         best = min(divisors, key=cost)
         even = min((n for n in divisors if n > 1 and rows % (n * TILE_ROWS) == 0), key=cost, default=best)
         return even if best > 1 and cost(even)[0] - cost(best)[0] <= load / 4 else best

@@ -105,7 +105,7 @@ def _back_through_generic(op: ir.Operation, axis: int, tiling: Tiling) -> None:
         if source is not None and is_rematerialised(source):
             continue  # made anew for the tile
         expressions = list(affine.results)
-        if any(_mentions(expression, dim) and not _is_dim(expression) for expression in expressions):
+        if any(mentions(expression, dim) and not _is_dim(expression) for expression in expressions):
             raise NotTileable("the cut axis is read at an offset")
         cut = [index for index, expression in enumerate(expressions) if _is_dim(expression, dim)]
         if len(cut) > 1:
@@ -113,9 +113,10 @@ def _back_through_generic(op: ir.Operation, axis: int, tiling: Tiling) -> None:
         tiling.require(operand, cut[0] if cut else WHOLE)
 
 
-def _mentions(expression: Any, dim: int) -> bool:
+def mentions(expression: Any, dim: int) -> bool:
+    """Whether an index of an operand depends on a dimension."""
     if isinstance(expression, ir.AffineBinaryExpr):
-        return _mentions(expression.lhs, dim) or _mentions(expression.rhs, dim)
+        return mentions(expression.lhs, dim) or mentions(expression.rhs, dim)
     return _is_dim(expression, dim)
 
 

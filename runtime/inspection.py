@@ -154,11 +154,18 @@ def inspect_artifact(
     Raises:
         UsageError: a context or prompt that the program does not take.
     """
-    program, signature = artifact.program, artifact.signature
-    whole = artifact.target if target is None else target
-    target = whole.of_rank(program.ranks)
-    timing = time_decode(artifact, whole, context, staying=staying)
-    prefill = None if prompt is None else time_prefill(artifact, whole, prompt)
+    target = artifact.target if target is None else target
+    decode = time_decode(artifact, target, context, staying=staying)
+    prefill = None if prompt is None else time_prefill(artifact, target, prompt)
+    return inspection_of(artifact, decode, prefill, context, prompt)
+
+
+def inspection_of(
+    artifact: Artifact, timing: Timing, prefill: Timing | None, context: int | None = None, prompt: int | None = None
+) -> Inspection:
+    """The same of what has been timed already, on the machine of one rank: a decode step of `context` tokens in each
+    slot (max_context if None), and a prefill of `prompt` tokens."""
+    program, signature, target = artifact.program, artifact.signature, timing.target
     geometry = signature.geometry
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]

@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NoReturn, overload
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
     from sscc.ir.schedule import Program
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
+
+
+Seen = Callable[[int, int], None]
+"""Told how much of some work is done, and how much there is."""
+PARTS_SEEN = 100
+"""Calls of a prefill whose caller wants to see how far it is."""
 
 
 @dataclass(frozen=True)
@@ -315,12 +322,22 @@ class Session:
         """Gives up the prefill in progress, if any; its slot is empty then."""
         self._pending = None
 
-    def prefill(self, slot: int, tokens: Sequence[int] | Array) -> Array:
-        """Writes a whole prompt into a slot. Returns the logits [V] of its last token."""
+    def prefill(self, slot: int, tokens: Sequence[int] | Array, seen: Seen | None = None) -> Array:
+        """Writes a whole prompt into a slot. Returns the logits [V] of its last token.
+
+        Args:
+            seen: told how many chunk steps are done, and how many there are, after every hundredth of them; the prompt
+                takes as many calls then, and one without it.
+        """
         self.start_prefill(slot, tokens)
+        total = self.signature.prefill_steps(len(tokens))
+        part = total if seen is None else ceil(total / PARTS_SEEN)
+        done = 0
         try:
-            while not self.step_prefill(self.signature.prefill_steps(len(tokens))):
-                pass
+            while not self.step_prefill(part):
+                done += part
+                if seen is not None:
+                    seen(done, total)
         except BaseException:
             self.abandon_prefill()
             raise
@@ -416,6 +433,7 @@ class Session:
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
         slot: int = 0,
+        seen: Seen | None = None,
     ) -> Iterator[str]: ...
 
     @overload
@@ -426,6 +444,7 @@ class Session:
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
         slot: int = 0,
+        seen: Seen | None = None,
     ) -> Iterator[int]: ...
 
     def generate(
@@ -435,6 +454,7 @@ class Session:
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
         slot: int = 0,
+        seen: Seen | None = None,
     ) -> Iterator[str] | Iterator[int]:
         """Prefills a slot with a prompt and yields what is made of it as it is made: of tokens new tokens, the ending
         one included; of text pieces of text, which are the answer when they are joined.
@@ -442,18 +462,19 @@ class Session:
         Args:
             max_new_tokens: None: `NEW_TOKENS`, or as many as fit.
             eos: the tokens that end the text (those of the signature if None; none if empty).
+            seen: told how far the prompt is read, see `prefill`.
 
         Raises UsageError at the call, not at the first token, where prompt plus new tokens exceed max_context, and
         InputError for text where there is no tokenizer.
         """
         if isinstance(prompt, str):
-            return self.stream(prompt, max_new_tokens, sampling, eos, slot)
+            return self.stream(prompt, max_new_tokens, sampling, eos, slot, seen)
         self._check_slot(slot)
         room = self.signature.geometry.max_context - len(prompt)
         count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
         tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
-        return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends)
+        return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends, seen)
 
     def stream(
         self,
@@ -462,17 +483,24 @@ class Session:
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
         slot: int = 0,
+        seen: Seen | None = None,
     ) -> Iterator[str]:
         """What follows `prompt`, piece by piece as it is made; arguments and errors are those of `generate`."""
         from sscc.runtime.text import encode, pieces
 
-        tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot)
+        tokens = self.generate(encode(self.tokenizer, prompt), max_new_tokens, sampling, eos, slot, seen)
         return pieces(self.tokenizer, tokens)
 
     def _generate(
-        self, slot: int, prompt: Array, max_new_tokens: int, sampler: Sampler, ends: frozenset[int]
+        self,
+        slot: int,
+        prompt: Array,
+        max_new_tokens: int,
+        sampler: Sampler,
+        ends: frozenset[int],
+        seen: Seen | None,
     ) -> Iterator[int]:
-        logits = self.prefill(slot, prompt)
+        logits = self.prefill(slot, prompt, seen)
         for left in reversed(range(max_new_tokens)):
             token = sampler.pick(logits)
             yield token

@@ -61,6 +61,7 @@ LAYERS: Layers = (
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.engine",),
     ("sscc.runtime.server",),
+    ("sscc.runtime.fleet",),
     # What several parts of the compiler use.
     (
         "sscc.compiler.dumps",
@@ -90,6 +91,7 @@ LAYERS: Layers = (
     ("sscc.compiler.driver",),
     ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality", "sscc.compiler.report"),
     ("sscc.compiler.commands",),
+    ("sscc.compiler.fleet",),
     ("sscc.compiler.cli",),
     ("sscc.compiler.testing",),
     ("sscc.pytest_plugin",),

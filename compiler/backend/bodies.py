@@ -294,7 +294,8 @@ class _BodyEmitter:
             raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
         combine, value = combination
         if combine not in COMBINERS:
-            raise UnsupportedError(f"a reduction by '{combine}'")
+            hint = ": sum floats instead of integers" if combine == "arith.addi" else ""
+            raise UnsupportedError(f"a reduction by '{combine}'{hint}")
         start = float(self.literals[init])
         factors = body.product_of(value)
         if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:

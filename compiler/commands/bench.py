@@ -19,9 +19,12 @@ from sscc.compiler.commands.engines import (
     check_execution_arguments,
     followed,
     log_to_stderr,
+    open_artifact,
     session_of,
 )
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.measurements import Measurement, Measurements, Test
+from sscc.compiler.progress import bar
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 
@@ -48,20 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tests.add_argument("-b", "--batch", **numbers, help="slots that decode (default: 1, and all)")
     tests.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help="of each test")
     parser.add_argument("--json", action="store_true", help="one object, for programs: every repetition's seconds")
+    add_quiet_argument(parser)
     add_execution_arguments(parser.add_argument_group("execution"))
 
 
 def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
     check_at_least(1, "--repetitions", args.repetitions)
-    log_to_stderr()
+    log_to_stderr(args.quiet)
     from sscc.compiler.ranks import ranks_of_this_machine
     from sscc.runtime import _native
-    from sscc.runtime.artifact.reading import Artifact
 
     if followed(args):
         return 0
-    artifact = Artifact.load(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=args.verify)
     plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
     threads = args.threads or _native.usable_threads()
     ranks, here = artifact.program.ranks, ranks_of_this_machine(artifact.program.ranks)
@@ -69,10 +72,12 @@ def main(args: argparse.Namespace) -> int:
     with closing(session_of(artifact, args)) as session:
         if not args.json:
             print(f"{artifact!r}\n{_means(args.interpreter, threads, ranks, here)}\n{HEADER}", flush=True)
-        for result in Bench(artifact, session, args.repetitions, threads, here).run(plan):
-            results.append(result)
-            if not args.json:
-                print(_line(result), flush=True)
+        with bar("measuring", alive=False) as (advance, update):
+            bench = Bench(artifact, session, args.repetitions, threads, here, advance, update)
+            for result in bench.run(plan):
+                results.append(result)
+                if not args.json:
+                    print(_line(result), flush=True)
     if args.json:
         taken = Measurements(
             str(args.artifact), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
@@ -144,20 +149,37 @@ class Bench:
     Args:
         threads: that the session uses on this machine, and that the bandwidth is measured with.
         ranks: of this machine, which share its bandwidth.
+        advance: told how many repetitions of all tests are done, and how many there are, between them.
+        update: told which test is measured.
     """
 
-    def __init__(self, artifact: Artifact, session: Session, repetitions: int, threads: int, ranks: int = 1) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        session: Session,
+        repetitions: int,
+        threads: int,
+        ranks: int = 1,
+        advance: Callable[[int, int], None] = lambda done, total: None,
+        update: Callable[[str], None] = lambda text: None,
+    ) -> None:
         import numpy as np
 
         self._artifact, self._session = artifact, session
         self._repetitions, self._threads, self._ranks = repetitions, threads, ranks
         self._random = np.random.default_rng(SEED)
+        self._advance, self._update = advance, update
+        self._done = self._all = 0
 
     def run(self, plan: Plan) -> Iterator[Measurement]:
         """Every prompt, then every number of steps at every depth with every number of slots."""
+        decodes = list(itertools.product(plan.depths, plan.batches, plan.steps))
+        self._done, self._all = 0, (len(plan.prompts) + len(decodes)) * (1 + self._repetitions)
         for tokens in plan.prompts:
+            self._update(f"prefill {tokens}")
             yield self._prefill(tokens)
-        for depth, slots, count in itertools.product(plan.depths, plan.batches, plan.steps):
+        for depth, slots, count in decodes:
+            self._update(f"decode {count} at {depth}, {slots} slot{'s' * (slots > 1)}")
             yield self._decode(count, depth, slots)
 
     def _prefill(self, tokens: int) -> Measurement:
@@ -196,8 +218,12 @@ class Bench:
         return time.perf_counter() - start
 
     def _repeated(self, measure: Callable[[], float]) -> tuple[float, ...]:
-        measure()
-        return tuple(measure() for _ in range(self._repetitions))
+        seconds = []
+        for _ in range(1 + self._repetitions):
+            seconds.append(measure())
+            self._done += 1
+            self._advance(self._done, self._all)
+        return tuple(seconds[1:])
 
     def _measurement(
         self, test: Test, tokens: int, slots: int, depth: int, seconds: tuple[float, ...], step: int | None

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.compile import _add_cache_arguments, _add_graph_arguments
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.options import CompileOptions
+from sscc.compiler.progress import status
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, UsageError
 from sscc.ir.extras import COMPILE, require
@@ -62,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep, or int8 or int4, then :GROUP, then :zero-point: quantised before anything is compared",
     )
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
+    add_quiet_argument(parser)
     _add_trial_arguments(parser.add_argument_group("what is run and compared"))
     _add_cache_arguments(parser.add_argument_group("cache (rows are tokens, per layer and KV head)"))
     _add_graph_arguments(parser.add_argument_group("static graphs"))
@@ -150,11 +153,13 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
     dtype = "f64" if args.precision == "f64" else source.facts.dtype
     tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance
     first = ""
-    for outcome in _outcomes(args, options, source.module, bisection):
-        _print(outcome, args.json, header=not first)
-        if not outcome.error <= tolerance:
-            raise CheckError(_verdict(outcome, first, tolerance))
-        first = first or outcome.name
+    with status("running the program before all passes") as update:
+        for outcome in _outcomes(args, options, source.module, bisection):
+            _print(outcome, args.json, header=not first)
+            if not outcome.error <= tolerance:
+                raise CheckError(_verdict(outcome, first, tolerance))
+            first = first or outcome.name
+            update(f"running what follows {outcome.name}")
     if not first:
         raise UsageError("no level that can be run was reached: --compile-to or --pass-pipeline ends too early")
     if not args.json:

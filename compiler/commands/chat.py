@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,13 @@ from sscc.compiler.commands.engines import (
     check_execution_arguments,
     followed,
     log_to_stderr,
+    open_artifact,
     session_of,
     tokenizer_and_template,
 )
 from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
+from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.progress import status
 from sscc.ir.errors import InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ Ctrl-C stops an answer; what there is of it stays in the conversation."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
     parser.add_argument("--system", metavar="TEXT", help="the message that the conversation begins with")
+    add_quiet_argument(parser)
     generation = parser.add_argument_group("generation")
     generation.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: as many as fit)")
     add_sampling_arguments(generation)
@@ -54,14 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
     check_at_least(1, "--max-new-tokens", args.max_new_tokens)
-    log_to_stderr()
-    from sscc.runtime.artifact.reading import Artifact
+    log_to_stderr(args.quiet)
     from sscc.runtime.engine import Engine, EngineOptions
 
     sampling = sampling_of(args)
     if followed(args):
         return 0
-    artifact = Artifact.load(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
@@ -69,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     conversation = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # as long as can be, of a rank
     options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
     with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
-        if sys.stdin.isatty():
+        if sys.stdin.isatty() and not args.quiet:
             _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)
         with suppress(_Exit):
@@ -161,7 +165,10 @@ class Chat:
         ticket = self._engine.submit(Request(prompt=prompt, max_new_tokens=room, sampling=self._sampling))
         texts: list[str] = []
         try:
-            for piece in ticket.pieces():
+            pieces = ticket.pieces()
+            with status(f"reading a prompt of {len(prompt)} tokens"):
+                begin = list(islice(pieces, 1))
+            for piece in chain(begin, pieces):
                 texts.append(piece.text)
                 print(piece.text, end="", flush=True)
         except KeyboardInterrupt:

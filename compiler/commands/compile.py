@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.options import (
     DEFAULT_BATCH,
     DEFAULT_BUDGET,
@@ -80,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_content_arguments(parser.add_argument_group("contents of the artifact"))
     _add_ir_arguments(parser.add_argument_group("intermediate representation"))
     noise = parser.add_mutually_exclusive_group()
-    noise.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_quiet_argument(noise)
     noise.add_argument("-v", "--verbose", action="store_true", help="print what each pass did")
 
 
@@ -209,7 +210,9 @@ def _add_ir_arguments(group: argparse._ArgumentGroup) -> None:
 
 def add_excerpt_arguments(group: argparse._ActionsContainer) -> None:
     """What of the IR is shown, for all commands that print it."""
-    group.add_argument("--ir-function", metavar="NAME", help="show functions of this name, or pattern, alone")
+    group.add_argument(
+        "--ir-function", metavar="NAME", help="show functions of this name, or pattern with * and ? (default: all)"
+    )
     group.add_argument("--no-ir-locations", dest="ir_locations", action="store_false", help="leave out locations")
 
 

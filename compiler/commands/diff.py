@@ -10,8 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sscc.compiler.commands.engines import add_execution_arguments, log_to_stderr, session_of
+from sscc.compiler.commands.engines import add_execution_arguments, log_to_stderr, open_artifact, session_of
 from sscc.compiler.commands.generation import add_prompt_arguments, parse_token_ids, prompt_of, tokenizer_of
+from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.progress import prompt_bar
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=Path, metavar="B", help="another one of the same kind")
     parser.add_argument("--json", action="store_true", help="one object, for programs: the facts of both, what differs")
     parser.add_argument("--all", action="store_true", help="also show what is equal")
+    add_quiet_argument(parser)
     machine = parser.add_argument_group("modelled times, of artifacts")
     machine.add_argument(
         "--target", metavar="TARGET", help="machine to model: rdu, rdu:NAME or rdu:FILE (default: each its own)"
@@ -77,10 +80,9 @@ def _absent_or(facts: Facts, name: str) -> Any:
 
 def _artifact_facts(path: Path, args: argparse.Namespace) -> Facts:
     """What `sscc inspect --json` says of an artifact, and which weights and schedule it holds."""
-    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.inspection import inspect_artifact
 
-    artifact = Artifact.load(path, verify=args.verify)
+    artifact = open_artifact(path, verify=args.verify)
     target = None if args.target is None else load_target(args.target)
     facts = dict(_flat(asdict(inspect_artifact(artifact, target, context=args.context))))
     return {"schedule": artifact.schedule_digest, "weights": artifact.manifest.weights.digest, **facts}
@@ -103,16 +105,15 @@ def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 def _tokens(args: argparse.Namespace) -> Iterator[tuple[list[int], str | None]]:
     """What each of the two makes of the prompt: tokens, and their text where there is a tokenizer."""
-    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.text import read_prompt
 
-    log_to_stderr()
+    log_to_stderr(args.quiet)
     if args.prompt_file is not None:  # once for both, as stdin can be read no more than that
         args.prompt, args.prompt_file = read_prompt(args.prompt_file), None
     if args.token_ids is not None:
         args.token_ids = ",".join(map(str, parse_token_ids(args.token_ids)))
     for path in (args.a, args.b):
-        yield _generated(Artifact.load(path, verify=args.verify), args)
+        yield _generated(open_artifact(path, verify=args.verify), args)
 
 
 def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int], str | None]:
@@ -121,7 +122,9 @@ def _generated(artifact: Artifact, args: argparse.Namespace) -> tuple[list[int],
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
     session = session_of(artifact, args)
     try:
-        tokens = list(session.generate(prompt_of(tokenizer, args), args.max_new_tokens))
+        prompt = prompt_of(tokenizer, args)
+        with prompt_bar(len(prompt)) as seen:
+            tokens = list(session.generate(prompt, args.max_new_tokens, seen=seen))
     finally:
         session.close()
     return tokens, None if tokenizer is None else decode(tokenizer, tokens)

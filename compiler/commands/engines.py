@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.progress import status
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
@@ -100,9 +101,9 @@ def check_at_least(least: int, option: str, value: float | None) -> None:
         raise UsageError(f"{option} is {value:g}, it must be at least {least}")
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(quiet: bool = False) -> None:
     logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
-    logging.getLogger("sscc").setLevel(logging.INFO)
+    logging.getLogger("sscc").setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate | None]:
@@ -123,9 +124,18 @@ def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
 
     _check_ranks(artifact, args)
     threads = args.threads or _native.usable_threads()
-    return open_session(
-        artifact, args.checkpoint, interpreter=args.interpreter, threads=threads, transport=args.transport
-    )
+    with status(f"opening {artifact.path.name}"):
+        return open_session(
+            artifact, args.checkpoint, interpreter=args.interpreter, threads=threads, transport=args.transport
+        )
+
+
+def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
+    """The artifact, proved. Raises as `Artifact.load`."""
+    from sscc.runtime.artifact.reading import Artifact
+
+    with status(f"opening {path.name}"):
+        return Artifact.load(path, verify=verify)
 
 
 def followed(args: argparse.Namespace) -> bool:

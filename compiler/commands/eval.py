@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import add_interpreter_arguments
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RESULTS", help="folder; a run that was ended goes on there"
     )
+    add_quiet_argument(parser)
     _add_task_arguments(parser.add_argument_group("tasks"))
     _add_cell_arguments(parser.add_argument_group("caches to compare"))
     machine = parser.add_argument_group("execution")
@@ -233,5 +235,6 @@ def main(args: argparse.Namespace) -> int:
     write_text(args.output / "report.md", report.page(options, evaluation, drawn))
     shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
     print("\n\n".join(report.text(table) for table in shown if table is not None))
-    print(f"sscc: wrote {args.output}", file=sys.stderr)
+    if not args.quiet:
+        print(f"sscc: wrote {args.output}", file=sys.stderr)
     return 0

@@ -57,10 +57,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("what a pass did to sizes and operations", "sscc diff ir/06-build-entries.mlir ir/07-outline-kernels.mlir"),
     ),
     "print": (
-        ("the loop over the layers of a decode step", "sscc print ir/09-kernel-looping.mlir --function 'decode.l*'"),
+        ("the loop over the layers of a decode step", "sscc print ir/09-kernel-looping.mlir --ir-function 'decode.l*'"),
         ("with where in the model each line comes from", "sscc print ir/13-place-stages.mlir --locations"),
         ("in a pager, with colours", "sscc print --color always ir/13-place-stages.mlir | less -R"),
-        ("an artifact's schedule", "sscc print model.rdu --function decode"),
+        ("an artifact's schedule", "sscc print model.rdu --ir-function decode"),
     ),
     "targets": (
         ("the machine that comes with sscc", "sscc targets"),

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.files import printing_beside
 from sscc.compiler.inspection_words import described
@@ -26,11 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.inspection import inspect_artifact, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
-    artifact = Artifact.load(args.artifact)
+    artifact = open_artifact(args.artifact)
     target = target_of(artifact, args)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
     if args.trace is not None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.files import refuse_stdout
 from sscc.ir.extras import COMPILE, require
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="OUT.pt", help="(default: MODEL's stem + .pt, in this folder)"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_quiet_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:

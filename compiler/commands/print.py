@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a dump (.mlir), - for stdin, or an artifact")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="- for stdout, too (default: stdout)")
     parser.add_argument(
-        "--function", metavar="NAME", help="functions or kernels of this name, or pattern with * and ? (default: all)"
+        "--ir-function",
+        metavar="NAME",
+        help="functions or kernels of this name, or pattern with * and ? (default: all)",
     )
     parser.add_argument("--locations", action="store_true", help="of a dump, where in the model lines come from")
     parser.add_argument("--weights", action="store_true", help="of a dump, list weights where they are passed on")
@@ -63,7 +65,7 @@ def _dump(args: argparse.Namespace) -> str:
     with mlir():
         module = parse_module(read_text(args.file), shown_name(args.file))
         names = [function.name.value for function in functions(module)]
-        shown = None if args.function is None else _chosen(names, args.function, "function")
+        shown = None if args.ir_function is None else _chosen(names, args.ir_function, "function")
         return pretty(module, shown=shown, locations=args.locations, weights=args.weights)
 
 
@@ -72,11 +74,11 @@ def _schedule(args: argparse.Namespace) -> str:
     from sscc.runtime.artifact.reading import Artifact
 
     text = list_program(Artifact.load(args.file, verify=False).program)
-    if args.function is None:
+    if args.ir_function is None:
         return text
     parts = {part.split()[1].partition("(")[0]: part for part in _SCHEDULE_PART.split(text)[1:]}
     del parts[""]  # the map of memory
-    return "".join(parts[name] for name in _chosen([*parts], args.function, "kernel, entry or body"))
+    return "".join(parts[name] for name in _chosen([*parts], args.ir_function, "kernel, entry or body"))
 
 
 def _chosen(names: list[str], pattern: str, what: str) -> list[str]:

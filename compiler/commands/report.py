@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.ir.errors import UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.sizes import format_bytes
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where to write; - for stdout (default: OUT.html, with --dot OUT.dot, with --model-explorer OUT.json)",
     )
+    add_quiet_argument(parser)
     forms = parser.add_mutually_exclusive_group()
     forms.set_defaults(form="html")
     forms.add_argument(
@@ -65,12 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from sscc.compiler.files import write_text
     from sscc.compiler.report.sources import Sources
-    from sscc.runtime.artifact.reading import Artifact
 
     if args.form != "html" and (args.bench, args.ir_dir, args.prompt_file) != (None, None, None):
         belong = "--bench, --ir-dir and --prompt-file belong to the page"
         raise UsageError(f"--{args.form} writes the graph alone: {belong}")
-    artifact = Artifact.load(args.artifact)
+    artifact = open_artifact(args.artifact)
     sources = Sources.read(
         artifact,
         target_of(artifact, args),
@@ -84,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
     text = _text(sources, args.form)
     output = args.output or Path(Path(sources.name).stem + SUFFIXES[args.form])
     write_text(output, text)
-    if output != STANDARD:
+    if output != STANDARD and not args.quiet:
         print(f"sscc: wrote {output}: {format_bytes(len(text.encode()))}", file=sys.stderr)
     return 0
 

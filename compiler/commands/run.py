@@ -22,6 +22,7 @@ from sscc.compiler.commands.engines import (
     check_execution_arguments,
     followed,
     log_to_stderr,
+    open_artifact,
     session_of,
     traced,
 )
@@ -33,10 +34,11 @@ from sscc.compiler.commands.generation import (
     tokenizer_of,
 )
 from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.files import printing_beside
 from sscc.compiler.kept_tokens import Token, shown_tokens
 from sscc.compiler.needed import checkpoint_of, needed_of
-from sscc.compiler.progress import status
+from sscc.compiler.progress import prompt_bar
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
@@ -91,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(prompt)
     prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
+    add_quiet_argument(parser)
     _add_generation_arguments(parser.add_argument_group("generation"))
     _add_kept_arguments(parser.add_argument_group("cache"))
     machine = parser.add_argument_group("execution")
@@ -125,13 +128,11 @@ def _add_kept_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
-    log_to_stderr()
+    log_to_stderr(args.quiet)
     if followed(args):
         return 0
-    from sscc.runtime.artifact.reading import Artifact
-
     sampling = sampling_of(args)
-    artifact = Artifact.load(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=args.verify)
     if args.show_kept is not None:
         _check_shown(artifact, args)
     with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
@@ -175,8 +176,8 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     tokens: list[int] = []
     stream = _Output(tokenizer, silent=args.json)
     start = time.perf_counter()
-    made = session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot)
-    with status(f"reading a prompt of {len(prompt)} tokens"):
+    with prompt_bar(len(prompt)) as seen:
+        made = session.generate(prompt, args.max_new_tokens, sampling, eos, args.slot, seen)
         begin = list(itertools.islice(made, 1))
     first = time.perf_counter()
     for token in itertools.chain(begin, made):
@@ -196,7 +197,8 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     elif shown is not None:
         print("\n".join(["", *shown.lines()]))
     sys.stdout.flush()
-    print("\n".join(_lines(figures)), file=sys.stderr)
+    if not args.quiet:
+        print("\n".join(_lines(figures)), file=sys.stderr)
     return 0
 
 
@@ -339,7 +341,8 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
             json.dumps({"passed": report.passed, "dtype": report.dtype, "checks": [_record(c) for c in report.checks]})
         )
     report.require()
-    print(report.summary(), file=sys.stderr)
+    if not args.quiet:
+        print(report.summary(), file=sys.stderr)
     return 0
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
@@ -15,15 +18,23 @@ from sscc.compiler.commands.engines import (
     check_execution_arguments,
     followed,
     log_to_stderr,
+    open_artifact,
     session_of,
     tokenizer_and_template,
     traced,
 )
+from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
 from sscc.ir.extras import SERVE, require
 from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from sscc.runtime.engine import Engine
+    from sscc.runtime.server.jobs import Model
 
 KEY_VARIABLE = "SSCC_API_KEY"
 DEFAULT_HOST = "127.0.0.1"
@@ -34,6 +45,7 @@ _LOCAL = ("127.", "localhost", "::1")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    add_quiet_argument(parser)
     network = parser.add_argument_group("network")
     network.add_argument(
         "--port", type=int, default=DEFAULT_PORT, metavar="P", help="0 is any free one"
@@ -86,21 +98,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    _check_arguments(args)
-    key = _api_key(args)
+    check_arguments(args)
+    key = api_key(args)
     require(SERVE, "sscc serve")
-    log_to_stderr()
+    log_to_stderr(args.quiet)
     if followed(args):
         return 0
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.server.service import bind, serve, url_of
+
+    bound = bind(args.host, args.port)  # before weights are read, which would be in vain where the port is taken
+    with opened(args, key) as served:
+        if key is None and not args.host.startswith(_LOCAL):
+            print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
+        at = f"{url_of(bound)} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
+        ready = f"sscc: serving {served.model.name} at {at}"
+        serve(served.app, served.engine, bound, args.drain_timeout, lambda: print(ready, flush=True))
+    return 0
+
+
+@dataclass(frozen=True)
+class Served:
+    """An artifact that is open for requests: the application, what executes them, and what clients know of the
+    model."""
+
+    app: FastAPI
+    engine: Engine
+    model: Model
+
+
+@contextmanager
+def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
+    """The artifact as the options say, whoever carries requests to its application. It is closed with the block, which
+    finishes what was begun, or cancels it where an exception ends the block.
+
+    Args:
+        args: of `add_arguments`, which `check_arguments` has seen.
+        key: that the application asks for; None: none.
+    """
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
     from sscc.runtime.server.jobs import Model, RequestLimits
     from sscc.runtime.server.protocol import MAX_CHOICES
-    from sscc.runtime.server.service import bind, serve, url_of
 
-    bound = bind(args.host, args.port)  # before weights are read, which would be in vain where the port is taken
-    artifact = Artifact.load(args.artifact, verify=args.verify)
+    artifact = open_artifact(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
     model = Model(
@@ -125,15 +165,11 @@ def main(args: argparse.Namespace) -> int:
         printing_beside(args.trace),
         Engine(session, tokenizer, options) as engine,
     ):
-        if key is None and not args.host.startswith(_LOCAL):
-            print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
-        app = create_app(engine, model, limits, key)
-        ready = f"sscc: serving {model.name} at {url_of(bound)} ({signature.batch} slots of {model.max_context} tokens)"
-        serve(app, engine, bound, args.drain_timeout, lambda: print(ready, flush=True))
-    return 0
+        yield Served(create_app(engine, model, limits, key), engine, model)
 
 
-def _check_arguments(args: argparse.Namespace) -> None:
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raises UsageError for values that are no such."""
     check_execution_arguments(args)
     if not 0 <= args.port < 1 << 16:
         raise UsageError(f"--port is {args.port}, it must be between 0 and {(1 << 16) - 1}")
@@ -147,7 +183,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError(f"--timeout is {args.timeout:g} s, it must be above 0")
 
 
-def _api_key(args: argparse.Namespace) -> str | None:
+def api_key(args: argparse.Namespace) -> str | None:
     """The key from the option, or else from the environment, where other users of the machine cannot see it."""
     key: str | None = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):

@@ -19,7 +19,7 @@ from sscc.compiler.frontend.capture import AttentionSizes
 from sscc.compiler.frontend.decompositions import decompose, works_in_place
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only, source_line
-from sscc.compiler.policy import Policy, Rule, file_of, place_of
+from sscc.compiler.policy import Policy, Rule, file_of, method_of, place_of
 from sscc.compiler.prompt import Prompt
 from sscc.ir.errors import InputError, UnsupportedError
 from sscc.ir.geometry import Geometry
@@ -82,10 +82,11 @@ def scores_of(rule: Rule, prompt: Prompt) -> Tensor:
         raise InputError(f"{place_of(error, file)}: {rule.name}.scores: {_reason(error)}") from error
     expected = tuple(prompt.keys_scratch.shape[1:3])
     if not isinstance(scores, Tensor):
-        raise InputError(f"{file}: {rule.name}.scores gives {type(scores).__name__}, it must be a tensor of scores")
+        kind = type(scores).__name__
+        raise InputError(f"{method_of(rule)}: {rule.name}.scores gives {kind}, it must be a tensor of scores")
     if tuple(scores.shape) != expected or not scores.dtype.is_floating_point:
         raise InputError(
-            f"{file}: {rule.name}.scores gives {list(scores.shape)} numbers of {scores.dtype}, it must be "
+            f"{method_of(rule)}: {rule.name}.scores gives {list(scores.shape)} numbers of {scores.dtype}, it must be "
             f"{list(expected)}: a float for each KV head and position"
         )
     return scores.to(torch.float32)
@@ -225,21 +226,24 @@ def _check(rule: Rule, sizes: AttentionSizes, g: Geometry) -> None:
     values = rows(sizes.kv_heads, n, sizes.value_width)
     softmax = Softmax(sizes.softcap) if sizes.softcap else PLAIN
     whole = end_of_prompt(queries, keys, values, sizes.scale, g, softmax)
+    place = method_of(rule)
     with torch.no_grad():
         before = [tensor.clone() for tensor in _tensors(whole)]
         exact, again = scores_of(rule, whole), scores_of(rule, replace(whole))
         if not all(map(torch.equal, before, _tensors(whole))):
-            raise UnsupportedError(f"{rule.name}.scores changes a tensor of the prompt: compute another one")
+            raise UnsupportedError(f"{place}: {rule.name}.scores changes a tensor of the prompt: compute another one")
         if bool(exact.isfinite().all()) and not torch.equal(exact, again):
-            raise UnsupportedError(f"{rule.name}.scores gives other numbers each time: it must not use chance")
+            raise UnsupportedError(f"{place}: {rule.name}.scores gives other numbers each time: it must not use chance")
         padded = scores_of(rule, _with_rows_behind(whole, g, rows))[:, :n]
     if not bool(exact.isfinite().all()):
-        raise InputError(f"{rule.name}.scores gives numbers that are not finite, for a random prompt of {n} tokens")
+        raise InputError(
+            f"{place}: {rule.name}.scores gives numbers that are not finite, for a random prompt of {n} tokens"
+        )
     apart = (exact - padded).abs().max() if bool(padded.isfinite().all()) else torch.inf
     if not apart <= CHECK_TOLERANCE * exact.abs().max():
         raise InputError(
-            f"{rule.name}.scores depends on what lies behind a prompt: of {n} random tokens its scores differ by "
-            f"{float(apart):.1e} from those with {n} rows behind them, of a largest score of "
+            f"{place}: {rule.name}.scores depends on what lies behind a prompt: of {n} random tokens its scores differ "
+            f"by {float(apart):.1e} from those with {n} rows behind them, of a largest score of "
             f"{float(exact.abs().max()):.1e}. A program has room for the longest prompt: divide sums by prompt.length, "
             "and mask with prompt.exists or prompt.visible what is not summed"
         )

@@ -13,7 +13,7 @@ from sscc.compiler.report.dumps import Dumps, read_dumps
 from sscc.compiler.report.texts import Text, run_text
 from sscc.ir.target import Target
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import DECODE, PREFILL, Inspection, inspect_artifact, time_decode, time_prefill
+from sscc.runtime.inspection import DECODE, PREFILL, Inspection, inspection_of, time_decode, time_prefill
 from sscc.runtime.timing import Timing
 
 
@@ -79,9 +79,8 @@ class Sources:
 
     @cached_property
     def inspection(self) -> Inspection:
-        return inspect_artifact(
-            self.artifact, self.target, context=self.context, prompt=self.prompt_tokens, staying=self.staying
-        )
+        timings = self.timings
+        return inspection_of(self.artifact, timings[DECODE], timings[PREFILL], self.context, self.prompt_tokens)
 
     @property
     def prompt_tokens(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sscc.compiler.kept_tokens import token_texts
+from sscc.compiler.progress import prompt_bar
 from sscc.compiler.sessions import open_session
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.reading import Artifact
@@ -46,6 +47,7 @@ def run_text(artifact: Artifact, prompt: Path) -> Text:
     with closing(open_session(artifact)) as session:
         tokens = encode(session.tokenizer, text)
         room = artifact.signature.geometry.max_context - len(tokens)
-        made = list(session.generate(tokens, max(1, min(ANSWER_TOKENS, room)), eos=()))
+        with prompt_bar(len(tokens)) as seen:
+            made = list(session.generate(tokens, max(1, min(ANSWER_TOKENS, room)), eos=(), seen=seen))
         kept = session.kept(0)
         return Text(tuple(token_texts(session.tokenizer, [*tokens, *made][: kept.length])), kept)

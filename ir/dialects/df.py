@@ -28,6 +28,8 @@ from torch_mlir.dialects import ext
 from sscc.ir.attributes import read_record, write_record
 
 BODY = "df.body"
+BOUNDED = "df.bounded"
+"""On a body: what it makes on the way is too large for the chip, so its stages have to be cut into tiles."""
 STAGE = "df.stage"
 TILES = "df.tiles"
 PIPELINED = "df.pipelined"

@@ -81,12 +81,16 @@ def busy(message: str) -> ApiError:
     return ApiError(503, message, kind=SERVER_ERROR, code="busy", headers=headers)
 
 
+def queue_full(message: str) -> ApiError:
+    """429: as many requests wait as may."""
+    headers = {"retry-after": RETRY_SECONDS}
+    return ApiError(429, message, kind="rate_limit_error", code="queue_full", headers=headers)
+
+
 def from_engine(error: SsccError) -> ApiError:
     """What a refusal by the engine is in HTTP."""
     if isinstance(error, QueueFull):
-        return ApiError(
-            429, str(error), kind="rate_limit_error", code="queue_full", headers={"retry-after": RETRY_SECONDS}
-        )
+        return queue_full(str(error))
     if isinstance(error, EngineClosed | RankError):
         return unavailable(str(error))
     if isinstance(error, UsageError):

@@ -180,7 +180,7 @@ MASS = "prompt.attention_mass()"
         (f"return {MASS} / 0", "not finite, for a random prompt of 24 tokens"),
         ("return prompt.keys.mean(dim=1, keepdim=True).expand(-1, len(prompt.positions), -1).sum(-1)",
          "depends on what lies behind a prompt: .* divide sums by prompt.length"),
-        ("return torch.rand_like(prompt.keys[..., 0])", "gives other numbers each time: it must not use chance"),
+        ("return torch.rand_like(prompt.keys[..., 0])", r"mine.py:6: Mine.scores gives other numbers each time"),
         ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", "changes a tensor of the prompt"),
         (f"return {MASS} if {MASS}.sum() > 0 else -{MASS}",
          r"mine.py:7: Mine.scores: what is done depends on the numbers of a tensor, .* torch.where"),

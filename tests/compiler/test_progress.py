@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler import cli
-from sscc.compiler.progress import bar, status
+from sscc.compiler.progress import bar, prompt_bar, silenced, status
 from sscc.ir.stages import REST, Stages, recorded, stage
 from tests.models.tiny_llama import save_tiny_llama
 
@@ -32,11 +32,16 @@ def drawn_on(stream: io.StringIO) -> str:
     with redirect_stderr(stream):
         with status("capturing") as update:
             update("lowering [all]")
-            with bar("inside"):  # one at a time
-                sys.stderr.write("a line of its own, " * 10 + "\n")
-        with bar("packing") as (advance, update):
-            advance(1, 4)
-            update("packing weights")
+            sys.stderr.write("a line of its own, " * 10 + "\n")
+            with status("inside"):  # one at a time
+                pass
+            with bar("packing") as (advance, update):  # but a bar takes the place of a line
+                advance(1, 4)
+                update("packing weights")
+                with bar("inside"):
+                    pass
+        with bar("measuring", alive=False) as (advance, _):
+            advance(1, 8)
     return stream.getvalue()
 
 
@@ -45,6 +50,8 @@ def test_progress_on_a_terminal() -> None:
     assert all(words in text for words in ("lowering [all]", "packing weights", " 25%", "\x1b[32m"))
     assert "a line of its own, " * 10 in text
     assert "inside" not in text
+    assert "measuring" in text[text.rindex("lowering [all]") :]  # which goes on after the bar
+    assert " 12%" in text
 
 
 def test_no_colour_where_nobody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +67,8 @@ def test_nothing_is_drawn_elsewhere() -> None:
         for show in (status, bar):
             with show("capturing", quiet=True):
                 pass
+            with silenced(), show("capturing"), prompt_bar(8) as seen:
+                assert seen is None
     assert terminal.getvalue() == ""
 
 

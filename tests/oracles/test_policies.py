@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.operator import IMPLEMENTATION
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.policy import Rule, policy_of
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, GEMMA3, SHAPE, fed, opened, random_model
+from sscc.ir.schedule import DTYPE_BYTES
+from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, GEMMA3, SHAPE, fed, loaded, opened, random_model
 from tests.families import random_tokens
 from tests.oracles.independent import IndependentSnapStream
 
@@ -48,6 +50,24 @@ class Weighted(sscc.Policy):
 """
 """A rule that no operation of the algorithm is: attention is a matrix, of which each position has the largest weight,
 times the norm of its value. Nothing of it is known to the compiler."""
+
+
+SPREAD = """
+import sscc
+import torch
+
+
+class Spread(sscc.Policy):
+    obs = 6
+
+    def scores(self, prompt):
+        weights = prompt.mean_over_group(prompt.attention())
+        out = torch.bmm(weights, prompt.values)
+        near = torch.bmm(out, prompt.values.transpose(1, 2)) * prompt.scale
+        near = torch.where(prompt.visible, near, float("-inf")).softmax(dim=-1).nan_to_num(0.0)
+        return (weights * near).sum(dim=1) / prompt.attention().amax() + prompt.values.norm(dim=-1)
+"""
+"""Sums and maxima over positions, of which others depend: of attention times values, of a softmax, of everything."""
 
 
 class KeyNormOracle(IndependentSnapStream):
@@ -179,3 +199,20 @@ def test_rules_beside_windows_and_encoded_rows(folder: Path, compiled: Compiled)
     expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
     agree(logits, expected, 1e-2)
     assert [bool((rows >= 0).any()) for rows in eager.selected] == [False, True, False, True, False]
+
+
+def test_what_is_too_large_for_the_chip_is_computed_in_tiles(
+    folder: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if everything from 1000 bytes on did not fit: matrices of a rule are 4 * 6 * 70 numbers."""
+    path = folder / "spread.py"
+    path.write_text(SPREAD)
+    monkeypatch.setattr("sscc.passes.large_values.PARTS", 520 * 2**20 // 1000)
+    prompt, tokens = random_tokens(40), random_tokens(5, seed=1)
+    eager = EagerSnapStream(model_of("llama", IMPLEMENTATION), geometry_of(path, LAYERS), rule=rule_of(path))
+    expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
+    for how in ("reference", "native"):
+        agree(fed(opened(compiled(path, 2), how), prompt, tokens), expected)
+    scoring = [body for body in loaded(compiled(path, 2)).program.bodies if "spread.py" in body.location]
+    held = [sum(prod(local.shape) * DTYPE_BYTES[local.dtype] for local in body.locals) for body in scoring]
+    assert 0 < max(held) <= 1000

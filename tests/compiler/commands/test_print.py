@@ -54,7 +54,7 @@ def test_every_level_is_short_and_all_of_its_values_have_names(
 
 
 def test_the_loop_over_layers_is_one_screen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, dump(folder, "kernel-looping"), "--function", "decode.layer.*")
+    text = printed(capsys, dump(folder, "kernel-looping"), "--ir-function", "decode.layer.*")
     assert len(text.splitlines()) <= 65
     for line in (
         "  for %layer in 0 .. 2 carrying %hidden, %k_cache, %v_cache {",
@@ -66,13 +66,13 @@ def test_the_loop_over_layers_is_one_screen(folder: Path, capsys: pytest.Capture
     ):
         assert line in text.splitlines()
     assert "    9 weights\n" in text
-    placed = printed(capsys, dump(folder, "place-stages"), "--function", "decode.layer.*")
+    placed = printed(capsys, dump(folder, "place-stages"), "--ir-function", "decode.layer.*")
     assert re.search(r"^    stage gate_proj\+up_proj, \d+ PCUs, buffers of 1:$", placed, re.MULTILINE)
     assert "  %mlp = %mlp.gate_proj * (1 / (exp(-%mlp.gate_proj) + 1)) * %mlp.up_proj : 1x1x64xf32\n" in placed
 
 
 def test_what_is_asked_for_besides(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, dump(folder, "kernel-looping"), "--function", "decode.head", "--locations", "--weights")
+    text = printed(capsys, dump(folder, "kernel-looping"), "--ir-function", "decode.head", "--locations", "--weights")
     assert re.search(r"%lm_head = .* // lm_head modeling_llama\.py:\d+$", text, re.MULTILINE)
     assert "2 weights: %model.norm.weight: 32xf32, %lm_head.weight: 257x32xf32" in text
 
@@ -80,8 +80,8 @@ def test_what_is_asked_for_besides(folder: Path, capsys: pytest.CaptureFixture[s
 def test_a_schedule(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     artifact = str(folder / "m.rdu")
     assert printed(capsys, artifact) == (folder / "m.rdu" / "schedule.txt").read_text()
-    assert printed(capsys, artifact, "--function", "decode").startswith("ENTRY decode(token, position")
-    assert printed(capsys, artifact, "--function", "decode.*").count("KERNEL ") == 3
+    assert printed(capsys, artifact, "--ir-function", "decode").startswith("ENTRY decode(token, position")
+    assert printed(capsys, artifact, "--ir-function", "decode.*").count("KERNEL ") == 3
 
 
 def test_pipes_files_and_colours(
@@ -101,8 +101,8 @@ def test_pipes_files_and_colours(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["IR", "--function", "decode.heads"], 2, "no function is called decode.heads, there are .*did you mean"),
-        (["ART", "--function", "decod"], 2, "no kernel, entry or body is called decod, .*did you mean 'decode'"),
+        (["IR", "--ir-function", "decode.heads"], 2, "no function is called decode.heads, there are .*did you mean"),
+        (["ART", "--ir-function", "decod"], 2, "no kernel, entry or body is called decod, .*did you mean 'decode'"),
         (["ART", "--locations"], 2, "--locations and --weights go with a dump"),
         (["none.mlir"], 5, "none.mlir cannot be read"),
         (["IR", "--color", "maybe"], 2, "--color"),

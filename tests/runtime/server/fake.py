@@ -165,7 +165,17 @@ MODEL = Model(NAME, CONTEXT, SIGNATURE.vocab_size, CREATED, TOKENIZER, ChatTempl
 
 
 @contextmanager
-def running(
+def running(**options: Any) -> Iterator[Running]:
+    """A server on a free port, with what the options of `open_app` change."""
+    with open_app(**options) as opened, listening(opened.app) as url:
+        try:
+            yield replace(opened, url=url)
+        finally:
+            opened.interpreter.go.set()
+
+
+@contextmanager
+def open_app(
     *,
     limits: RequestLimits | None = None,
     api_key: str | None = None,
@@ -174,18 +184,17 @@ def running(
     context: int = CONTEXT,
     **model: Any,
 ) -> Iterator[Running]:
-    """A server on a free port, with what the arguments change; `model` are fields of `Model`."""
+    """The application without a port, with what the arguments change; `model` are fields of `Model`."""
     geometry = replace(GEOMETRY, max_context=context)
     signature = altered(SIGNATURE, batch=batch, geometry=geometry)
     interpreter = AlphabetInterpreter(signature)
     model = {"max_context": context} | model
     with Engine(Session(signature, interpreter), TOKENIZER, EngineOptions(max_queue=max_queue)) as engine:
         app = create_app(engine, replace(MODEL, **model), limits, api_key)
-        with listening(app) as url:
-            try:
-                yield Running(url, engine, interpreter, app)
-            finally:
-                interpreter.go.set()
+        try:
+            yield Running("", engine, interpreter, app)
+        finally:
+            interpreter.go.set()
 
 
 @contextmanager

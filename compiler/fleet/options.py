@@ -1,0 +1,197 @@
+"""What a deployment file says (deploy/fleet.yaml): options of `sscc serve`, with which every replica is started, and
+those of the fleet."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sscc.compiler.commands.parser import Parser
+from sscc.compiler.commands.serve import KEY_VARIABLE, add_arguments, check_arguments
+from sscc.ir.errors import UsageError
+from sscc.ir.suggestions import did_you_mean
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.fleet.affinity import Kept
+from sscc.runtime.fleet.messages import GATHER_MS
+
+ARTIFACT = "artifact"
+ELSEWHERE = {
+    "host": "Ray Serve listens: http_options of the deployment file, or serve start --http-host",
+    "port": "Ray Serve listens: http_options of the deployment file, or serve start --http-port",
+    "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
+    "trace": "a trace is of one process: sscc serve --trace",
+}
+"""Options of `sscc serve` that a replica has no use for, and what is said about each."""
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas there are: between `least` and `most`, by how many requests there are."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Replicas:
+        """Of "2" or "1-4". Raises UsageError."""
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", text)
+        least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= least <= most:
+            raise UsageError(f"replicas is {text!r}, it must be a number from 1 on, or two of them as in 1-4")
+        return cls(least, most)
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """A deployment file's options.
+
+    Attributes:
+        words: the command line of `sscc serve` for a replica.
+        replicas: how many.
+        attempts: replicas that a request may be sent to until it is given up, at least 1.
+        imbalance: requests more than the least loaded replica that one may have and still be preferred for what it
+            keeps; None: half as many as it has slots, at least 1.
+        gateways: processes that give requests to replicas.
+        gather: least milliseconds between two parts of a stream.
+    """
+
+    words: tuple[str, ...]
+    replicas: Replicas = Replicas(1, 1)
+    attempts: int = 3
+    imbalance: int | None = None
+    gateways: int = 1
+    gather: int = GATHER_MS
+
+
+def _number(least: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        if not (text.isdecimal() and len(text) < 10 and int(text) >= least):
+            raise UsageError(f"{name} is {text!r}, it must be a number from {least} on")
+        return int(text)
+
+    return parse
+
+
+_OWN: dict[str, Callable[[str, str], Any]] = {
+    "replicas": lambda _, text: Replicas.parse(text),
+    "attempts": _number(1),
+    "imbalance": _number(0),
+    "gateways": _number(1),
+    "gather": _number(0),
+}
+
+
+def parse_options(options: Mapping[str, Any]) -> FleetOptions:
+    """The options from what a deployment file has under `args`.
+
+    Args:
+        options: "artifact", names of options of `sscc serve` without their dashes (true for one that takes no value),
+            and the fields of `FleetOptions`.
+
+    Raises UsageError for a name that is none, and for values that are not theirs.
+    """
+    own, words = {}, []
+    flags = _flags()
+    if not isinstance(options.get(ARTIFACT), str) or not options[ARTIFACT]:
+        raise UsageError("the deployment has no artifact: it must be the path of what `sscc compile` wrote")
+    for name, value in options.items():
+        if name in _OWN:
+            own[name] = _OWN[name](name, str(value))
+        elif name in ELSEWHERE:
+            raise UsageError(f"{name} is no option of a fleet: {ELSEWHERE[name]}")
+        elif name in flags:
+            words += _words(name, value, flags[name])
+        elif name != ARTIFACT:
+            known = (ARTIFACT, *_OWN, *flags)
+            raise UsageError(f"there is no option {name!r} of a fleet{did_you_mean(name, known)}")
+    words.append(options[ARTIFACT])
+    parsed = FleetOptions(tuple(words), **own)
+    replica_arguments(parsed.words)
+    return parsed
+
+
+def replica_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """What `sscc serve` makes of a command line. Raises UsageError."""
+    args = _parser().parse_args(words)
+    check_arguments(args)
+    return args
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="sscc serve", add_help=False, allow_abbrev=False)
+    add_arguments(parser)
+    return parser
+
+
+def _flags() -> dict[str, bool]:
+    """Options of `sscc serve` that a replica takes, without their dashes; whether each takes a value."""
+    actions = [(option, action) for option, action in _parser()._option_string_actions.items() if option[:2] == "--"]
+    names = {option.removeprefix("--"): action.nargs != 0 for option, action in actions}
+    return {name: valued for name, valued in names.items() if name not in ELSEWHERE}
+
+
+def _words(name: str, value: Any, valued: bool) -> list[str]:
+    if valued:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise UsageError(f"{name} is {value!r}, it must be one value")
+        return [f"--{name}={value}"]
+    if str(value).lower() not in ("true", "false"):
+        raise UsageError(f"{name} is {value!r}, it must be true or false")
+    return [f"--{name}"] if str(value).lower() == "true" else []
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How replicas of an artifact are deployed.
+
+    Attributes:
+        words: the command line of each, as of `sscc serve`.
+        slots: requests that one decodes together.
+        threads: of one, over all its ranks: processors that it is given.
+        ongoing: requests that one may have at a time: its slots, and a few of which one is there when a slot is free.
+        queue: requests that may wait for a replica.
+        drain_seconds: that a replica may go on for when it is to end.
+        kept: what replicas keep of prompts, and so by what requests are routed.
+        imbalance: see `FleetOptions`.
+        max_body: bytes of a request's body.
+    """
+
+    words: tuple[str, ...]
+    slots: int
+    threads: int
+    ongoing: int
+    queue: int
+    drain_seconds: float
+    kept: Kept
+    imbalance: int
+    max_body: int
+
+
+WAITING = 2
+"""Requests that a replica has beside those in its slots."""
+
+
+def plan_of(options: FleetOptions) -> Plan:
+    """The deployment that options ask for, from what the artifact is. Raises UsageError and InputError."""
+    args = replica_arguments(options.words)
+    artifact = Artifact.load(args.artifact, verify=False)  # replicas verify what they execute
+    signature, ranks = artifact.signature, artifact.program.ranks
+    slots = signature.batch
+    kept = Kept.NOTHING
+    if args.prompt_cache:
+        kept = Kept.BEGINNINGS if signature.prefix_bytes else Kept.PROMPTS
+    words = options.words if args.threads else (f"--threads={ranks}", *options.words)
+    return Plan(
+        words=words,
+        slots=slots,
+        threads=args.threads or ranks,
+        ongoing=slots + WAITING,
+        queue=args.max_queue,
+        drain_seconds=args.drain_timeout,
+        kept=kept,
+        imbalance=max(1, slots // 2) if options.imbalance is None else options.imbalance,
+        max_body=args.max_body,
+    )

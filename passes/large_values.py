@@ -1,0 +1,370 @@
+"""What a choice of rows reads, computed a part at a time: values that are too large for the chip never lie there whole.
+
+A rule of one's own scores the positions of a prompt by any operations, and what it makes on the way may have a number
+for every position, query and head. The operations that make such a value are repeated in front of each operation that
+makes a smaller one of it. Together they become one stage, which tile-stages cuts into tiles: what is large is there
+for one tile only. Where the smaller value is a sum (or a maximum, ..) over the axis that is cut, it becomes one of each
+part and one over the parts, so a softmax over all positions takes a pass for its maximum and one for its sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, linalg, tensor
+
+from sscc.ir.builders import index_constant, positions_tensor, tensor_type
+from sscc.ir.errors import UnsupportedError
+from sscc.ir.levels import walk
+from sscc.ir.rewriting import ValueMap, clone_with, fill_value, is_rematerialised, outer_values, producer
+from sscc.ir.sizes import format_bytes
+from sscc.ir.views import bytes_of, computes, is_view
+from sscc.passes.tiling import NotTileable, is_reduction, mentions, tile_back
+
+PARTS = 16
+"""A value is large from this part of the memory on the chip on, and a stage holds no more than that between its
+operations. Scores of 32 heads and 131072 positions, 16 MiB, are not large on an RDU (520 MiB)."""
+CHOOSING = ("kv.select", "kv.pool")
+_NEUTRAL = {"arith.addf": 0, "arith.addi": 0, "arith.ori": 0, "arith.mulf": 1, "arith.muli": 1}
+_IDEMPOTENT = frozenset(
+    f"arith.{name}"
+    for name in ("maximumf", "minimumf", "maxnumf", "minnumf", "maxsi", "minsi", "maxui", "minui", "andi")
+)
+
+
+def is_large(value: ir.Value, room: int) -> bool:
+    """Args: room: bytes of the memory on the chip."""
+    return isinstance(value.type, ir.RankedTensorType) and bytes_of(value) * PARTS > room
+
+
+def parts_of(nbytes: int, room: int) -> int:
+    """How many parts of so many bytes are not large, at least."""
+    return max(1, -(-nbytes * PARTS // room))
+
+
+def held(ops: Sequence[ir.Operation], returned: Sequence[ir.Value]) -> int:
+    """Bytes of what `ops` make and keep among themselves."""
+    made = [result for op in ops if computes(op) for result in op.results if result not in returned]
+    return sum(map(bytes_of, made))
+
+
+def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
+    """Rewrites what the choices of a block read; gives the operations of each stage that makes a small value of large
+    ones, in program order, the views between them included."""
+    scoring = _read_by_choices(block)
+    for op in scoring:
+        if any(result.type.has_rank and not result.type.has_static_shape for result in op.results):
+            raise UnsupportedError(f"{op.location}: '{op.name}' makes a tensor whose shape is not static")
+    large = {op for op in scoring if computes(op) and any(is_large(r, room) for r in op.results if any(r.uses))}
+    if not large:
+        return []
+    stages = []
+    for op in [op.operation for op in block.operations if op.operation in scoring and op.operation not in large]:
+        if computes(op) and not op.name.startswith("kv.") and not large.isdisjoint(_sources(op)):
+            stage = _Chain(op, large, room).stage()
+            if stage is not None:
+                stages.append(stage)
+                continue
+            most = max(bytes_of(result) for source in _sources(op) for result in source.results)
+            if most > room:
+                raise UnsupportedError(
+                    f"{op.location}: '{op.name}' reads {format_bytes(most)}, of which {format_bytes(room)} fit on the "
+                    "chip, and which cannot be computed a part at a time; a smaller obs or --max-context needs less, "
+                    "and -O0 keeps it in memory"
+                )
+    for op in reversed([op.operation for op in block.operations]):
+        pure = op.name.partition(".")[0] in ("linalg", "tensor")
+        if pure and not any(any(result.uses) for result in op.results):
+            op.erase()
+    return stages
+
+
+def _read_by_choices(block: ir.Block) -> set[ir.Operation]:
+    """The operations of a block from which the scores of a choice come; not the choice, nor the pooling, itself."""
+    reached: set[ir.Operation] = set()
+    pending = [op.operation.operands[0] for op in block.operations if op.operation.name in CHOOSING]
+    while pending:
+        op = producer(pending.pop())
+        if op is None or op.block != block or op in reached or is_rematerialised(op):
+            continue
+        if not (is_view(op) or computes(op)) or op.name in CHOOSING:
+            continue
+        reached.add(op)
+        pending += list(op.operands)
+    return reached
+
+
+def _sources(op: ir.Operation) -> list[ir.Operation]:
+    """What computes the operands of `op`, through views."""
+    found = []
+    for operand in op.operands:
+        source = producer(operand)
+        while source is not None and is_view(source) and source.name != "tensor.insert_slice":
+            source = producer(source.operands[0])
+        if source is not None and not is_rematerialised(source):
+            found.append(source)
+    return found
+
+
+@dataclass
+class _Chain:
+    """An operation that makes a small value, and the large ones before it.
+
+    Attributes:
+        root: the operation.
+        room: bytes of the memory on the chip.
+    """
+
+    root: ir.Operation
+    large: set[ir.Operation]
+    room: int
+
+    def stage(self) -> list[ir.Operation] | None:
+        """The operations of a stage that can be cut, which are copies of their own; None where nothing cuts them."""
+        before = list(self.root.operands)
+        copies = self._copied()
+        *ops, root = [_plain(op) for op in (*copies, self.root)]
+        needed = parts_of(held(ops, []), self.room)
+        parts = max((min(n, needed) for n in _parts_of_result(ops, root)), default=1)
+        dims = {dim: _parts_of_sum(ops, root, dim, needed) for dim in _reduced(root)}
+        dim = max(dims, key=lambda dim: min(dims[dim], needed), default=None)
+        if dim is not None and min(dims[dim], needed) > parts:
+            made = _split(root, dim, dims[dim])
+            if made is not None:
+                return [*ops, *made]
+        if parts > 1:
+            return [*ops, root]
+        for index, operand in enumerate(before[: len(before) - len(self.root.results)]):
+            root.operands[index] = operand
+        return None
+
+    def _copied(self) -> list[ir.Operation]:
+        """Copies of the large operations, and of the views on the way, in front of the root, which reads them."""
+        wanted: list[ir.Operation] = []
+
+        def visit(op: ir.Operation | None) -> bool:
+            """Whether a value comes from a large operation, through views."""
+            if op is None or is_rematerialised(op) or not (op in self.large or is_view(op)):
+                return False
+            if op in wanted:
+                return True
+            comes = [visit(producer(operand)) for operand in op.operands]
+            if op not in self.large and not any(comes):
+                return False
+            wanted.append(op)
+            return True
+
+        for operand in self.root.operands:
+            visit(producer(operand))
+        values: ValueMap = {}
+        copies = []
+        with ir.InsertionPoint(self.root):
+            for op in wanted:
+                for operand in outer_values(op):
+                    source = producer(operand)
+                    if operand not in values and (source is None or not is_rematerialised(source)):
+                        values[operand] = operand
+                with op.location:
+                    copies.append(clone_with(op, values))
+        for index, operand in enumerate(self.root.operands):
+            if operand in values:
+                self.root.operands[index] = values[operand]
+        return copies
+
+
+def _parts_of_result(ops: Sequence[ir.Operation], root: ir.Operation) -> Iterator[int]:
+    """Into how many parts each axis of the root's result cuts it and what comes before it."""
+    value = root.results[0]
+    for axis in range(value.type.rank if len(root.results) == 1 else 0):
+        with suppress(NotTileable):
+            yield gcd(*tile_back([*ops, root], [(value, axis)]).lengths())
+
+
+def _parts_of_sum(ops: Sequence[ir.Operation], root: ir.Operation, dim: int, needed: int) -> int:
+    """Into how many parts, `needed` or the next number, a reduced dimension cuts what comes before the root."""
+    pairs = zip(root.operands, _maps(root), strict=True)
+    cut = [(value, axis) for value, affine in pairs for axis in _axes_of(affine, dim)]
+    made = [(value, axis) for value, axis in cut if (op := producer(value)) is not None and op in ops]
+    try:
+        lengths = tile_back(ops, made).lengths()
+    except NotTileable:
+        return 1
+    most = gcd(*(value.type.shape[axis] for value, axis in cut), *lengths)
+    return next((n for n in range(needed, most + 1) if most % n == 0), most)
+
+
+def _maps(op: ir.Operation) -> list[Any]:
+    return [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
+
+
+def _axes_of(affine: Any, dim: int) -> list[int]:
+    """The axes of an operand along which exactly a dimension runs."""
+    exact = [e for e in enumerate(affine.results) if isinstance(e[1], ir.AffineDimExpr)]
+    return [axis for axis, expression in exact if ir.AffineDimExpr(expression).position == dim]
+
+
+def _reduced(op: ir.Operation) -> list[int]:
+    """The dimensions over which an operation sums, or the like."""
+    if not is_reduction(op):
+        return []
+    return [dim for dim, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind)]
+
+
+def _plain(op: ir.Operation) -> ir.Operation:
+    """The same operation with the one result that is used, which reads no index along a dimension: a tensor has it,
+    of which there are tiles. It takes the place of `op`; what is no such operation stays."""
+    if op.name != "linalg.generic":
+        return op
+    used = [number for number, result in enumerate(op.results) if any(result.uses)]
+    indices = [inner for inner in walk(op) if inner.name == "linalg.index"]
+    if len(used) != 1 or (not indices and len(op.results) == 1):
+        return op
+    (number,), maps, block = used, _maps(op), op.regions[0].blocks[0]
+    count = len(op.operands) - len(op.results)
+    dims = sorted({inner.attributes["dim"].value for inner in indices})
+    sizes = _sizes(op)
+    with ir.InsertionPoint(op), op.location:
+        counted = [positions_tensor([sizes[d]], index_constant(0), index_constant(sizes[d])) for d in dims]
+        along = [ir.AffineMap.get(len(sizes), 0, [ir.AffineDimExpr.get(d)]) for d in dims]
+
+        def element(*arguments: ir.Value) -> ir.Value:
+            values: ValueMap = dict(zip(list(block.arguments)[:count], arguments, strict=False))
+            values[block.arguments[count + number]] = arguments[-1]
+            for inner in indices:
+                place = arguments[count + dims.index(inner.attributes["dim"].value)]
+                values[inner.results[0]] = arith.IndexCastOp(ir.IndexType.get(), place).result
+            return _scalar(list(block.operations)[-1].operation.operands[number], block, values)
+
+        inputs, of_inputs = [*list(op.operands)[:count], *counted], [*maps[:count], *along]
+        init, affine = op.operands[count + number], maps[count + number]
+        new = _generic(inputs, of_inputs, init, affine, list(op.attributes["iterator_types"]), element)
+    op.results[number].replace_all_uses_with(new.results[0])
+    return new
+
+
+def _sizes(op: ir.Operation) -> list[int]:
+    """The extent of each dimension."""
+    sizes: dict[int, int] = {}
+    for value, affine in zip(op.operands, _maps(op), strict=True):
+        for dim in range(affine.n_dims):
+            for axis in _axes_of(affine, dim):
+                sizes[dim] = value.type.shape[axis]
+    return [sizes[dim] for dim in range(len(op.attributes["iterator_types"]))]
+
+
+def _scalar(value: ir.Value, block: ir.Block, values: ValueMap) -> ir.Value:
+    """A number of an operation's body, computed again of `values`. Raises KeyError for one that needs another."""
+    if value in values:
+        return values[value]
+    op = producer(value)
+    if op is None and value.owner == block:
+        raise KeyError(value)
+    if op is None or op.block != block:
+        return value  # from outside: a constant, or a number of the kernel
+    for operand in op.operands:
+        _scalar(operand, block, values)
+    clone = op.clone().operation
+    for index, operand in enumerate(op.operands):
+        clone.operands[index] = _scalar(operand, block, values)
+    values.update(zip(op.results, clone.results, strict=True))
+    return values[value]
+
+
+def _generic(
+    inputs: Sequence[ir.Value],
+    maps: Sequence[Any],
+    init: ir.Value,
+    affine: Any,
+    iterators: Sequence[ir.Attribute],
+    element: Callable[..., ir.Value],
+) -> ir.Operation:
+    """A linalg.generic of one result: `element` of the numbers of its inputs, and of its accumulator."""
+    generic = linalg.GenericOp(
+        [init.type],
+        list(inputs),
+        [init],
+        ir.ArrayAttr.get([ir.AffineMapAttr.get(each) for each in (*maps, affine)]),
+        ir.ArrayAttr.get(list(iterators)),
+    )
+    types = [value.type.element_type for value in (*inputs, init)]
+    block = generic.regions[0].blocks.append(*types, arg_locs=[generic.operation.location] * len(types))
+    with ir.InsertionPoint(block):
+        linalg.YieldOp([element(*block.arguments)])
+    operation: ir.Operation = generic.operation
+    return operation
+
+
+def _split(root: ir.Operation, dim: int, parts: int) -> list[ir.Operation] | None:
+    """A reduction over `dim` as one of each part of it, and one of the parts in the place of `root`.
+
+    Returns the views and the operation that make the parts; None where they could not be put together.
+    """
+    block, maps, kinds = root.regions[0].blocks[0], _maps(root), list(root.attributes["iterator_types"])
+    *inputs, init = list(root.operands)
+    accumulator = list(block.arguments)[-1]
+    combine = producer(list(block.operations)[-1].operation.operands[0])
+    start = producer(fill) if (op := producer(init)) is not None and (fill := fill_value(op)) is not None else None
+    if combine is None or start is None or list(combine.operands).count(accumulator) != 1:
+        return None
+    neutral = _NEUTRAL.get(combine.name)
+    if combine.name not in _IDEMPOTENT and (neutral is None or start.attributes["value"].value != neutral):
+        return None
+    if any(dim in _dims(affine) and not _axes_of(affine, dim) for affine in maps):
+        return None
+    outer, rank = len(kinds), len(kinds) + 1
+    made: list[ir.Operation] = []
+    parallel = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+    with ir.InsertionPoint(root), root.location:
+        shown, new_maps = [], []
+        for value, affine in zip(inputs, maps, strict=False):
+            axes, results = _axes_of(affine, dim), list(affine.results)
+            if axes:
+                value = _in_parts(value, axes[0], parts)
+                made.append(value.owner.operation)
+                results.insert(axes[0], ir.AffineDimExpr.get(outer))
+            shown.append(value)
+            new_maps.append(ir.AffineMap.get(rank, 0, results))
+        shape, type_ = [parts, *init.type.shape], init.type.element_type
+        each = linalg.fill(clone_with(start, {}).results[0], outs=[tensor.EmptyOp(shape, type_).result])
+        written = ir.AffineMap.get(rank, 0, [ir.AffineDimExpr.get(outer), *maps[-1].results])
+
+        def element(*arguments: ir.Value) -> ir.Value:
+            values: ValueMap = dict(zip(block.arguments, arguments, strict=True))
+            return _scalar(list(block.operations)[-1].operation.operands[0], block, values)
+
+        part = _generic(shown, new_maps, each, written, [*kinds, parallel], element)
+        made.append(part)
+        kept = [ir.AffineDimExpr.get(axis + 1) for axis in range(len(shape) - 1)]
+        whole = ir.AffineMap.get_identity(len(shape))
+
+        def joined(number: ir.Value, so_far: ir.Value) -> ir.Value:
+            clone = combine.clone().operation
+            clone.operands[0], clone.operands[1] = so_far, number
+            return clone.results[0]
+
+        first = ir.Attribute.parse("#linalg.iterator_type<reduction>")
+        result = ir.AffineMap.get(len(shape), 0, kept)
+        total = _generic(part.results, [whole], init, result, [first, *[parallel] * (len(shape) - 1)], joined)
+    root.results[0].replace_all_uses_with(total.results[0])
+    return made
+
+
+def _dims(affine: Any) -> set[int]:
+    """The dimensions that a map mentions."""
+    return {dim for dim in range(affine.n_dims) for e in affine.results if mentions(e, dim)}
+
+
+def _in_parts(value: ir.Value, axis: int, parts: int) -> ir.Value:
+    """`value` with an axis as two, of which the first counts parts."""
+    shape = list(value.type.shape)
+    groups = [[i] if i < axis else [i, i + 1] if i == axis else [i + 1] for i in range(len(shape))]
+    shape[axis : axis + 1] = [parts, shape[axis] // parts]
+    expanded: ir.Value = tensor.ExpandShapeOp(
+        tensor_type(shape, value.type.element_type), value, groups, [], shape
+    ).result
+    return expanded

@@ -1,0 +1,122 @@
+"""A request to a replica's application and what comes back, as values that can be sent between processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from starlette.types import ASGIApp, Message, Scope
+
+GATHER_MS = 50
+"""Milliseconds between two messages of one answer to another process. A message takes a good part of a millisecond of
+a processor wherever it passes, and an answer has an event per token: what is made meanwhile goes together."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Start(NamedTuple):
+    """The status of an answer and its headers, with which it begins."""
+
+    status: int
+    headers: Headers
+
+
+Part = Start | bytes
+"""Of an answer: first its start, then parts of its body, of which each has whole events where it is a stream."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A whole request.
+
+    Attributes:
+        path: as in ASGI.
+        query: likewise, in bytes.
+        keys: digests by which the prompt is known again, of ever longer beginnings; empty: any replica will do.
+    """
+
+    method: str
+    path: str
+    query: bytes
+    headers: Headers
+    body: bytes = b""
+    keys: tuple[bytes, ...] = ()
+
+    def scope(self) -> Scope:
+        """What an ASGI application takes for it."""
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self.method,
+            "scheme": "http",
+            "path": self.path,
+            "raw_path": self.path.encode(),
+            "root_path": "",
+            "query_string": self.query,
+            "headers": list(self.headers),
+            "client": None,
+            "server": None,
+        }
+
+
+async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -> AsyncIterator[Part]:
+    """What an application answers to a request. Closing the iterator before its end is the client's leaving.
+
+    Args:
+        gather: least seconds between two parts of the body.
+
+    Raises what the application raises before its answer begins; what it raises later it has told of in the answer.
+    """
+    parts: asyncio.Queue[Part | None] = asyncio.Queue()
+    read, left = False, asyncio.Event()
+
+    async def receive() -> Message:
+        nonlocal read
+        if not read:
+            read = True
+            return {"type": "http.request", "body": call.body, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            parts.put_nowait(Start(message["status"], tuple((name, value) for name, value in message["headers"])))
+        elif message.get("body"):
+            parts.put_nowait(message["body"])
+
+    async def run() -> None:
+        try:
+            await app(call.scope(), receive, send)
+        finally:
+            parts.put_nowait(None)
+
+    clock = asyncio.get_running_loop().time
+    task, sent, begun = asyncio.ensure_future(run()), clock() - gather, False
+    try:
+        part = await parts.get()
+        while part is not None:
+            if isinstance(part, Start):
+                begun = True
+                yield part
+                part = await parts.get()
+                continue
+            await asyncio.sleep(sent + gather - clock())
+            pieces, ended = [part], False
+            while not ended and not parts.empty():
+                more = parts.get_nowait()
+                if isinstance(more, bytes):
+                    pieces.append(more)
+                else:
+                    ended = True
+            yield b"".join(pieces)
+            sent = clock()
+            part = None if ended else await parts.get()
+        if not begun:
+            await task
+    finally:
+        left.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

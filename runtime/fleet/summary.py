@@ -1,0 +1,65 @@
+"""One answer of what several replicas say about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+Json = dict[str, Any]
+LABEL = "replica"
+
+
+def metrics_of(texts: Mapping[str, str], own: Sequence[Metric]) -> bytes:
+    """Metrics of all replicas in Prometheus' text format, with the replica's name as a label, and those of the gateway.
+
+    Args:
+        texts: what each replica says in that format, by its name.
+        own: of the gateway.
+    """
+    families: dict[str, Metric] = {}
+    for replica, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            whole.samples += [_labelled(sample, replica) for sample in family.samples]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families([*families.values(), *own]))
+    return generate_latest(registry)
+
+
+def _labelled(sample: Sample, replica: str) -> Sample:
+    return sample._replace(labels={LABEL: replica, **sample.labels})
+
+
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def describe(self) -> Sequence[Metric]:
+        return ()
+
+    def collect(self) -> Sequence[Metric]:
+        return self._families
+
+
+def status_of(states: Mapping[str, Json]) -> Json:
+    """/v1/status of all replicas: totals and the queue added up, slots one after the other with their replica's name;
+    the program is that of one of them."""
+    first = next(iter(states.values()))
+    slots = [slot | {LABEL: name} for name, state in states.items() for slot in state["slots"]]
+    return first | {
+        "queued": sum(state["queued"] for state in states.values()),
+        "totals": _sums([state["totals"] for state in states.values()]),
+        "finished": _sums([state["finished"] for state in states.values()]),
+        "slots": [slot | {"slot": number} for number, slot in enumerate(slots)],
+        "replicas": list(states),
+    }
+
+
+def _sums(counts: Sequence[Mapping[str, Any]]) -> Json:
+    return {name: sum(one[name] for one in counts) for name in counts[0]}

@@ -1,0 +1,105 @@
+"""What a deployment file may say, and what follows from it for an artifact. Needs no Ray."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import sscc.compiler.fleet
+from sscc.compiler.fleet.options import FleetOptions, Plan, Replicas, parse_options, plan_of, replica_arguments
+from sscc.ir.errors import InputError, UsageError
+from sscc.ir.geometry import COMPACT, INDEXED
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.fleet.affinity import Kept
+from tests.runtime.server.fake import GEOMETRY, SIGNATURE
+from tests.runtime.signatures import altered
+
+
+def test_options_become_the_command_line_of_a_replica() -> None:
+    said = {"artifact": "m.rdu", "threads": 2, "prompt-cache": "1MiB", "no-verify": True, "replicas": "1-4"}
+    options = parse_options(said)
+    assert options.replicas == Replicas(1, 4)
+    args = replica_arguments(options.words)
+    assert (args.artifact, args.threads, args.prompt_cache, args.verify) == (Path("m.rdu"), 2, 1 << 20, False)
+    assert parse_options({"artifact": "m.rdu", "no-verify": "false"}) == FleetOptions(("m.rdu",))
+
+
+def test_words_of_a_command_line_will_do() -> None:
+    """`serve run sscc.compiler.fleet:app artifact=m.rdu replicas=3` passes strings."""
+    numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2", "gather": "9"}
+    options = parse_options({"artifact": "m.rdu", **numbers})
+    assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"artifact": None}, "the deployment has no artifact"),
+        ({"artifact": ""}, "the deployment has no artifact"),
+        ({"treads": 1}, "there is no option 'treads' of a fleet; did you mean 'threads'?"),
+        ({"port": 80}, "port is no option of a fleet: Ray Serve listens"),
+        ({"api-key": "x"}, "api-key is no option of a fleet: a file is no place for a key: set SSCC_API_KEY"),
+        ({"trace": "t.json"}, "trace is no option of a fleet"),
+        ({"threads": "many"}, "argument --threads: invalid int value: 'many'"),
+        ({"threads": 0}, "--threads is 0, it must be at least 1"),
+        ({"threads": [1]}, "threads is [1], it must be one value"),
+        ({"threads": True}, "threads is True, it must be one value"),
+        ({"no-verify": "yes"}, "no-verify is 'yes', it must be true or false"),
+        ({"interpreter": "natve"}, "interpreter"),
+        ({"replicas": 0}, "replicas is '0', it must be a number from 1 on, or two of them as in 1-4"),
+        ({"replicas": "4-1"}, "replicas is '4-1'"),
+        ({"replicas": "1-"}, "replicas is '1-'"),
+        ({"attempts": 0}, "attempts is '0', it must be a number from 1 on"),
+        ({"imbalance": -1}, "imbalance is '-1', it must be a number from 0 on"),
+    ],
+)
+def test_refusals(said: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_options({"artifact": "m.rdu", **said})
+    assert message in str(caught.value)
+
+
+def test_a_path_that_looks_like_an_option() -> None:
+    with pytest.raises(UsageError):
+        parse_options({"artifact": "--help"})
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(COMPACT, Kept.PROMPTS), (INDEXED, Kept.BEGINNINGS)])
+def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its program drops rows, a whole prompt at most is of use to another one."""
+    signature = altered(SIGNATURE, batch=4, geometry=replace(GEOMETRY, rows=rows))
+    artifact = SimpleNamespace(signature=signature, program=SimpleNamespace(ranks=2))
+    monkeypatch.setattr(Artifact, "load", lambda path, verify: artifact)
+
+    def plan(**more: Any) -> Plan:
+        return plan_of(parse_options({"artifact": "m.rdu", **more}))
+
+    lean = plan()
+    assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.kept) == (4, 2, 6, 2, Kept.NOTHING)
+    assert replica_arguments(lean.words).threads == 2  # a thread for each rank
+    full = plan(**{"prompt-cache": "1MiB", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
+    assert (full.kept, full.threads, full.imbalance, full.drain_seconds, full.queue) == (kept, 3, 5, 7.0, 9)
+    assert full.words == ("--prompt-cache=1MiB", "--threads=3", "--drain-timeout=7", "--max-queue=9", "m.rdu")
+
+
+def test_an_artifact_that_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"nothing\.rdu"):
+        plan_of(parse_options({"artifact": "nothing.rdu"}))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"^a fleet of replicas needs ray: pip install 'sscc\[fleet\]'$"):
+        sscc.compiler.fleet.app({"artifact": "m.rdu"})
+
+
+def test_ray_is_imported_by_one_module_alone() -> None:
+    modules = "sscc.compiler.fleet", "sscc.compiler.fleet.options", "sscc.runtime.fleet.gateway"
+    code = f"import sys, {', '.join(modules)}; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

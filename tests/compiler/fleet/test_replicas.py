@@ -1,0 +1,190 @@
+"""Replicas on Ray Serve, as processes. Runs where Ray is installed:
+
+    pip install 'sscc[fleet]' && pytest tests/compiler/fleet/test_replicas.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import yaml
+
+pytest.importorskip("ray", reason="the extra fleet is not installed: pip install 'sscc[fleet]'")
+
+import ray
+from ray import serve
+from ray.serve.schema import ServeDeploySchema
+
+from sscc.compiler.fleet import app
+
+pytestmark = pytest.mark.fleet
+TOKENS = 700  # of an answer: enough that a replica dies in its middle
+SECONDS = 60.0
+
+
+@dataclass
+class Fleet:
+    url: str
+    options: dict[str, Any]
+
+    def deploy(self, **changes: Any) -> None:
+        """Changes what is deployed, and waits until it runs."""
+        serve.run(app(self.options | changes), name="sscc")
+
+    def metric(self, name: str) -> float:
+        """A metric, added up over replicas."""
+        text = httpx2.get(f"{self.url}/metrics", timeout=SECONDS).text
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    def pids(self) -> list[int]:
+        """The processes of the replicas."""
+        state = serve.status().applications["sscc"].deployments["Replica"]
+        assert state.status.value == "HEALTHY"
+        return sorted(map(int, os.popen("pgrep -f '^ray::ServeReplica:sscc:Replica'").read().split()))
+
+
+@pytest.fixture(scope="module")
+def fleet(tiny_rdu: Callable[..., Path]) -> Iterator[Fleet]:
+    """Two replicas of a program that keeps all rows."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        artifact = str(tiny_rdu("--kv-policy", "query"))
+        fleet = Fleet(
+            f"http://127.0.0.1:{port}",
+            {"artifact": artifact, "served-model-name": "m", "prompt-cache": "64MiB", "replicas": 2},
+        )
+        fleet.deploy()
+        yield fleet
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def bodies(count: int) -> list[dict[str, Any]]:
+    """Requests of both kinds, each with a seed of its own."""
+    return [
+        {
+            "model": "m",
+            "prompt": [(7 * index + token) % 200 for token in range(40 + index)],
+            "max_tokens": TOKENS,
+            "temperature": 1.0,
+            "seed": index,
+            "ignore_eos": True,
+            "stream": index % 3 > 0,
+            "logprobs": 1 if index % 4 == 0 else None,
+        }
+        for index in range(count)
+    ]
+
+
+async def ask(client: httpx2.AsyncClient, url: str, body: dict[str, Any]) -> Any:
+    """Text and logprobs of an answer; what went wrong is text too."""
+    if not body["stream"]:
+        answer = (await client.post(f"{url}/v1/completions", json=body)).json()
+        choices = answer.get("choices", [{"text": json.dumps(answer), "logprobs": None}])
+    else:
+        choices = []
+        async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    chunk = json.loads(line.removeprefix("data: "))
+                    choices += chunk.get("choices", [{"text": json.dumps(chunk), "logprobs": None}])
+    logprobs = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    entries = [entry for one in logprobs for entry in zip(*one.values(), strict=True)]
+    return "".join(choice["text"] for choice in choices), entries
+
+
+async def ask_all(url: str, questions: Sequence[dict[str, Any]], clients: int) -> list[Any]:
+    gate = asyncio.Semaphore(clients)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx2.AsyncClient(timeout=SECONDS, limits=limits) as client:
+
+        async def one(body: dict[str, Any]) -> Any:
+            async with gate:
+                return await ask(client, url, body)
+
+        return list(await asyncio.gather(*map(one, questions)))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_replica_that_is_killed_under_load_costs_no_answer(fleet: Fleet) -> None:
+    questions = bodies(32)
+    alone = asyncio.run(ask_all(fleet.url, questions, 1))
+    assert all(len(text) > 100 and "error" not in text for text, _ in alone)
+    before = {name: fleet.metric(f"sscc_fleet_{name}_total") for name in ("retried", "resumed")}
+    answers: list[Any] = []
+    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
+    load.start()
+    running = set(fleet.pids())
+    while load.is_alive():  # each in turn, as soon as it is not the only one
+        time.sleep(0.5)
+        pids = fleet.pids()
+        if len(pids) == 2 and load.is_alive():
+            os.kill(pids[0], signal.SIGKILL)
+            break
+    load.join()
+    assert answers == alone
+    assert fleet.metric("sscc_fleet_lost_total") == 0
+    assert any(fleet.metric(f"sscc_fleet_{name}_total") > count for name, count in before.items())
+    wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 2)
+    assert len(set(fleet.pids()) - running) == 1
+
+
+def test_a_conversation_returns_to_its_replica(fleet: Fleet) -> None:
+    """All of what both replicas keep would be needed otherwise: each turn prefills what is new."""
+    with httpx2.Client(timeout=SECONDS) as client:
+        texts = [f"{number}" * 300 for number in range(4)]
+        for turn in range(3):
+            for number, text in enumerate(texts):
+                body = {"model": "m", "prompt": text, "max_tokens": 2, "seed": 1}
+                usage = client.post(f"{fleet.url}/v1/completions", json=body).json()["usage"]
+                cached = usage["prompt_tokens_details"]["cached_tokens"]
+                assert cached == 0 if turn == 0 else cached >= len(text) - 120, (turn, number)
+                texts[number] += " and so on" * 10
+
+
+def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None:
+    """Nothing is sent again, so whatever a replica did not finish would be an error."""
+    fleet.deploy(attempts=1)
+    questions = bodies(16)
+    alone = asyncio.run(ask_all(fleet.url, questions, 1))
+    answers: list[Any] = []
+    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
+    load.start()
+    fleet.deploy(attempts=1, replicas=1)
+    load.join()
+    assert answers == alone
+    wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 1)
+
+
+def test_serve_takes_the_deployment_files() -> None:
+    deploy = Path(__file__).parents[3] / "deploy"
+    files = [(deploy / "fleet.yaml").read_text()]
+    manifest = yaml.safe_load_all((deploy / "kubernetes.yaml").read_text())
+    files += [item["data"]["fleet.yaml"] for item in manifest if item["kind"] == "ConfigMap"]
+    for text in files:
+        ServeDeploySchema.model_validate(yaml.safe_load(text))
