@@ -42,6 +42,7 @@ ENDING_SECONDS = 1.0
 """That a rank has to end in when it is told to."""
 _FORMING_SECONDS = 300.0
 _SECRET_BYTES = 32
+_KINDS_OF_LINKS = 3  # for commands, for values, and for beats
 _KILLED_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
@@ -98,12 +99,12 @@ def start(opening: Opening, ranks: int, transport: str | None) -> Crew:
         return _start_distributed(opening, ranks, transport)
     memory = SharedMemory.create()
     processes: list[subprocess.Popen[bytes]] = []
-    commands, values = [], []
+    commands, values, beats = [], [], []
     spin_us = SPIN_US if opening.threads * ranks <= _native.usable_threads() else 0.0
 
     try:
         for rank in range(1, ranks):
-            here, there = zip(socket.socketpair(), socket.socketpair(), strict=True)
+            here, there = zip(*(socket.socketpair() for _ in range(_KINDS_OF_LINKS)), strict=True)
             descriptors = [memory, *(end.fileno() for end in there)]
             task = {"rank": rank, "ranks": ranks, "descriptors": descriptors, "spin_us": spin_us}
             processes.append(_started(task, opening, descriptors))
@@ -111,11 +112,12 @@ def start(opening: Opening, ranks: int, transport: str | None) -> Crew:
                 end.close()
             commands.append(Link(here[0], rank))
             values.append(Link(here[1], rank))
+            beats.append(Link(here[2], rank))
     except OSError as error:
         _stop(processes, True)
         raise InputError(f"rank {len(processes) + 1} cannot be started: {error.strerror}") from None
     group = ProcessGroup(0, ranks, values, SharedMemory(memory, 0, ranks, spin_us))
-    return Crew(commands, group, lambda at_once: _stop(processes, at_once))
+    return Crew(commands, group, lambda at_once: _stop(processes, at_once), beats)
 
 
 def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
@@ -128,7 +130,7 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
     processes = [_started(task, opening, (), {**common, "RANK": str(rank)}) for rank in range(1, ranks)]
     os.environ.update(common, RANK="0")
     try:
-        group, links, _ = join(transport, opening.threads * ranks)
+        joined = join(transport, opening.threads * ranks)
     except BaseException:
         _stop(processes, True)
         raise
@@ -140,7 +142,7 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
         _stop(processes, at_once)
         leave(at_once)
 
-    return Crew(links, group, stop)
+    return Crew(joined.commands, joined.group, stop, joined.beats)
 
 
 def _started(
@@ -188,9 +190,9 @@ def main(argv: Sequence[str]) -> int:
         else:
             rank, ranks = task["rank"], task["ranks"]
             memory, *ends = task["descriptors"]
-            commands, values = (Link(socket.socket(fileno=end), 0) for end in ends)
+            commands, values, beats = (Link(socket.socket(fileno=end), 0) for end in ends)
             group = ProcessGroup(rank, ranks, [values], SharedMemory(memory, rank, ranks, task["spin_us"]))
-            follow(commands, group, lambda: _interpreter(opening, group))
+            follow(commands, group, lambda: _interpreter(opening, group), beats)
     except SsccError as error:
         return error.exit_code
     return 0
@@ -215,13 +217,27 @@ def _interpreter(opening: Opening, group: ProcessGroup) -> Interpreter:
 # ------------------------------------------------------------------------------------------------ started by torchrun
 
 
-def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list[Link], int]:
+@dataclass(frozen=True)
+class Joined:
+    """A rank's place among those that torchrun has started.
+
+    Attributes:
+        commands: links for what rank 0 says, of rank 0 to all others.
+        beats: links on which rank 0 asks whether the others are there.
+        threads: of this rank.
+    """
+
+    group: ProcessGroup
+    commands: list[Link]
+    beats: list[Link]
+    threads: int
+
+
+def join(transport: str | None, threads: int | None) -> Joined:
     """Joins the ranks that torchrun has started.
 
     Args:
         transport: MEMORY, or a backend of torch.distributed; None: memory where all ranks share it, else gloo.
-
-    Returns: this rank's group, its links for commands (of rank 0 to all others), and its threads.
 
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
@@ -234,7 +250,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
     except (RuntimeError, ValueError) as error:
         raise InputError(f"the ranks do not find each other: {quoted(error)}") from None
     rank, ranks = distributed.get_rank(), distributed.get_world_size()
-    commands, values = _connect(rank, ranks)
+    commands, values, beats = _connect(rank, ranks)
     share, each = share_of_threads(threads, ranks_of_this_machine(ranks))
 
     def exchange(value: Any) -> list[Any]:
@@ -250,7 +266,7 @@ def join(transport: str | None, threads: int | None) -> tuple[ProcessGroup, list
         chosen = Distributed(transport or DEFAULT_BACKEND)
     else:
         chosen = SharedMemory(memory, rank, ranks, SPIN_US if each else 0.0)
-    return ProcessGroup(rank, ranks, values, chosen), commands, share
+    return Joined(ProcessGroup(rank, ranks, values, chosen), commands, beats, share)
 
 
 def follow_joined(
@@ -262,8 +278,9 @@ def follow_joined(
     Args:
         open_interpreter: from the ranks and this one's threads. transport, threads: and errors: see `join`.
     """
-    group, (commands,), share = join(transport, threads)
-    follow(commands, group, lambda: open_interpreter(group, share))
+    joined = join(transport, threads)
+    (commands,), (beats,) = joined.commands, joined.beats
+    follow(commands, joined.group, lambda: open_interpreter(joined.group, joined.threads), beats)
     leave()
 
 
@@ -276,8 +293,8 @@ def leave(at_once: bool = False) -> None:
         distributed.destroy_process_group()
 
 
-def _connect(rank: int, ranks: int) -> tuple[list[Link], list[Link]]:
-    """Links for commands and for values, between rank 0 and each other one, of those that know a secret."""
+def _connect(rank: int, ranks: int) -> list[list[Link]]:
+    """Links for commands, for values and for beats, between rank 0 and each other one, of those that know a secret."""
     import torch.distributed as distributed
 
     told: list[Any] = [None]
@@ -295,15 +312,15 @@ def _connect(rank: int, ranks: int) -> tuple[list[Link], list[Link]]:
     where, secret = told[0]
     if server is None:
         links = []
-        for number in range(2):
+        for number in range(_KINDS_OF_LINKS):
             try:
                 connection = socket.create_connection(where, PATIENCE)
                 connection.sendall(secret + bytes([number]) + rank.to_bytes(2, "little"))
             except OSError as error:
                 raise RankError(f"rank 0 does not answer at {where[0]}: {error}") from None
             links.append(Link(connection, 0))
-        return [links[0]], [links[1]]
-    found: tuple[dict[int, Link], dict[int, Link]] = ({}, {})
+        return [[link] for link in links]
+    found: list[dict[int, Link]] = [{} for _ in range(_KINDS_OF_LINKS)]
     with server:
         while min(map(len, found)) < ranks - 1:
             connection, _ = server.accept()
@@ -314,7 +331,7 @@ def _connect(rank: int, ranks: int) -> tuple[list[Link], list[Link]]:
                 found[hello[_SECRET_BYTES]][peer] = Link(connection, peer)
             else:
                 connection.close()
-    return tuple([of[peer] for peer in sorted(of)] for of in found)  # type: ignore[return-value]
+    return [[of[peer] for peer in sorted(of)] for of in found]
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ def open_session(
         opened = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=threads)
         return Session(artifact.signature, opened, artifact.tokenizer_file)
     if _launched(artifact) is not None:
-        group, links, share = join(transport, threads)
-        crew = Crew(links, group, leave)
+        joined = join(transport, threads)
+        crew, share = Crew(joined.commands, joined.group, leave, joined.beats), joined.threads
     else:
         share, _ = share_of_threads(threads, ranks)
         path = None if checkpoint is None else str(checkpoint.resolve())

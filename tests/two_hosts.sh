@@ -1,9 +1,10 @@
 #!/bin/bash
 # Two hosts on one machine: network and process namespaces that a pair of virtual interfaces joins. Runs a program of two
 # ranks with one on each, and compares its tokens with those of the same program on this machine; then kills a host's
-# ranks in the middle, and shows how the other one ends. Needs root, iproute2 and unshare.
+# ranks, or cuts the line, while nothing is to be done or in a call, and shows when and how the other one finds out; fails
+# where that takes 10 s. Needs root, iproute2 and unshare.
 #
-#     tests/two_hosts.sh PYTHON OUT.rdu
+#     tests/two_hosts.sh PYTHON OUT.rdu [kill | cut] [idle | busy]
 set -eu
 python=$1 artifact=$(realpath "$2")
 line=(run "$artifact" --token-ids 3,1,4,1,5 --ignore-eos)
@@ -39,28 +40,49 @@ assert len(here) == 9 and hosts == here, (hosts, here)
 print("two hosts give the tokens of one:", here)
 END
 
-serve=(serve "$artifact" --port 8000)
+serve=(serve "$artifact" --port 8000 --served-model-name two)
 on $two 1 "${serve[@]}" > "$scratch/other" 2>&1 &
 on $one 0 "${serve[@]}" > "$scratch/hosts" 2>&1 &
-ask() {
-    ip netns exec $one "$python" - <<'END'
-import urllib.error, urllib.request
+until grep -q serving "$scratch/hosts"; do sleep 0.2; done
+post() { # prints how a request ended, and after how long
+    ip netns exec $one "$python" - "$1" <<'END'
+import json, sys, time, urllib.error, urllib.request
+start, body = time.monotonic(), {"model": "two", "prompt": [3, 1, 4], "max_tokens": int(sys.argv[1]), "ignore_eos": True}
+request = urllib.request.Request("http://127.0.0.1:8000/v1/completions", json.dumps(body).encode(),
+                                 {"Content-Type": "application/json"})
 try:
-    print("health:", urllib.request.urlopen("http://127.0.0.1:8000/health").read().decode())
+    told = 200, urllib.request.urlopen(request).read().decode()
 except urllib.error.HTTPError as error:
-    print("health:", error.code, error.read().decode())
+    told = error.code, error.read().decode()
+print(f"a request ended after {time.monotonic() - start:.1f} s:", told[0], told[1][:200])
 END
 }
-until grep -q serving "$scratch/hosts"; do sleep 0.2; done
-ask
+post 1
+if [ "${4:-idle}" = busy ]; then
+    while post 200 > "$scratch/post" && grep -q ": 200" "$scratch/post"; do :; done &
+    asking=$!
+    sleep 1
+fi
 if [ "${3:-kill}" = cut ]; then
     ip -n $two link set veth0 down
 else
     ip netns pids $two | xargs kill -9
 fi 2> "$scratch/killed"
-for wait in 1 10; do
-    sleep $wait
-    ask
-done
-(ip netns pids $one; ip netns pids $two) | xargs kill -9 2> "$scratch/killed"
+ip netns exec $one "$python" - <<'END'
+import sys, time, urllib.error, urllib.request
+start = time.monotonic()
+while (passed := time.monotonic() - start) < 10:
+    try:
+        urllib.request.urlopen("http://127.0.0.1:8000/health").read()
+    except urllib.error.HTTPError as error:
+        print(f"health after {passed:.1f} s:", error.code, error.read().decode())
+        sys.exit()
+    time.sleep(0.1)
+sys.exit("a rank is gone, and nothing was said for 10 s")
+END
+if [ "${4:-idle}" = busy ]; then
+    wait $asking
+    cat "$scratch/post"
+fi
+(ip netns pids $one; ip netns pids $two) | xargs kill -9 2> "$scratch/killed" || true
 wait

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from sscc.ir.errors import RankError, SsccError, UsageError, quoted
 from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
 from sscc.runtime.collectives.group import Group, UnreachedError
-from sscc.runtime.collectives.links import PATIENCE, Link
+from sscc.runtime.collectives.links import PATIENCE, Link, Waited
 from sscc.runtime.kept_rows import Drop, KeptRows, RowOperation
 
 if TYPE_CHECKING:
@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from sscc.runtime.artifact.signature import Signature
     from sscc.runtime.artifact.tensor_files import Array
 
-RUN, RESET, SIGNATURE, ROWS, PING, END = "run", "reset", "signature", "rows", "ping", "end"
+RUN, RESET, SIGNATURE, ROWS, END = "run", "reset", "signature", "rows", "end"
 """What rank 0 says."""
-READY, PONG, FAILED, LOST = "ready", "pong", "failed", "lost"
+READY, FAILED, LOST = "ready", "failed", "lost"
 """What the others say."""
+PING, PONG = "ping", "pong"
+"""What is said on a link of its own, by threads of their own, also while ranks are at work."""
 
-PING_SECONDS = 1.0
+PING_SECONDS = 0.5
+OPENING_PATIENCE = 60.0
+"""Seconds in which a rank that opens the program answers, or asks: what it imports may keep its other threads waiting."""
 BLAME_SECONDS = 1.0
 """In which ranks that do not reach each other say so: who does not is the one that stalls."""
 
@@ -46,22 +50,22 @@ class Crew:
         links: to the others, by rank.
         group: rank 0's.
         stop: ends the others, at once or where they do not end themselves; called twice at most.
-        asks: whether they are asked if they are there. Threads of one process are: they end with it.
+        beats: links to the others, by rank, on which they are asked whether they are there. Threads of one process
+            have none: they end with it.
     """
 
     def __init__(
-        self, links: Sequence[Link], group: Group, stop: Callable[[bool], None], *, asks: bool = True
+        self, links: Sequence[Link], group: Group, stop: Callable[[bool], None], beats: Sequence[Link] = ()
     ) -> None:
         self.group = group
         self.error: RankError | None = None
         self._links = list(links)
         self._stop = stop
-        self._asks = asks
+        self._beats = list(beats)
         self._state = threading.Condition()
         self._ready: set[int] = set()
         self._blameless: set[int] = set()  # ranks that have ended because of another one
-        self._asked: dict[int, float] = {}  # seconds since a rank was asked whether it is there
-        self._busy = False
+        self._asked: dict[int, Waited] = {}  # since a rank was asked whether it is there, until it answers
         self._closed = False
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="sscc-ranks", daemon=True)
@@ -91,14 +95,11 @@ class Crew:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """In which the others may be at work, and so cannot answer; an error here ends them all."""
-        self._busy = True
+        """In which the others are at work; an error here ends them all."""
         try:
             yield
         except BaseException as error:
             self.failed(error)
-        finally:
-            self._busy = False
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
@@ -127,36 +128,40 @@ class Crew:
                 except RankError:
                     continue
         self._stop(False)
-        for link in self._links:
+        for link in self._all:
             link.shut()
         self._thread.join()
-        for link in self._links:
+        for link in self._all:
             link.close()
+
+    @property
+    def _all(self) -> list[Link]:
+        return [*self._links, *self._beats]
 
     # -- the thread
 
     def _listen(self) -> None:
         poll = select.poll()
-        links = {link.fileno(): link for link in self._links}
+        links = {link.fileno(): link for link in self._all}
         for descriptor in links:
             poll.register(descriptor, select.POLLIN)
-        asked = time.monotonic()
+        last = time.monotonic() - PING_SECONDS
         while not self._closed and self.error is None:
-            for descriptor, _ in poll.poll(PING_SECONDS * 250):
+            now = time.monotonic()
+            if now - last >= PING_SECONDS:
+                last = now
+                self._ask()
+            for descriptor, _ in poll.poll(PING_SECONDS * 500):
                 if not self._hear(links[descriptor]):
                     poll.unregister(descriptor)
-            now = time.monotonic()
-            passed = min(now - asked, PING_SECONDS)  # of a process that was suspended no more counts
-            if self._asks and passed >= PING_SECONDS / 2:
-                asked = now
-                self._ask(passed)
+            self._judge()
 
     def _hear(self, link: Link) -> bool:
         """Whether there may be more to hear."""
         try:
             what, *rest = link.receive()
         except RankError as error:
-            if link.peer not in self._blameless:
+            if link.peer not in self._blameless and link not in self._beats:  # a rank says on the other link why it ends
                 self._lost(error, link.peer)
             return False
         if what == FAILED:
@@ -175,23 +180,20 @@ class Crew:
                 self._state.notify_all()
         return True
 
-    def _ask(self, passed: float) -> None:
-        for link in self._links:
-            if link.peer not in self._ready:
-                continue
-            if link.peer not in self._asked:
-                self._asked[link.peer] = 0.0
-                with self._sending:
-                    try:
-                        link.send((PING,))
-                    except RankError as error:
-                        self._lost(error, link.peer)
-            elif self._busy:
-                self._asked[link.peer] = 0.0
-            else:
-                self._asked[link.peer] += passed
-                if self._asked[link.peer] > PATIENCE:
-                    self._lost(RankError(f"rank {link.peer} does not answer"), link.peer)
+    def _ask(self) -> None:
+        for link in self._beats:
+            if link.peer not in self._asked and link.peer not in self._blameless:
+                self._asked[link.peer] = Waited()
+                try:
+                    link.send((PING,), 0.0)
+                except RankError as error:
+                    self._lost(error, link.peer)
+
+    def _judge(self) -> None:
+        for rank, waited in self._asked.items():
+            patience = PATIENCE if rank in self._ready else OPENING_PATIENCE
+            if waited.seconds() > patience and rank not in self._blameless:
+                self._lost(RankError(f"rank {rank} does not answer"), rank)
 
     def _lost(self, error: RankError, rank: int) -> None:
         """The first error ends everything."""
@@ -201,7 +203,7 @@ class Crew:
             self.error = error
             self._state.notify_all()
         self.group.end(rank)
-        for link in self._links:
+        for link in self._all:
             link.shut()
         self._stop(True)
 
@@ -301,22 +303,77 @@ class LeadingInterpreter:
         self._crew.close()
 
 
-def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]) -> None:
+class _Answers:
+    """Another rank's thread that says it is there when rank 0 asks; and finds that rank 0 asks no more.
+
+    Args:
+        beats: the link on which rank 0 asks.
+        lost: ends what this rank does, because rank 0 is gone.
+
+    Attributes:
+        patience: seconds in which rank 0 asks again.
+        error: why rank 0 is taken for gone.
+    """
+
+    def __init__(self, beats: Link, lost: Callable[[], None]) -> None:
+        self.patience = OPENING_PATIENCE
+        self.error: RankError | None = None
+        self._beats, self._lost = beats, lost
+        self._closed = False
+        self._thread = threading.Thread(target=self._answer, name="sscc-answers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed = True
+        self._beats.shut()
+        self._thread.join()
+        self._beats.close()
+
+    def _answer(self) -> None:
+        waited = Waited()
+        try:
+            while True:
+                if not self._beats.silent():
+                    self._beats.receive()
+                    self._beats.send((PONG,))
+                    waited = Waited()
+                elif waited.seconds() >= self.patience:
+                    raise self._beats.unanswered()
+        except RankError as error:
+            if not self._closed:
+                self.error = error
+                self._lost()
+
+
+def follow(
+    link: Link, group: Group, open_interpreter: Callable[[], Interpreter], beats: Link | None = None
+) -> None:
     """Does on another rank what rank 0 says, until it says that this was all.
+
+    Args:
+        link: to rank 0.
+        beats: the link on which rank 0 asks whether this rank is there, if it does.
 
     Raises:
         RankError: rank 0 is gone, or another rank is.
         SsccError: what has failed here; rank 0 is told.
     """
+
+    def rank_0_is_lost() -> None:
+        group.end(0)
+        link.shut()
+
+    answers = None if beats is None else _Answers(beats, rank_0_is_lost)
     try:
         interpreter = open_interpreter()
         rows: KeptRows | None = None
         link.send((READY,))
-        patience = None  # rank 0 may take its time to begin
         while True:
-            what, *rest = link.receive(patience)
+            what, *rest = link.receive(None)  # rank 0 may take its time, and that it is there the answers know
             if what == END:
                 return
+            if answers is not None:
+                answers.patience = PATIENCE
             if what == RUN:
                 entry, inputs, scalars = rest
                 interpreter.run(entry, inputs, scalars, copy=False)
@@ -326,11 +383,10 @@ def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]
                 rows = KeptRows(rest[0], interpreter.tensor, group)
             elif what == ROWS and rows is not None:
                 rows.do(rest[0])
-            elif what == PING:
-                link.send((PONG,))
-                patience = PATIENCE
     except BaseException as error:
         group.end(group.rank)
+        if answers is not None and answers.error is not None and isinstance(error, RankError):
+            raise answers.error from None
         text = str(error) if isinstance(error, SsccError) else f"{type(error).__name__}: {quoted(error)}"
         if isinstance(error, RankError):
             message = LOST, "" if isinstance(error, UnreachedError) else text
@@ -339,6 +395,9 @@ def follow(link: Link, group: Group, open_interpreter: Callable[[], Interpreter]
         with suppress(RankError):
             link.send(message)
         raise
+    finally:
+        if answers is not None:
+            answers.close()
 
 
 def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Interpreter]) -> LeadingInterpreter:
@@ -357,7 +416,7 @@ def simulated(groups: Sequence[Group], open_interpreter: Callable[[Group], Inter
     for thread in threads:
         thread.start()
     links = [Link(here, rank + 1) for rank, (here, _) in enumerate(pairs)]
-    crew = Crew(links, groups[0], stop, asks=False)
+    crew = Crew(links, groups[0], stop)
     try:
         return LeadingInterpreter(open_interpreter(groups[0]), crew)
     except BaseException as error:

@@ -10,16 +10,37 @@ import pickle
 import select
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import Any
 
 from sscc.ir.errors import RankError
 
-PATIENCE = 5.0
-"""Seconds that a rank waits for another one."""
+PATIENCE = 4.0
+"""Seconds that a rank waits for another one's answer. Twice that is below the ten seconds in which all ranks have to
+know that one is gone, with room for a machine that has other things to do: an exchange that begins just before a rank
+is found not to answer may wait for it again."""
+MEETING_PATIENCE = 2 * PATIENCE
+"""Seconds that a rank waits in a meeting for another one that answers, and so is late or has got stuck."""
 
-_SLICE = 0.25  # seconds; of a process that was suspended meanwhile, no more than this counts as waiting
+_SLICE = 0.25  # seconds between two looks at the clock
+_COUNTED = 4 * _SLICE  # the most that counts as waiting between two looks: a process may have been suspended meanwhile
 _LENGTH = struct.Struct("<Q")
+
+
+class Waited:
+    """How long somebody has waited, without the time in which this process was suspended (Ctrl-Z)."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """Until now; to be asked every quarter of a second or so."""
+        now = time.monotonic()
+        self._seconds += min(now - self._last, _COUNTED)
+        self._last = now
+        return self._seconds
 
 
 class Link:
@@ -58,6 +79,10 @@ class Link:
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, patience))
         return pickle.loads(self._read(length, PATIENCE))
 
+    def silent(self) -> bool:
+        """Whether nothing comes for a quarter of a second."""
+        return not self._ready(select.POLLIN)
+
     def _read(self, count: int, patience: float | None) -> bytearray:
         data = bytearray(count)
         rest = memoryview(data)
@@ -75,13 +100,18 @@ class Link:
         return data
 
     def _await(self, event: int, patience: float | None) -> None:
+        waited = Waited()
+        while not self._ready(event):
+            if patience is not None and waited.seconds() >= patience:
+                raise self.unanswered()
+
+    def _ready(self, event: int) -> bool:
         poll = select.poll()
         poll.register(self._socket, event)
-        waited = 0.0
-        while not poll.poll(_SLICE * 1000):
-            waited += _SLICE
-            if patience is not None and waited >= patience:
-                raise RankError(f"rank {self.peer} does not answer")
+        return bool(poll.poll(_SLICE * 1000))
+
+    def unanswered(self) -> RankError:
+        return RankError(f"rank {self.peer} does not answer")
 
     def _ended(self) -> RankError:
         return RankError(f"rank {self.peer} has ended")

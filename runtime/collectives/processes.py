@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sscc.ir.errors import InputError, quoted
 from sscc.runtime.collectives.group import UnreachedError
-from sscc.runtime.collectives.links import PATIENCE, Link
+from sscc.runtime.collectives.links import MEETING_PATIENCE, PATIENCE, Link
 from sscc.runtime.collectives.windows import SharedWindows, Windows
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SharedMemory:
             memory = mmap.mmap(self._descriptor, size, offset=offset)
         except OSError as error:
             raise InputError(f"{size} bytes for ranks to share cannot be had: {error.strerror}") from None
-        shared = SharedWindows(memory, self._ranks, nbytes, PATIENCE, self._spin_us)
+        shared = SharedWindows(memory, self._ranks, nbytes, MEETING_PATIENCE, self._spin_us)
         windows, meeting = shared.of(self._rank)
         self._meetings.append(meeting)
         return windows
@@ -78,7 +78,7 @@ class Distributed:
 
         self._distributed: Any = torch.distributed
         try:
-            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE - 1.0))
+            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE))
         except (RuntimeError, ValueError) as error:
             raise InputError(f"torch.distributed cannot make a group by {backend!r}: {quoted(error)}") from None
 

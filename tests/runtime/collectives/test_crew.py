@@ -109,12 +109,13 @@ def test_a_rank_that_fails_to_open() -> None:
 def test_a_rank_that_is_gone_while_nothing_is_to_be_done(stalls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "PATIENCE", 0.3)
     monkeypatch.setattr(crews, "PING_SECONDS", 0.1)
-    here, there = socket.socketpair()
+    (here, there), (asking, asked) = socket.socketpair(), socket.socketpair()
     stopped: list[bool] = []
-    crew = crews.Crew([Link(here, 1)], ALONE, lambda at_once: stopped.append(at_once))
-    other = Link(there, 0)
+    crew = crews.Crew([Link(here, 1)], ALONE, lambda at_once: stopped.append(at_once), [Link(asking, 1)])
+    other, beats = Link(there, 0), Link(asked, 0)
     other.send((crews.READY,))
     crew.wait()
+    assert beats.receive() == (crews.PING,)
     if not stalls:
         other.close()
     until = time.monotonic() + 10
@@ -125,6 +126,38 @@ def test_a_rank_that_is_gone_while_nothing_is_to_be_done(stalls: bool, monkeypat
         crew.call(crews.RESET)
     crew.close()
     assert stopped == [True, False]
+
+
+def test_a_rank_that_answers_while_it_is_at_work_and_finds_that_it_is_asked_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call may take longer than anybody waits for an answer. When rank 0 asks no more, that ends the call."""
+    monkeypatch.setattr(crews, "PATIENCE", 0.3)
+    (here, there), (asking, asked) = socket.socketpair(), socket.socketpair()
+    leading, beats = Link(here, 1), Link(asking, 1)
+    group, waiting = thread_groups(2)[1], threading.Event()
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        waiting.set()
+        group.exchange(None)
+
+    def work() -> None:
+        try:
+            crews.follow(Link(there, 0), group, lambda: Failing(None, act), Link(asked, 0))  # type: ignore[arg-type]
+        except RankError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert leading.receive() == (crews.READY,)
+    leading.send((crews.RUN, "main", {}, None))
+    assert waiting.wait(10)
+    for _ in range(3):
+        beats.send((crews.PING,))
+        assert beats.receive() == (crews.PONG,)
+    thread.join(10)
+    assert str(errors[0]) == "rank 0 does not answer"
 
 
 def test_a_link_that_nobody_reads() -> None:
