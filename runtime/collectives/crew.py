@@ -36,7 +36,7 @@ PING, PONG = "ping", "pong"
 
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
-"""Seconds in which a rank that opens the program answers, or asks: what it imports may keep its other threads waiting."""
+"""Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
 BLAME_SECONDS = 1.0
 """In which ranks that do not reach each other say so: who does not is the one that stalls."""
 
@@ -161,7 +161,8 @@ class Crew:
         try:
             what, *rest = link.receive()
         except RankError as error:
-            if link.peer not in self._blameless and link not in self._beats:  # a rank says on the other link why it ends
+            # A rank says on the other link why it ends.
+            if link.peer not in self._blameless and link not in self._beats:
                 self._lost(error, link.peer)
             return False
         if what == FAILED:
