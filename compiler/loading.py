@@ -12,7 +12,16 @@ from sscc.ir.extras import COMPILE, require
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.reading import Artifact, Resolver
-from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, Packings, stack_tensors, taken
+from sscc.runtime.artifact.signature import ProgramIdentity
+from sscc.runtime.artifact.tensor_files import (
+    Array,
+    KeepingReader,
+    Layout,
+    Packings,
+    digest_of,
+    stack_tensors,
+    taken,
+)
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
@@ -43,6 +52,13 @@ def open_interpreter(
     """
     conditions = Conditions(artifact.schedule_digest, threads, group=group)
     return interpreter_of(artifact, conditions, interpreter, _resolver(artifact, checkpoint))
+
+
+def identity_of(artifact: Artifact, checkpoint: Path | None = None) -> ProgramIdentity:
+    """Which program and weights `open_interpreter` runs. Those of another checkpoint are read for their digest."""
+    if checkpoint is None:
+        return artifact.identity
+    return ProgramIdentity(artifact.schedule_digest, digest_of(artifact.layout, _reader(checkpoint)))
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:

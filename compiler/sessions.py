@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from sscc.compiler.loading import open_interpreter
+from sscc.compiler.loading import identity_of, open_interpreter
 from sscc.compiler.ranks import Opening, follow_joined, join, launched, leave, share_of_threads, start
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.reading import Artifact
@@ -37,9 +38,10 @@ def open_session(
         RankError: another rank has failed meanwhile.
     """
     ranks = artifact.program.ranks
+    identity = partial(identity_of, artifact, checkpoint)
     if ranks == 1:
         opened = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=threads)
-        return Session(artifact.signature, opened, artifact.tokenizer_file)
+        return Session(artifact.signature, opened, artifact.tokenizer_file, identity)
     if _launched(artifact) is not None:
         joined = join(transport, threads)
         crew, share = Crew(joined.commands, joined.group, leave, joined.beats), joined.threads
@@ -49,7 +51,7 @@ def open_session(
         crew = start(Opening(str(artifact.path.resolve()), path, interpreter, share, artifact.verify), ranks, transport)
     try:
         own = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=crew.group)
-        return Session(artifact.signature, LeadingInterpreter(own, crew), artifact.tokenizer_file)
+        return Session(artifact.signature, LeadingInterpreter(own, crew), artifact.tokenizer_file, identity)
     except BaseException as error:
         crew.failed(error)
 

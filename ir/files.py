@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import io
+import mmap
 import os
 import re
 import secrets
@@ -191,6 +192,22 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error.strerror}{similar_file(path)}") from None
     except OSError as error:
         raise InputError(f"{shown_name(path)} cannot be read: {error.strerror}") from None
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file's bytes, read when they are used. Raises InputError where it is missing, empty or no regular file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would wait for its writer
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}{similar_file(path)}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError(f"{path} is no regular file")
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        raise InputError(f"{path} cannot be read: {error}") from None
+    finally:
+        os.close(descriptor)
 
 
 def shown_name(path: Path) -> str:

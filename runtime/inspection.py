@@ -8,19 +8,29 @@ that needs longest for its part.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sscc.ir.cache_plan import CACHES, LANDMARKS, RESIDENT_ROWS, STORES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import InternalError, UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
+from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.kept_rows import KeptRows
+from sscc.runtime.slot_message import SlotFormat
 from sscc.runtime.timing import ExpertReads, KernelSummary, Timing, expert_reads, time_entry
+
+if TYPE_CHECKING:
+    from sscc.runtime.collectives.group import Value
+    from sscc.runtime.collectives.windows import Windows
 
 DECODE, PREFILL = "decode", "prefill"
 ROWS = {
@@ -94,6 +104,8 @@ class Inspection:
             program leaves in main memory, and beyond it farther ones; None where the target does not hold them.
         full_cache_tiers: bytes of such caches, by the tier that has room for them.
         context: tokens that each slot holds in `decode`. prompt: tokens of `prefill`, 0 if it was not asked for.
+        slot_message_bytes: of the message in which a slot goes to another process after a prompt of `context` tokens,
+            with what all ranks have of it; full_slot_bytes: of an uncompressed cache of that prompt, likewise.
         tokens_per_second: of all slots together.
     """
 
@@ -129,6 +141,8 @@ class Inspection:
     full_cache_floor_seconds: float | None
     full_cache_tiers: Mapping[str, int]
     context: int
+    slot_message_bytes: int
+    full_slot_bytes: int
     decode: TimingReport
     tokens_per_second: float
     prompt: int
@@ -167,6 +181,7 @@ def inspection_of(
     slot (max_context if None), and a prefill of `prompt` tokens."""
     program, signature, target = artifact.program, artifact.signature, timing.target
     geometry = signature.geometry
+    tokens = geometry.max_context if context is None else context
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
     floor, full = decode_floor(program, timing), _FullCaches.on(target, artifact, timing)
@@ -204,12 +219,46 @@ def inspection_of(
         decode_floor_seconds=target.seconds(floor),
         full_cache_floor_seconds=full.seconds,
         full_cache_tiers=full.nbytes,
-        context=geometry.max_context if context is None else context,
+        context=tokens,
+        slot_message_bytes=slot_message_bytes(artifact, tokens),
+        full_slot_bytes=signature.full_kv_bytes(tokens, program.ranks),
         decode=report(timing),
         tokens_per_second=signature.batch / timing.seconds,
         prompt=prompt or 0,
         prefill=None if prefill is None else report(prefill),
     )
+
+
+@dataclass
+class _Rank:
+    """One of so many, that exchanges nothing."""
+
+    rank: int
+    ranks: int
+
+    def exchange(self, value: Value) -> Sequence[Value]:
+        raise InternalError("ranks that are not there exchange nothing")
+
+    def windows(self, nbytes: int) -> Windows:
+        raise InternalError("ranks that are not there exchange nothing")
+
+    def end(self, rank: int) -> None:
+        """Nobody waits."""
+
+
+def slot_message_bytes(artifact: Artifact, length: int) -> int:
+    """Bytes of the message of a slot after a prompt of so many tokens, by the shapes of the program's states alone."""
+    program = artifact.program
+    states = {tensor.name: tensor for tensor in program.tensors if tensor.role == "state"}
+
+    def shaped(name: str) -> Array:
+        """As large as the state, in no memory."""
+        return np.broadcast_to(np.zeros((), NUMPY_DTYPES[states[name].dtype]), states[name].shape)
+
+    rows = KeptRows(artifact.signature, shaped, _Rank(0, program.ranks))
+    digests = ProgramIdentity("0" * 64, "0" * 64)  # any are as long
+    slots = SlotFormat(artifact.signature, digests, rows.layout, remembers=program.ranks == 1)
+    return slots.nbytes(length)
 
 
 def time_decode(

@@ -22,7 +22,7 @@ from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array, TensorSpec
 from sscc.runtime.collectives.group import ALONE, Group
 
 
@@ -71,13 +71,28 @@ class WriteChunks:
 
 
 @dataclass(frozen=True)
+class ShareCopy:
+    """Gives rank 0 what all ranks have of a copy (`KeptRows.parts`)."""
+
+    copy: int
+
+
+@dataclass(frozen=True)
+class PutCopy:
+    """Makes a copy of what every rank is to have of it, by rank."""
+
+    copy: int
+    parts: tuple[Mapping[str, Array], ...]
+
+
+@dataclass(frozen=True)
 class Drop:
     """Gives copies up."""
 
     copies: tuple[int, ...]
 
 
-RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | Drop
+RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | ShareCopy | PutCopy | Drop
 
 
 class Copy:
@@ -114,6 +129,7 @@ class KeptRows:
         self._signature, self._tensor, self._group = signature, tensor, group
         self.copies: dict[int, Mapping[str, Array]] = {}
         self.numbers = itertools.count()
+        self._shared: tuple[Mapping[str, Array], ...] = ()
 
     def do(self, operation: RowOperation) -> None:
         """Does an operation on this rank's part. All ranks do the same ones in the same order."""
@@ -128,6 +144,11 @@ class KeptRows:
                 self._read(operation)
             case WriteChunks():
                 self._write(operation)
+            case ShareCopy(number):
+                shared = tuple(self._group.exchange(self.copies[number]))
+                self._shared = shared if self._group.rank == 0 else ()
+            case PutCopy(number, parts):
+                self.copies[number] = parts[self._group.rank]
             case Drop(numbers):
                 for number in numbers:
                     self.copies.pop(number, None)
@@ -144,6 +165,23 @@ class KeptRows:
             for view in self._slot(group, 0, length).values()
         )
 
+    def parts(self, number: int) -> tuple[Mapping[str, Array], ...]:
+        """What every rank has of a copy, by rank."""
+        self.do(ShareCopy(number))
+        shared, self._shared = self._shared, ()
+        return shared
+
+    def layout(self, length: int, slot: int) -> list[dict[str, TensorSpec]]:
+        """Shape and dtype of what every rank has of a copy of a slot after a prompt of so many tokens."""
+        layouts: list[dict[str, TensorSpec]] = [{} for _ in range(self._group.ranks)]
+        for group in self._signature.plan:
+            # One program is every rank's, so the states of all are alike.
+            specs = {name: TensorSpec.of(view) for name, view in self._slot(group, 0, length).items()}
+            for rank, layout in enumerate(layouts):
+                if self._owner(group, slot, rank)[0] == rank:
+                    layout |= specs
+        return layouts
+
     @property
     def chunk_bytes(self) -> int:
         """Bytes of what prefill leaves of a chunk, on all ranks together; 0 where no prompt can go on from it."""
@@ -154,7 +192,7 @@ class KeptRows:
     def _copy_slot(self, operation: CopySlot) -> None:
         parts: dict[str, Array] = {}
         for group in self._signature.plan:
-            owner, place = self._owner(group, operation.slot)
+            owner, place = self._owner(group, operation.slot, self._group.rank)
             if owner == self._group.rank:
                 views = self._slot(group, place, operation.length)
                 parts |= {name: view.copy() for name, view in views.items()}
@@ -163,8 +201,8 @@ class KeptRows:
     def _restore_slot(self, operation: RestoreSlot) -> None:
         parts = self.copies[operation.copy]
         for group in self._signature.plan:
-            source, _ = self._owner(group, operation.source)
-            owner, place = self._owner(group, operation.slot)
+            source, _ = self._owner(group, operation.source, self._group.rank)
+            owner, place = self._owner(group, operation.slot, self._group.rank)
             if source != owner:  # of which all ranks are aware, since neighbours are alike everywhere
                 has = self._group.rank == source
                 names = self._slot(group, 0, operation.length)
@@ -174,12 +212,12 @@ class KeptRows:
                 for name, view in self._slot(group, place, operation.length).items():
                     view[...] = parts[name]
 
-    def _owner(self, group: LayerGroup, slot: int) -> tuple[int, int]:
-        """The rank among this one's neighbours that has the rows of a slot, and the slot's number there."""
+    def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
+        """The one among a rank's neighbours that has the rows of a slot, and the slot's number there."""
         if group.slots is None:
-            return self._group.rank, slot
+            return rank, slot
         count = self._neighbours(group)
-        return self._group.rank // count * count + slot // group.slots, slot % group.slots
+        return rank // count * count + slot // group.slots, slot % group.slots
 
     def _neighbours(self, group: LayerGroup) -> int:
         """Of how many ranks one has a slot. Raises UsageError where this rank knows of no others."""

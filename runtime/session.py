@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
+from os import PathLike
 from pathlib import Path
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, NoReturn, overload
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, NoReturn, overload
 import numpy as np
 
 from sscc.ir.errors import InputError, InternalError, UsageError
-from sscc.runtime.artifact.signature import Signature
+from sscc.ir.files import mapped, replacing
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
@@ -34,6 +36,7 @@ from sscc.runtime.kept_rows import (
     CopySlot,
     EmptyChunk,
     KeptRows,
+    PutCopy,
     ReadChunks,
     RestoreSlot,
     WriteChunks,
@@ -41,6 +44,7 @@ from sscc.runtime.kept_rows import (
 )
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.serving_defaults import NEW_TOKENS
+from sscc.runtime.slot_message import SlotFormat, SlotMessage
 from sscc.runtime.tracing import CAPACITY, Tracer
 from sscc.runtime.watching import Observation, Stages, Watching, step_through
 
@@ -51,11 +55,30 @@ if TYPE_CHECKING:
     from sscc.runtime._native import Team
     from sscc.runtime.artifact.reading import Artifact, Resolver
 
-
 Seen = Callable[[int, int], None]
 """Told how much of some work is done, and how much there is."""
 PARTS_SEEN = 100
 """Calls of a prefill whose caller wants to see how far it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """What a prompt leaves besides rows.
+
+    Attributes:
+        tokens: [n] i64.
+        logits: [V] f32, after the last one.
+        selected: the positions that it selected, where no state has them for every slot.
+    """
+
+    tokens: Array
+    logits: Array = field(repr=False)
+    selected: Selected = field(default_factory=dict, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tokens and logits."""
+        return self.tokens.nbytes + self.logits.nbytes
 
 
 @dataclass(frozen=True)
@@ -63,18 +86,18 @@ class Snapshot:
     """What a slot holds right after its prompt: all that decoding reads, the same in any slot.
 
     Attributes:
-        prompt_len: tokens of the prompt.
-        last_token: the prompt's last one.
+        prompt: what the slot's prompt has left besides rows.
         slot: that it was taken of.
         rows: the slot's part of the program's states, without the rows that are not valid.
-        selected: the positions that the prompt selected, where no state has them for every slot.
     """
 
-    prompt_len: int
-    last_token: int
+    prompt: Prompt
     slot: int
     rows: Copy
-    selected: Selected = field(default_factory=dict, repr=False)
+
+    @property
+    def selected(self) -> Selected:
+        return self.prompt.selected
 
     @property
     def nbytes(self) -> int:
@@ -104,6 +127,7 @@ class Session:
         signature: sizes and geometry that the program was compiled for.
         interpreter: executes the program's entries `prefill` and `decode`, with its weights.
         tokenizer: the file that turns text into tokens and back, if there is one.
+        identity: says which program and weights these are, for slots of other processes; asked once, if at all.
 
     Attributes:
         interpreter_ns: nanoseconds that calls of the interpreter have taken so far.
@@ -111,8 +135,15 @@ class Session:
         tracer: records what runs, if anybody wants that (`start_trace`).
     """
 
-    def __init__(self, signature: Signature, interpreter: Interpreter, tokenizer: Path | None = None) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        interpreter: Interpreter,
+        tokenizer: Path | None = None,
+        identity: Callable[[], ProgramIdentity] | None = None,
+    ) -> None:
         self.signature = signature
+        self._identity = identity
         self._tokenizer_file = tokenizer
         self.interpreter = interpreter
         self.interpreter_ns = 0
@@ -122,7 +153,7 @@ class Session:
         self._position = np.zeros(batch, np.int64)
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
-        self._selected: list[Selected] = [{} for _ in range(batch)]
+        self._prompts: list[Prompt | None] = [None] * batch
         self._token_input = np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
@@ -149,7 +180,7 @@ class Session:
         """Joins an artifact to its own weights, or to those that `resolver` gives (`interpreter_of`)."""
         conditions = Conditions(artifact.schedule_digest, threads, precision, checked)
         opened = interpreter_of(artifact, conditions, interpreter, resolver)
-        return cls(artifact.signature, opened, artifact.tokenizer_file)
+        return cls(artifact.signature, opened, artifact.tokenizer_file, _own_identity(artifact, resolver))
 
     def __repr__(self) -> str:
         filled = {slot: int(self._position[slot]) for slot in np.flatnonzero(self._prompt_len)}
@@ -292,7 +323,8 @@ class Session:
         selected: Selected = {}
         if self.ranks == 1:
             selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
-        self._fill(pending.slot, pending.length, int(pending.tokens[0, pending.length - 1]), selected)
+        tokens = pending.tokens[0, : pending.length].copy()
+        self._fill(pending.slot, Prompt(tokens, self._prefill_logits.copy(), selected))
         self._pending = None
         return True
 
@@ -589,15 +621,16 @@ class Session:
     def snapshot(self, slot: int) -> Snapshot:
         """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
         self._check_fresh(slot, "copied")
-        length = int(self._prompt_len[slot])
+        prompt = self.prompt(slot)
+        length = len(prompt.tokens)
         copy = Copy(self.rows, self.rows.slot_bytes(length))
         self.rows.do(CopySlot(copy.number, slot, length))
-        return Snapshot(length, int(self._last_token[slot]), slot, copy, self._selected[slot])
+        return Snapshot(prompt, slot, copy)
 
     def snapshot_bytes(self, slot: int) -> int:
         """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, "copied")
-        return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self._selected[slot])
+        return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self.prompt(slot).selected)
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.
@@ -607,17 +640,68 @@ class Session:
         self._check_slot(slot)
         if self._pending is not None and self._pending.slot == slot:
             raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
-        self.rows.do(RestoreSlot(snapshot.rows.number, slot, snapshot.prompt_len, snapshot.slot))
-        self._fill(slot, snapshot.prompt_len, snapshot.last_token, snapshot.selected)
+        self.rows.do(RestoreSlot(snapshot.rows.number, slot, len(snapshot.prompt.tokens), snapshot.slot))
+        self._fill(slot, snapshot.prompt)
 
-    def _fill(self, slot: int, length: int, last_token: int, selected: Selected) -> None:
+    def _fill(self, slot: int, prompt: Prompt) -> None:
+        length = len(prompt.tokens)
         self._prompt_len[slot] = self._position[slot] = length
         self._room[slot] = self.signature.geometry.max_context - length
-        self._last_token[slot] = last_token
-        self._selected[slot] = selected
+        self._last_token[slot] = prompt.tokens[-1]
+        self._prompts[slot] = prompt
 
     def _empty(self, slot: int) -> None:
         self._prompt_len[slot] = self._room[slot] = 0
+        self._prompts[slot] = None
+
+    def prompt(self, slot: int) -> Prompt:
+        """The prompt that was prefilled into the slot, and what it left besides rows."""
+        self._check_filled(slot)
+        prompt = self._prompts[slot]
+        assert prompt is not None
+        return prompt
+
+    # -- slots of other processes
+
+    @cached_property
+    def slot_format(self) -> SlotFormat:
+        """The messages in which slots of this program go from one process to another, and are kept in files. Raises
+        UsageError where it is not known which program and weights this is: it was not loaded from an artifact."""
+        if self._identity is None:
+            raise UsageError("a slot can be saved or loaded by a session of an artifact alone, and this is of none")
+        return SlotFormat(self.signature, self._identity(), self.rows.layout, remembers=self.ranks == 1)
+
+    def message(self, snapshot: Snapshot) -> SlotMessage:
+        """What a snapshot holds, on all ranks, for another process: nothing of it is copied where there is but one."""
+        prompt = snapshot.prompt
+        parts = self.rows.parts(snapshot.rows.number)
+        return SlotMessage(prompt.tokens, prompt.logits, snapshot.slot, parts, prompt.selected)
+
+    def adopt(self, message: SlotMessage) -> Snapshot:
+        """The snapshot that a message, which `slot_format` has read, was made of, as one of this session."""
+        copy = Copy(self.rows, sum(rows.nbytes for part in message.parts for rows in part.values()))
+        self.rows.do(PutCopy(copy.number, message.parts))
+        return Snapshot(Prompt(message.tokens, message.logits, message.selected), message.slot, copy)
+
+    def save_slot(self, slot: int, path: str | PathLike[str]) -> None:
+        """Writes what a slot holds right after its prompt to a file, for `load_slot` of any process with this program.
+
+        Raises UsageError as `snapshot` and `slot_format` do, and OutputError where the file cannot be written.
+        """
+        pieces = self.slot_format.pieces(self.message(self.snapshot(slot)))
+        with replacing(Path(path)) as file:
+            for piece in pieces:
+                file.write(piece)
+
+    def load_slot(self, slot: int, path: str | PathLike[str]) -> Array:
+        """Gives a slot what `save_slot` has written, by a session of the same program and weights; its content is given
+        up. Returns the logits [V] after the prompt's last token, as `prefill` of the same prompt would.
+
+        Raises UsageError as `restore` does, and InputError where the file is missing, damaged, or of another program.
+        """
+        message = self.slot_format.read(mapped(Path(path)), str(path))
+        self.restore(slot, self.adopt(message))
+        return message.logits.copy()
 
     def reset(self) -> None:
         """Forgets every sequence and zeroes the program's state."""
@@ -649,7 +733,7 @@ class Session:
         )
 
     def _kept_layers(self, slot: int, length: int, prompt_len: int) -> tuple[LayerKept, ...]:
-        selected = self._selected[slot]
+        selected = self.prompt(slot).selected
         return kept_layers(self.signature, self.interpreter.tensor, slot, length, prompt_len, selected)
 
     # -- checks
@@ -732,6 +816,11 @@ def interpreter_of(
     # Weights that are packed as the backend wants them are used where they lie.
     packed = artifact.packer == backend.name
     return backend.open(artifact.weights(resolver, packed=packed, rank=conditions.group.rank), conditions)
+
+
+def _own_identity(artifact: Artifact, resolver: Resolver | None) -> Callable[[], ProgramIdentity] | None:
+    """Of an artifact with its own weights; of others it is not known here whose they are."""
+    return None if resolver is not None else lambda: artifact.identity
 
 
 def _nbytes(selected: Selected) -> int:

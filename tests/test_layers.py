@@ -55,7 +55,7 @@ LAYERS: Layers = (
     ("sscc.runtime.backends.registry",),
     # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
-    ("sscc.runtime.kept_rows", "sscc.runtime.watching"),
+    ("sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
     ("sscc.runtime.collectives.crew", "sscc.runtime.kept_positions", "sscc.runtime.tracing"),
     ("sscc.runtime.session",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),

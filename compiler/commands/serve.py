@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from sscc.runtime.engine import Engine
     from sscc.runtime.server.jobs import Model
 
-KEY_VARIABLE = "SSCC_API_KEY"
+KEY_VARIABLE, PREFILL_KEY_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY"
+ROLES = ("both", "prefill", "decode")
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 DEFAULT_DRAIN_SECONDS = 30.0
+DEFAULT_PREFILL_SECONDS = 600.0
 _LOCAL = ("127.", "localhost", "::1")
 
 
@@ -92,6 +94,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
     )
+    split = parser.add_argument_group("prefill elsewhere")
+    split.add_argument(
+        "--role",
+        choices=ROLES,
+        default=ROLES[0],
+        help="prefill: prompts for decode servers, and no answers; decode: answers to prompts that --prefill-from "
+        "prefills; of the same artifact",
+    )
+    split.add_argument(
+        "--prefill-from",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a server with --role prefill, http://HOST:PORT; may be given more than once",
+    )
+    split.add_argument(
+        "--prefill-key", metavar="KEY", help=f"that prefill servers ask for (default: {PREFILL_KEY_VARIABLE}, if set)"
+    )
+    split.add_argument(
+        "--prefill-timeout",
+        type=float,
+        default=DEFAULT_PREFILL_SECONDS,
+        metavar="S",
+        help="seconds that a prefill may take there, with what waits before it",
+    )
+    split.add_argument(
+        "--prefill-ahead",
+        type=int,
+        metavar="N",
+        help="prompts on their way, or there and without a slot yet (default: as many as there are slots)",
+    )
+    split.add_argument(
+        "--prefill-locally",
+        action="store_true",
+        help="prefill here what no prefill server can (default: such a request ends with 503)",
+    )
     execution = parser.add_argument_group("execution")
     add_execution_arguments(execution)
     add_trace_argument(execution)
@@ -111,7 +149,8 @@ def main(args: argparse.Namespace) -> int:
         if key is None and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
         at = f"{url_of(bound)} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
-        ready = f"sscc: serving {served.model.name} at {at}"
+        doing = "prefilling for others with" if args.role == "prefill" else "serving"
+        ready = f"sscc: {doing} {served.model.name} at {at}"
         serve(served.app, served.engine, bound, args.drain_timeout, lambda: print(ready, flush=True))
     return 0
 
@@ -138,6 +177,7 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
     from sscc.runtime.server.jobs import Model, RequestLimits
+    from sscc.runtime.server.prefill_servers import PrefillServers
     from sscc.runtime.server.protocol import MAX_CHOICES
 
     artifact = open_artifact(args.artifact, verify=args.verify)
@@ -158,14 +198,27 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
         max_choices=min(MAX_CHOICES, signature.batch + args.max_queue),
         timeout=args.timeout,
     )
-    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache)
-    with (
-        closing(session_of(artifact, args)) as session,
-        traced(session, args.trace),
-        printing_beside(args.trace),
-        Engine(session, tokenizer, options) as engine,
-    ):
-        yield Served(create_app(engine, model, limits, key), engine, model)
+    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache, args.prefill_ahead)
+    prefill_key = _key("--prefill-key", args.prefill_key, PREFILL_KEY_VARIABLE)
+    with ExitStack() as stack:
+        session = stack.enter_context(closing(session_of(artifact, args)))
+        stack.enter_context(traced(session, args.trace))
+        stack.enter_context(printing_beside(args.trace))
+        elsewhere = None
+        if args.role != "both":
+            slot_format = session.slot_format  # of another checkpoint it takes a while, and others would wait for it
+        if args.role == "decode":
+            elsewhere = PrefillServers(
+                args.prefill_from,
+                slot_format,
+                chunk=signature.prefill_chunk if signature.continues else None,
+                key=prefill_key,
+                timeout=args.prefill_timeout,
+                locally=args.prefill_locally,
+            )
+        engine = stack.enter_context(Engine(session, tokenizer, options, elsewhere))
+        app = create_app(engine, model, limits, key, role=args.role, prefill_servers=elsewhere)
+        yield Served(app, engine, model)
 
 
 def check_arguments(args: argparse.Namespace) -> None:
@@ -179,14 +232,31 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_at_least(1, "--max-new-tokens", args.max_new_tokens)
     check_at_least(0, "--drain-timeout", args.drain_timeout)
     check_at_least(1, "--prefill-steps", args.prefill_steps)
+    check_at_least(1, "--prefill-ahead", args.prefill_ahead)
+    if not args.prefill_timeout > 0:
+        raise UsageError(f"--prefill-timeout is {args.prefill_timeout:g} s, it must be above 0")
+    if args.role == "decode" and not args.prefill_from:
+        raise UsageError("--role decode needs --prefill-from URL: a server of the same artifact with --role prefill")
+    for option in ("prefill_from", "prefill_key", "prefill_ahead", "prefill_locally"):
+        if args.role != "decode" and getattr(args, option):
+            raise UsageError(f"--{option.replace('_', '-')} is for --role decode, and the role is {args.role}")
     if args.timeout is not None and not args.timeout > 0:
         raise UsageError(f"--timeout is {args.timeout:g} s, it must be above 0")
 
 
 def api_key(args: argparse.Namespace) -> str | None:
+    """The key that clients of this server have to name; None: none.
+
+    Raises:
+        UsageError: it is no key.
+    """
+    return _key("--api-key", args.api_key, KEY_VARIABLE)
+
+
+def _key(option: str, text: str | None, variable: str) -> str | None:
     """The key from the option, or else from the environment, where other users of the machine cannot see it."""
-    key: str | None = os.environ.get(KEY_VARIABLE) if args.api_key is None else args.api_key
+    key = os.environ.get(variable) if text is None else text
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
-        source = KEY_VARIABLE if args.api_key is None else "--api-key"
+        source = variable if text is None else option
         raise UsageError(f"{source} is no key: it must be printable ASCII without spaces")
     return key

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sscc.compiler.commands.parser import Parser
-from sscc.compiler.commands.serve import KEY_VARIABLE, add_arguments, check_arguments
+from sscc.compiler.commands.serve import KEY_VARIABLE, PREFILL_KEY_VARIABLE, add_arguments, check_arguments
 from sscc.ir.errors import UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
@@ -22,6 +22,7 @@ ELSEWHERE = {
     "host": "Ray Serve listens: http_options of the deployment file, or serve start --http-host",
     "port": "Ray Serve listens: http_options of the deployment file, or serve start --http-port",
     "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
+    "prefill-key": f"a file is no place for a key: set {PREFILL_KEY_VARIABLE} where Ray is started",
     "trace": "a trace is of one process: sscc serve --trace",
 }
 """Options of `sscc serve` that a replica has no use for, and what is said about each."""

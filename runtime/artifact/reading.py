@@ -44,7 +44,7 @@ from sscc.runtime.artifact.files import (
 )
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest
-from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import (
     Array,
     Layout,
@@ -164,6 +164,11 @@ class Artifact:
     def schedule_digest(self) -> str:
         """sha256 of schedule.json."""
         return self.manifest.files[SCHEDULE].sha256
+
+    @property
+    def identity(self) -> ProgramIdentity:
+        """The program and its own weights."""
+        return ProgramIdentity(self.schedule_digest, self.manifest.weights.digest)
 
     @property
     def target(self) -> Target:

@@ -13,6 +13,19 @@ from sscc.ir.sizes import format_bytes
 
 
 @dataclass(frozen=True)
+class ProgramIdentity:
+    """What the bits of a slot depend on besides its prompt.
+
+    Attributes:
+        program: sha256 of schedule.json.
+        weights: digest of the weights that run (`weights_digest`).
+    """
+
+    program: str
+    weights: str
+
+
+@dataclass(frozen=True)
 class Signature:
     """The model signature of an artifact.
 
@@ -134,11 +147,15 @@ class Signature:
             return self._plain_row(group)
         return group.kv_heads * sum(group.geometry.row_format.width(stream.width) for stream in group.streams)
 
-    def full_kv_bytes(self, tokens: int) -> int:
+    def full_kv_bytes(self, tokens: int, ranks: int | None = None) -> int:
         """Bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded; layers that attend
-        within a window hold no more than that."""
+        within a window hold no more than that. Of one rank that has the sequence, or of so many together."""
         windows = ((group, group.geometry.window or tokens) for group in self.plan)
-        return sum(len(group.layers) * self._plain_row(group) * min(tokens, window) for group, window in windows)
+        return sum(
+            len(group.layers) * self._plain_row(group) * min(tokens, window)
+            * (1 if ranks is None else ranks // self.sharing_slots(group))
+            for group, window in windows
+        )  # fmt: skip
 
     def _plain_row(self, group: LayerGroup) -> int:
         return group.kv_heads * group.width * DTYPE_BYTES[self.dtype]

@@ -344,8 +344,8 @@ def write_tensors(
     """
     packing_of: Packings = {} if packings is None else packings
     specs = {name: _stored(layout[name].spec, packing_of.get(name)) for name in (layout if names is None else names)}
-    order = sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
-    file.write(_header(order, specs))
+    order = file_order(specs)
+    file.write(tensors_header(order, specs))
     return {name: _write_stack(file, layout, name, read, packing_of.get(name)) for name in order}
 
 
@@ -371,8 +371,16 @@ def _digest(stack: Stack, read: Reader) -> str:
     return digest.hexdigest()
 
 
-def _header(order: Iterable[str], specs: Specs) -> bytes:
-    entries, offset = {}, 0
+def file_order(specs: Specs) -> list[str]:
+    """The names in the order in which a file has their data: aligned to 64 bytes where sizes permit, else to their
+    elements."""
+    return sorted(specs, key=lambda name: (specs[name].nbytes % ALIGNMENT != 0, -DTYPE_BYTES[specs[name].dtype], name))
+
+
+def tensors_header(order: Iterable[str], specs: Specs, metadata: Mapping[str, str] | None = None) -> bytes:
+    """What a safetensors file begins with, up to the data of the first tensor: a multiple of 64 bytes."""
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    offset = 0
     for name in order:
         end = offset + specs[name].nbytes
         entries[name] = {

@@ -1,5 +1,6 @@
 """Continuous batching: requests share the slots of one program (docs/serving.md)."""
 
+from sscc.runtime.engine.elsewhere import Elsewhere, Outcome, PrefillError, Received
 from sscc.runtime.engine.engine import Engine
 from sscc.runtime.engine.metrics import Histogram, Metrics, SlotState
 from sscc.runtime.engine.request import (
@@ -18,14 +19,18 @@ from sscc.runtime.engine.ticket import Ticket, cancel_all
 __all__ = [
     "FINISH_REASONS",
     "Completion",
+    "Elsewhere",
     "Engine",
     "EngineClosed",
     "EngineOptions",
     "Finish",
     "Histogram",
     "Metrics",
+    "Outcome",
     "Piece",
+    "PrefillError",
     "QueueFull",
+    "Received",
     "Request",
     "SlotState",
     "Ticket",

@@ -12,11 +12,13 @@ import numpy as np
 
 from sscc.ir.errors import UsageError
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.engine.elsewhere import Elsewhere
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
 from sscc.runtime.session import Session
+from sscc.runtime.slot_message import SlotFormat
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -32,14 +34,20 @@ class Engine:
         session: the engine's alone from now on; what its slots hold is given up.
         tokenizer: makes text; None: tokens only.
         options: how the session is shared.
+        elsewhere: other processes, in which prompts are prefilled; None: here. It ends with the engine.
     """
 
     def __init__(
-        self, session: Session, tokenizer: Tokenizer | None = None, options: EngineOptions | None = None
+        self,
+        session: Session,
+        tokenizer: Tokenizer | None = None,
+        options: EngineOptions | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._session = session
-        self._executor = Executor(session, options or EngineOptions())
+        self._elsewhere = elsewhere
+        self._executor = Executor(session, options or EngineOptions(), elsewhere)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
         # the end of the process no daemon thread may be in native code.
@@ -51,6 +59,11 @@ class Engine:
     def signature(self) -> Signature:
         """Sizes and geometry of the program."""
         return self._session.signature
+
+    @property
+    def slot_format(self) -> SlotFormat:
+        """The messages in which slots go to other processes. Raises UsageError as `Session.slot_format` does."""
+        return self._session.slot_format
 
     @property
     def failure(self) -> BaseException | None:
@@ -67,6 +80,8 @@ class Engine:
                 tokenizer.
         """
         prompt = self._session.check_request(request.prompt, request.max_new_tokens)
+        if request.keep_slot:
+            _ = self._session.slot_format  # which says why there is none
         vocabulary = self.signature.vocab_size
         if request.stop and self.tokenizer is None:
             raise UsageError("stop strings need a tokenizer, and the engine has none")
@@ -136,6 +151,8 @@ class Engine:
         finally:
             self._executor.abort()
             self._thread.join()
+            if self._elsewhere is not None:
+                self._elsewhere.close()
 
     def __enter__(self) -> Engine:
         return self

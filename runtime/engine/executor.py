@@ -11,13 +11,14 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
 from sscc.ir.errors import InputError, SsccError
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
 from sscc.runtime.engine.prefixes import PrefixStore
@@ -26,7 +27,8 @@ from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, Que
 from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, Snapshot
+from sscc.runtime.slot_message import SlotMessage
 from sscc.runtime.tracing import RequestSpan
 
 
@@ -47,6 +49,10 @@ class Close(Enum):
     CANCEL = "every request is cancelled"
 
 
+Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Close
+"""What other threads ask of the engine's, or tell it."""
+
+
 @dataclass
 class _PrefillJob:
     job: Job
@@ -59,12 +65,13 @@ class Executor:
 
     Args:
         session: nobody else may use it from now on; what its slots hold is given up.
+        elsewhere: prefills prompts; None: they are prefilled here.
 
     Attributes:
         done: set when the thread has ended.
     """
 
-    def __init__(self, session: Session, options: EngineOptions) -> None:
+    def __init__(self, session: Session, options: EngineOptions, elsewhere: Elsewhere | None = None) -> None:
         signature = session.signature
         self.session = session
         self.done = threading.Event()
@@ -75,15 +82,17 @@ class Executor:
         self._prefill_budget = options.prefill_steps or self._one_chunk
         self._lock = threading.Lock()
         self._wakeups = Wakeups(self._lock)
-        self._inbox: SimpleQueue[Job | tuple[Job, Finish] | Close] = SimpleQueue()
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._queue: OrderedDict[int, Job] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
         self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
-        self._prompts = PromptCache(0 if signature.continues else keep)
-        self._prefixes = PrefixStore(session, keep if signature.continues else 0)
+        by_chunk = signature.continues and elsewhere is None  # what others have prefilled comes as whole prompts
+        self._prompts = PromptCache(0 if by_chunk else keep)
+        self._prefixes = PrefixStore(session, keep if by_chunk else 0)
+        self._arrivals = None if elsewhere is None else self._expecting(elsewhere)
         self._counters = Counters()
         self._ids = 0
         self._open = 0  # requests that have not ended
@@ -92,6 +101,11 @@ class Executor:
         session.abandon_prefill()
         for slot in range(signature.batch):
             session.release(slot)
+
+    def _expecting(self, elsewhere: Elsewhere) -> Arrivals:
+        ahead = self._options.prefill_ahead or self.session.signature.batch
+        inbox = self._inbox  # and not the executor, which a prefill that hangs would keep alive
+        return Arrivals(elsewhere, ahead, lambda fetch, outcome: inbox.put((fetch, outcome)))
 
     # ------------------------------------------------------------------------------------- asked by other threads
 
@@ -159,6 +173,18 @@ class Executor:
                 future = self._wakeups.future(change=whole or not job.prefilled)
             await future
 
+    async def wait_prefilled(self, job: Job) -> SlotMessage | None:
+        """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request has
+        ended before. Raises what the request ended with."""
+        while True:
+            with self._lock:
+                if job.error is not None:
+                    raise job.error.with_traceback(job.trace)
+                if job.message is not None or job.finish is not None:
+                    return job.message
+                future = self._wakeups.future(change=True)
+            await future
+
     def _news(self, job: Job, start: int, whole: bool) -> News | None:
         if job.finish is not None:
             tokens = job.tokens[start:]
@@ -174,8 +200,9 @@ class Executor:
             prompts = self._table.prompt_lens[self._table.active].tolist()
             kept = sum(map(self._geometry.kept_rows, lengths, prompts))
             running, prefilling = self._table.running, int(self._prefilling is not None)
+            taken = sum(job is not None and job.message is not None for job in self._table.jobs)
             return self._counters.read(
-                queued=self._open - running - prefilling,
+                queued=self._open - running - prefilling - taken,
                 running=running,
                 slots=self.session.signature.batch,
                 prefilling=prefilling,
@@ -212,10 +239,10 @@ class Executor:
 
     def _serve(self) -> bool:
         """A round; False when it is closed and nothing is left to do."""
-        idle = not (self._queue or self._prefilling or self._table.active.any())
-        if idle and self._closing and self._inbox.empty():
+        idle = not (self._admissible() or self._prefilling or self._table.active.any())
+        if idle and self._closing and self._inbox.empty() and not self._jobs():
             return False
-        message = self._inbox.get() if idle else None
+        message = self._await_message() if idle else None
         start, interpreter_ns = perf_counter_ns(), self.session.interpreter_ns
         if message is not None:
             self._handle(message)
@@ -232,16 +259,36 @@ class Executor:
                 tracer.span("round", start, end, {"queued": len(self._queue), "decoding": self._table.running})
         return True
 
+    def _admissible(self) -> bool:
+        """Whether a request could be given a slot now."""
+        ready = self._queue if self._arrivals is None else self._arrivals.ready()
+        return bool(ready and self._table.free)
+
+    def _await_message(self) -> Message | None:
+        """What is asked next; None where a request's time is over before."""
+        wait = self._earliest - perf_counter()
+        try:
+            return self._inbox.get(timeout=None if wait == float("inf") else max(wait, 0.0))
+        except Empty:
+            return None
+
     def _listen(self) -> None:
         """Does what was asked, and ends requests whose time is over."""
         while not self._inbox.empty():
             self._handle(self._inbox.get())
         self._expire()
+        if self._arrivals is not None:
+            self._arrivals.begin(self._prompts.find)
 
-    def _handle(self, message: Job | tuple[Job, Finish] | Close) -> None:
+    def _handle(self, message: Message) -> None:
         if isinstance(message, Job):
             self._queue[message.id] = message
             self._earliest = min(self._earliest, message.deadline)
+            if self._arrivals is not None:
+                self._arrivals.add(message)
+            return
+        if isinstance(message, tuple) and isinstance(message[0], Fetch):
+            self._settle(*message)
             return
         with self._lock:
             if isinstance(message, Close):
@@ -252,6 +299,15 @@ class Executor:
             else:
                 self._end(*message)
             self._wakeups.wake(change=True)
+
+    def _settle(self, fetch: Fetch, outcome: Outcome) -> None:
+        """A prefill elsewhere has ended; one that nobody waits for any more says nothing to anybody."""
+        fetch.done, fetch.outcome = True, outcome
+        if isinstance(outcome, SsccError):
+            with self._lock:
+                for job in list(fetch.waiting.values()):
+                    self._end(job, "error", outcome)
+                self._wakeups.wake(change=True)
 
     def _expire(self) -> None:
         now = perf_counter()
@@ -307,9 +363,10 @@ class Executor:
 
         Where its prompt is kept, it is copied into the slot, and no step is left.
         """
-        while self._queue and self._table.free:
+        while self._admissible():
+            job, fetch = self._next()
             with self._lock:
-                _, job = self._queue.popitem(last=False)
+                del self._queue[job.id]
                 slot = self._table.take(job)
                 job.admitted = perf_counter()
                 self._counters.waited.add(np.array([job.admitted - job.submitted]))
@@ -320,11 +377,7 @@ class Executor:
                     self._end(job, "error", error)
                     self._wakeups.wake(change=True)
                 continue
-            kept = self._prompts.find(job.prompt)
-            if kept is not None:
-                self.session.restore(slot, kept.snapshot)
-                job.cached = len(job.prompt)
-                self._first_token(job, slot, kept.logits)
+            if self._start_with_kept(job, slot, fetch):
                 return _PrefillJob(job, slot, 0)
             prefix, fill = self._prefixes.begin(job.prompt)
             job.cached = len(prefix) * self.session.signature.prefill_chunk
@@ -334,6 +387,43 @@ class Executor:
                 self._prefilling = prefill
             return prefill
         return None
+
+    def _next(self) -> tuple[Job, Fetch | None]:
+        """The request that is to have a slot, and what came of its prompt where that was prefilled elsewhere."""
+        if self._arrivals is None:
+            return next(iter(self._queue.values())), None
+        ready = self._arrivals.ready()
+        assert ready is not None
+        self._arrivals.drop(ready[0])
+        return ready
+
+    def _start_with_kept(self, job: Job, slot: int, fetch: Fetch | None) -> bool:
+        """Gives a slot the prompt that came from elsewhere, or is kept here; False where it is to be prefilled."""
+        first = fetch is not None and fetch.snapshot is None
+        kept = self._prompts.find(job.prompt) if fetch is None else self._received(fetch)
+        if kept is None:
+            return False
+        job.cached = fetch.cached if fetch is not None and first else len(job.prompt)
+        if not job.request.keep_slot:
+            self.session.restore(slot, kept)
+        self._prefilled(job, slot, kept)
+        return True
+
+    def _received(self, fetch: Fetch) -> Snapshot | None:
+        """What came of a prompt from elsewhere; None where it is to be prefilled here."""
+        if fetch.snapshot is None and isinstance(fetch.outcome, Received):
+            received, fetch.outcome = fetch.outcome, None
+            fetch.snapshot, fetch.cached = self.session.adopt(received.message), received.cached
+            self._prompts.add(fetch.snapshot)
+            self._count_message(len(received.message.tokens), received.nbytes)
+        return fetch.snapshot
+
+    def _count_message(self, length: int, nbytes: int) -> None:
+        with self._lock:
+            self._counters.slot_messages += 1
+            self._counters.slot_message_bytes += nbytes
+            full = self.session.signature.full_kv_bytes(length, self.session.ranks)
+            self._counters.slot_message_full_kv_bytes += full
 
     def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
@@ -345,10 +435,21 @@ class Executor:
             if finished:
                 self._prefilling = None
         if finished:
-            logits = self.session.prefill_logits
-            self._prompts.keep(prefill.job.prompt, self.session, prefill.slot, logits)
+            kept = self._prompts.keep(self.session, prefill.slot)
             self._prefixes.finish()
-            self._first_token(prefill.job, prefill.slot, logits)
+            self._prefilled(prefill.job, prefill.slot, kept)
+
+    def _prefilled(self, job: Job, slot: int, kept: Snapshot | None) -> None:
+        """A prompt is in its slot; `kept` is a copy of it, if there is one."""
+        if not job.request.keep_slot:
+            self._first_token(job, slot, self.session.prompt(slot).logits)
+            return
+        message = self.session.message(kept or self.session.snapshot(slot))
+        self._count_message(len(job.prompt), self.session.slot_format.nbytes(len(job.prompt)))
+        with self._lock:
+            self._count_prompt(job)
+            job.message = message
+            self._wakeups.wake(change=True)
 
     def _first_token(self, job: Job, slot: int, logits: Array) -> None:
         """Activates a slot whose prompt is there, and picks its first token from the prompt's own logits [V] f32."""
@@ -357,11 +458,15 @@ class Executor:
         only[slot] = True
         with self._lock:
             self._table.activate(slot, job)
-            job.prefilled = True
-            self._counters.prompt_tokens += len(job.prompt)
-            self._counters.cached_prompt_tokens += job.cached
-            self._counters.cached_prompts += job.cached > 0
+            self._count_prompt(job)
         self._pick(self._first_logits, only, first=True)
+
+    def _count_prompt(self, job: Job) -> None:
+        """Called with the lock."""
+        job.prefilled = True
+        self._counters.prompt_tokens += len(job.prompt)
+        self._counters.cached_prompt_tokens += job.cached
+        self._counters.cached_prompts += job.cached > 0
 
     # -------------------------------------------------------------------------------------------------------- decode
 
@@ -429,7 +534,9 @@ class Executor:
         """Ends a request wherever it is and frees its slot; nothing happens if it has ended. Called with the lock."""
         if job.finish is not None:
             return
-        self._queue.pop(job.id, None)
+        if self._queue.pop(job.id, None) is not None and self._arrivals is not None:
+            self._arrivals.drop(job)
+        job.message = None
         if job.slot is not None:
             if self._prefilling is not None and self._prefilling.job is job:
                 self._prefilling = None

@@ -10,6 +10,7 @@ import numpy as np
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.request import Finish, Request
 from sscc.runtime.sampling import TokenLogprobs
+from sscc.runtime.slot_message import SlotMessage
 
 
 @dataclass(eq=False)
@@ -28,6 +29,7 @@ class Job:
         error, trace: why, where `finish` is "error", and where it was raised.
         prefilled: whether its prompt was prefilled or reused.
         cached: tokens of it that an earlier prefill saved.
+        message: what its prefill has left, of a request that keeps its slot for that, until it ends.
         admitted, first_token, ended: when.
     """
 
@@ -44,6 +46,7 @@ class Job:
     trace: TracebackType | None = None
     prefilled: bool = False
     cached: int = 0
+    message: SlotMessage | None = None
     admitted: float | None = None
     first_token: float | None = None
     ended: float | None = None

@@ -54,6 +54,8 @@ class Metrics:
         prompt_tokens: of prompts that reached a slot whole, reused ones included.
         new_tokens: made by all requests.
         cached_prompts: those of which an earlier prefill saved some or all tokens; cached_prompt_tokens: these.
+        slot_messages, slot_message_bytes: prompts whose slots went to another process or came from one, and the bytes
+            that were moved; slot_message_full_kv_bytes: those of uncompressed caches of the same prompts.
         kept_rows, evicted_rows: of the caches of the requests that decode now, per layer and KV head.
         decode_steps, decode_seconds: calls of the interpreter that decoded, and what they took.
         prefill_steps, prefill_seconds: chunk steps of prefill, and what the calls took that did them.
@@ -75,6 +77,9 @@ class Metrics:
     new_tokens: int
     cached_prompts: int
     cached_prompt_tokens: int
+    slot_messages: int
+    slot_message_bytes: int
+    slot_message_full_kv_bytes: int
     kept_rows: int
     evicted_rows: int
     decode_steps: int
@@ -148,6 +153,9 @@ class Counters:
     new_tokens: int = 0
     cached_prompts: int = 0
     cached_prompt_tokens: int = 0
+    slot_messages: int = 0
+    slot_message_bytes: int = 0
+    slot_message_full_kv_bytes: int = 0
     decode_steps: int = 0
     decode_ns: int = 0
     prefill_steps: int = 0
@@ -174,6 +182,9 @@ class Counters:
             new_tokens=self.new_tokens,
             cached_prompts=self.cached_prompts,
             cached_prompt_tokens=self.cached_prompt_tokens,
+            slot_messages=self.slot_messages,
+            slot_message_bytes=self.slot_message_bytes,
+            slot_message_full_kv_bytes=self.slot_message_full_kv_bytes,
             kept_rows=kept_rows,
             evicted_rows=evicted_rows,
             decode_steps=self.decode_steps,

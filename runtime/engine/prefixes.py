@@ -45,7 +45,8 @@ class PrefixStore:
         self._filling.clear()
         if not self._chunk_bytes:
             return [], {}
-        self._prompt = list(self._keys(prompt))[: self.limit // self._chunk_bytes]
+        keys = chunk_keys(prompt, self._session.signature.prefill_chunk)
+        self._prompt = list(islice(keys, self.limit // self._chunk_bytes))
         self._touch()
         fill: dict[int, Copy] = {}
         for number, key in enumerate(self._prompt):
@@ -72,15 +73,16 @@ class PrefixStore:
         del self._chunks[oldest]
         return True
 
-    def _keys(self, prompt: Array) -> Iterator[bytes]:
-        """Of each whole chunk of a prompt a digest of its tokens and of all before it."""
-        chunk, digest = self._session.signature.prefill_chunk, hashlib.sha256()
-        for first in range(0, len(prompt) - chunk + 1, chunk):
-            digest.update(prompt[first : first + chunk].tobytes())
-            yield digest.digest()
-
     def _touch(self) -> None:
         """Notes that the prompt's chunks were used; its first one is the last to go."""
         for key in reversed(self._prompt):
             if key in self._chunks:
                 self._chunks.move_to_end(key)
+
+
+def chunk_keys(prompt: Array, chunk: int) -> Iterator[bytes]:
+    """Of each whole chunk of so many tokens of a prompt [n] i64 a digest of its tokens and of all before it."""
+    digest = hashlib.sha256()
+    for first in range(0, len(prompt) - chunk + 1, chunk):
+        digest.update(prompt[first : first + chunk].tobytes())
+        yield digest.digest()

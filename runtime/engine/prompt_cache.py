@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session, Snapshot
-
-
-@dataclass(frozen=True)
-class Prefilled:
-    """What a prefill leaves.
-
-    Attributes:
-        snapshot: of the slot.
-        logits: [V], after the prompt's last token.
-    """
-
-    snapshot: Snapshot
-    logits: Array
 
 
 class PromptCache:
@@ -31,10 +17,10 @@ class PromptCache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._entries: OrderedDict[bytes, Prefilled] = OrderedDict()
+        self._entries: OrderedDict[bytes, Snapshot] = OrderedDict()
         self.nbytes = 0
 
-    def find(self, prompt: Array) -> Prefilled | None:
+    def find(self, prompt: Array) -> Snapshot | None:
         """What the prefill of exactly this prompt left, [n] i64, if it is kept."""
         key = prompt.tobytes()
         entry = self._entries.get(key)
@@ -42,19 +28,34 @@ class PromptCache:
             self._entries.move_to_end(key)
         return entry
 
-    def keep(self, prompt: Array, session: Session, slot: int, logits: Array) -> None:
-        """Copies a slot that holds this prompt and nothing after it, unless it is larger than everything may be."""
+    def keep(self, session: Session, slot: int) -> Snapshot | None:
+        """Copies a slot that holds a prompt and nothing after it, unless it is larger than everything may be; the
+        copy, if there is one of this prompt now."""
         if not self._limit:
-            return
-        key = prompt.tobytes()
-        added = session.snapshot_bytes(slot) + logits.nbytes + len(key)
-        if added > self._limit or key in self._entries:
-            return
-        while self.nbytes + added > self._limit:
-            self.nbytes -= _nbytes(*self._entries.popitem(last=False))
-        self._entries[key] = Prefilled(session.snapshot(slot), logits)
-        self.nbytes += added
+            return None
+        key = session.prompt(slot).tokens.tobytes()
+        if key not in self._entries and self._make_room(session.snapshot_bytes(slot) + session.prompt(slot).nbytes):
+            self._add(key, session.snapshot(slot))
+        return self._entries.get(key)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keeps what another process has prefilled, unless it is larger than everything may be."""
+        key = snapshot.prompt.tokens.tobytes()
+        if key not in self._entries and self._make_room(_nbytes(snapshot)):
+            self._add(key, snapshot)
+
+    def _make_room(self, nbytes: int) -> bool:
+        """Gives up what was not used for longest, as far as it takes; False where there can be no such room."""
+        if nbytes > self._limit:
+            return False
+        while self.nbytes + nbytes > self._limit:
+            self.nbytes -= _nbytes(self._entries.popitem(last=False)[1])
+        return True
+
+    def _add(self, key: bytes, snapshot: Snapshot) -> None:
+        self._entries[key] = snapshot
+        self.nbytes += _nbytes(snapshot)
 
 
-def _nbytes(key: bytes, entry: Prefilled) -> int:
-    return len(key) + entry.snapshot.nbytes + entry.logits.nbytes
+def _nbytes(snapshot: Snapshot) -> int:
+    return snapshot.nbytes + snapshot.prompt.nbytes

@@ -9,8 +9,9 @@ from sscc.ir.errors import SsccError, UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 
-Finish = Literal["eos", "stop", "length", "cancelled", "timeout", "error"]
-"""Why a request ended: an ending token, a stop string, max_new_tokens, its owner, its timeout, a failure."""
+Finish = Literal["eos", "stop", "length", "prefilled", "cancelled", "timeout", "error"]
+"""Why a request ended: an ending token, a stop string, max_new_tokens, a prompt that another process goes on from, its
+owner, its timeout, a failure."""
 
 FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 """In OpenAI's words, which know the first three reasons."""
@@ -36,6 +37,8 @@ class Request:
         eos: tokens that end the text, the last of its tokens; None: the program's; empty: none.
         logprobs: how many alternatives per token are told; None: no logprobs at all.
         timeout: seconds from submission after which it ends, wherever it is; None: no limit.
+        keep_slot: make no token: once the prompt is prefilled the request has its slot, whose content another process
+            is to go on from (`Ticket.aslot`), until `Ticket.taken` or its end.
 
     Raises UsageError for values that no engine takes.
     """
@@ -47,6 +50,7 @@ class Request:
     eos: frozenset[int] | None = None
     logprobs: int | None = None
     timeout: float | None = None
+    keep_slot: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):
@@ -129,18 +133,23 @@ class EngineOptions:
         prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
             in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token, on each rank).
             Of all ranks together; 0: none.
+        prefill_ahead: prompts that other processes may be prefilling, or have and that wait for a slot with all their
+            rows; None: as many as there are slots.
 
-    Raises UsageError for values below 0, and for 0 prefill steps.
+    Raises UsageError for values below 0, and for 0 prefill steps or prompts ahead.
     """
 
     max_queue: int = serving_defaults.QUEUE
     prefill_steps: int | None = None
     prompt_cache_bytes: int = 0
+    prefill_ahead: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_queue < 0:
             raise UsageError(f"max_queue is {self.max_queue}, it must be at least 0")
         if self.prefill_steps is not None and self.prefill_steps < 1:
             raise UsageError(f"prefill_steps is {self.prefill_steps}, it must be at least 1")
+        if self.prefill_ahead is not None and self.prefill_ahead < 1:
+            raise UsageError(f"prefill_ahead is {self.prefill_ahead}, it must be at least 1")
         if self.prompt_cache_bytes < 0:
             raise UsageError(f"prompt_cache_bytes is {self.prompt_cache_bytes}, it must be at least 0")

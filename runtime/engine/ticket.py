@@ -13,6 +13,7 @@ from sscc.runtime.engine.executor import Executor, News
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.request import Completion, Piece
 from sscc.runtime.engine.transcript import Transcript
+from sscc.runtime.slot_message import SlotMessage
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,6 +88,15 @@ class Ticket:
     def cached_tokens(self) -> int:
         """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
         return self._job.cached
+
+    async def aslot(self) -> SlotMessage | None:
+        """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request was
+        cancelled or timed out before. Raises what ended the engine, if that failed."""
+        return await self._executor.wait_prefilled(self._job)
+
+    def taken(self) -> None:
+        """Ends a request that keeps its slot: its content has gone to another process."""
+        self._executor.end(self._job, "prefilled")
 
     def result(self, timeout: float | None = None) -> Completion:
         """Waits for the end of the request.

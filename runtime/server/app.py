@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -15,6 +15,7 @@ import sscc
 from sscc.ir.errors import RankError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine import Completion, Engine, Ticket, cancel_all
+from sscc.runtime.server import slots
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiError, install_handlers
@@ -28,6 +29,7 @@ from sscc.runtime.server.jobs import (
 )
 from sscc.runtime.server.memory import keep_few_words
 from sscc.runtime.server.pages import add_pages
+from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.streaming import EventStream, unless_gone
@@ -42,14 +44,24 @@ in which nothing else runs."""
 TOTALS = (
     "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
     "prefill_steps", "prefill_seconds", "overhead_seconds",
+    "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",
 )  # fmt: skip
 """Fields of `Metrics` that only grow."""
 
 Prompts = list[tuple[int, ...]]
 
+Role = Literal["both", "prefill", "decode"]
+"""What a server does: prompts and answers; prompts for others; answers to prompts that others prefill."""
+
 
 def create_app(
-    engine: Engine, model: Model, limits: RequestLimits | None = None, api_key: str | None = None
+    engine: Engine,
+    model: Model,
+    limits: RequestLimits | None = None,
+    api_key: str | None = None,
+    *,
+    role: Role = "both",
+    prefill_servers: PrefillServers | None = None,
 ) -> FastAPI:
     """The application. The engine stays the caller's, to be closed after the last request; `app.state.closing` is to be
     set before.
@@ -57,6 +69,8 @@ def create_app(
     Args:
         limits: what a client may ask for; None: the defaults of `RequestLimits`.
         api_key: that /v1/ asks for; None: none.
+        role: with "prefill" it prefills for others, and answers nothing itself.
+        prefill_servers: that prefill for the engine, to be told of in /v1/status.
     """
     limits = limits or RequestLimits()
     # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
@@ -64,7 +78,7 @@ def create_app(
     app.state.closing = False
     app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body)
     install_handlers(app)
-    endpoints = _Endpoints(engine, model, limits)
+    endpoints = _Endpoints(engine, model, limits, role, prefill_servers)
     add_pages(app)
     app.get("/health")(endpoints.health)
     app.get("/metrics")(endpoints.metrics)
@@ -74,8 +88,11 @@ def create_app(
     memory = BodyMemory(LARGE_BODIES * limits.max_body)
     reader = BodyReader(endpoints.workers, memory, max(LEAST_VALUES, 4 * model.max_context))
     posts = APIRouter(route_class=reader.route())
-    posts.post("/v1/completions")(endpoints.completions)
-    posts.post("/v1/chat/completions")(endpoints.chat_completions)
+    if role == "prefill":
+        posts.post(slots.PATH)(endpoints.slots)
+    else:
+        posts.post("/v1/completions")(endpoints.completions)
+        posts.post("/v1/chat/completions")(endpoints.chat_completions)
     app.include_router(posts)
     return app
 
@@ -101,8 +118,12 @@ def program_of(signature: Signature) -> Json:
 
 
 class _Endpoints:
-    def __init__(self, engine: Engine, model: Model, limits: RequestLimits) -> None:
+    def __init__(
+        self, engine: Engine, model: Model, limits: RequestLimits, role: Role, prefill_servers: PrefillServers | None
+    ) -> None:
         self._engine = engine
+        self._role = role
+        self._prefill_servers = prefill_servers
         self._model = model
         self._limits = limits
         self._spell = TokenBytes(model.tokenizer)
@@ -132,13 +153,23 @@ class _Endpoints:
             "object": "status",
             "model": model.name,
             "version": sscc.__version__,
-            "chat": model.chat_template is not None,
+            "chat": model.chat_template is not None and self._role != "prefill",
+            "role": self._role,
             "program": program_of(self._engine.signature),
             "queued": metrics.queued,
             "totals": {name: getattr(metrics, name) for name in TOTALS},
             "finished": dict(metrics.finished),
             "slots": [asdict(slot) for slot in self._engine.slots()],
-        }
+        } | self._split()
+
+    def _split(self) -> Json:
+        """What there is to say where prompts are prefilled in other processes than they are decoded in: bytes of a slot
+        after the longest prompt as it is sent, and the servers that prefill."""
+        if self._role == "both":
+            return {}
+        longest = self._model.max_context - 1
+        sizes = {"slot_message_bytes": self._engine.slot_format.nbytes(longest)}
+        return sizes if self._prefill_servers is None else sizes | {"prefill_servers": self._prefill_servers.states()}
 
     async def models(self) -> Json:
         """The one model that is served."""
@@ -177,6 +208,10 @@ class _Endpoints:
     async def chat_completions(self, body: ChatBody, request: Request) -> Response:
         """Goes on with a conversation."""
         return await self._answer(body, request, chat_prompts, ChatFormat)
+
+    async def slots(self, body: slots.SlotBody, request: Request) -> Response:
+        """Prefills a prompt for another server, which goes on from its slot."""
+        return await slots.prefilled(body, self._engine, self._model, self._limits, request.receive)
 
     async def _answer(
         self,

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
 from sscc.ir.errors import RankError, SsccError, UsageError
-from sscc.runtime.engine import EngineClosed, QueueFull
+from sscc.runtime.engine import EngineClosed, PrefillError, QueueFull
 
 _log = logging.getLogger("sscc.server")
 
@@ -91,7 +91,7 @@ def from_engine(error: SsccError) -> ApiError:
     """What a refusal by the engine is in HTTP."""
     if isinstance(error, QueueFull):
         return queue_full(str(error))
-    if isinstance(error, EngineClosed | RankError):
+    if isinstance(error, EngineClosed | PrefillError | RankError):
         return unavailable(str(error))
     if isinstance(error, UsageError):
         return invalid(str(error))

@@ -92,6 +92,21 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[tu
     return [tuple(encode(model.tokenizer, text, special=False))]
 
 
+def checked_prompt(tokens: list[int], model: Model, limits: RequestLimits) -> tuple[int, ...]:
+    """The tokens of a prompt after which there is room for one more. Raises ApiError."""
+    if not tokens:
+        raise invalid("the prompt has 0 tokens, it must have at least 1", "prompt")
+    if len(tokens) >= model.max_context:
+        raise _too_long(f"the prompt has {len(tokens)} tokens, the context has {model.max_context}", "prompt")
+    _check_length(len(tokens), "prompt", limits)
+    return tuple(_checked_tokens(tokens, model))
+
+
+def _check_length(prompt: int, param: str, limits: RequestLimits) -> None:
+    if limits.max_prompt is not None and prompt > limits.max_prompt:
+        raise _too_long(f"the prompt has {prompt} tokens, this server takes at most {limits.max_prompt}", param)
+
+
 def _check_choices(prompts: int, n: int, limits: RequestLimits) -> None:
     if prompts * n > limits.max_choices:
         raise invalid(
@@ -175,8 +190,7 @@ def _new_tokens(prompt: int, body: GenerationBody, model: Model, limits: Request
     param = "messages" if isinstance(body, ChatBody) else "prompt"
     if prompt == 0:
         raise invalid("the prompt has 0 tokens, it must have at least 1", param)
-    if limits.max_prompt is not None and prompt > limits.max_prompt:
-        raise _too_long(f"the prompt has {prompt} tokens, this server takes at most {limits.max_prompt}", param)
+    _check_length(prompt, param, limits)
     asked, most = body.asked_tokens, limits.max_new_tokens
     if asked is not None and most is not None and asked > most:
         raise invalid(f"{asked} new tokens were asked for, this server makes at most {most}", "max_tokens")

@@ -32,6 +32,12 @@ _COUNTERS = {
         "Tokens of prompts that were not prefilled, because an earlier prefill had been.",
         "cached_prompt_tokens",
     ),
+    "sscc_slot_messages": ("Prompts whose slots went to another server, or came from one.", "slot_messages"),
+    "sscc_slot_message_bytes": ("Bytes of these slots as they were moved.", "slot_message_bytes"),
+    "sscc_slot_message_full_kv_bytes": (
+        "Bytes of uncompressed caches of the same prompts.",
+        "slot_message_full_kv_bytes",
+    ),
     "sscc_new_tokens": ("Tokens made.", "new_tokens"),
     "sscc_decode_steps": ("Decode steps, each for all active slots.", "decode_steps"),
     "sscc_decode_seconds": ("Time in decode steps.", "decode_seconds"),

@@ -74,7 +74,9 @@ def _refuse_unsupported(data: Any) -> Any:
     return parameters
 
 
-class _Model(BaseModel):
+class Parameters(BaseModel):
+    """Of a request: names that are not known are refused, and so are values of other types."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
@@ -87,7 +89,7 @@ class _Model(BaseModel):
         return {name: value for name, value in data.items() if name in cls.model_fields or name == unknown[0]}
 
 
-class StreamOptions(_Model):
+class StreamOptions(Parameters):
     include_usage: bool = False
     include_obfuscation: bool = False  # of OpenAI's streams against eavesdropping; there is none here to be switched on
 
@@ -141,7 +143,7 @@ def _biases(value: dict[str, float]) -> dict[str, float]:
     return value
 
 
-class GenerationBody(_Model):
+class GenerationBody(Parameters):
     """What both endpoints take. `model` names what is served; sampling's ranges are those of `Sampling`."""
 
     model: str
@@ -288,7 +290,7 @@ def _text(value: Any) -> Any:
     return "\n".join(part["text"] for part in value)
 
 
-class Message(_Model):
+class Message(Parameters):
     """One message of a conversation. The role "developer" is OpenAI's newer name of "system"."""
 
     role: Literal["system", "developer", "user", "assistant"]

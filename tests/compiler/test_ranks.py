@@ -18,7 +18,7 @@ from sscc.ir.schedule import DecodeAttention, Program
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
 from sscc.passes.shard import Shard
-from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array, layout_of, reading, stack_tensors
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
@@ -108,15 +108,20 @@ def test_a_slot_is_copied_into_one_that_another_rank_has() -> None:
         interpreters[group.rank] = Reference(program).open(parts[group.rank], Conditions(checked=True, group=group))
         return interpreters[group.rank]
 
-    run = Session(signature, simulated(thread_groups(4), opened))
+    run = Session(
+        signature, simulated(thread_groups(4), opened), identity=lambda: ProgramIdentity("a" * 64, "b" * 64)
+    )
     run.prefill(0, PROMPT)
     snapshot = run.snapshot(0)
+    data = b"".join(run.slot_format.pieces(run.message(snapshot)))
+    moved = run.adopt(run.slot_format.read(data, "it"))
+    assert [list(part) for part in run.message(moved).parts].count([]) == 2, "two ranks have no part of it"
     rows = sum(part.nbytes for part in run.rows.copies[snapshot.rows.number].values())
     assert snapshot.nbytes == run.snapshot_bytes(0) == 2 * rows, "two of four ranks have a part each"
     expected = np.stack([run.decode({0: token})[0] for token in TOKENS])
     for slot in (1, 0):
         run.prefill(slot, PROMPT[:3])
-        run.restore(slot, snapshot)
+        run.restore(slot, snapshot if slot else moved)
         assert np.array_equal(np.stack([run.decode({slot: token})[slot] for token in TOKENS]), expected)
     run.close()
     with pytest.raises(UsageError, match="2 ranks have the rows of slots of their own: one by itself can copy none"):

@@ -27,6 +27,7 @@ from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.collectives.crew import simulated
 from sscc.runtime.collectives.group import thread_groups
 from sscc.runtime.engine import Engine, EngineOptions, Request
+from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.kept_rows import KeptRows
 from sscc.runtime.session import Session, Snapshot
 from tests.models.tiny_llama import save_tiny_llama
@@ -61,7 +62,7 @@ def in_threads(artifact: Artifact, checkpoint: Path | None = None) -> Session:
     leading = simulated(
         thread_groups(RANKS), lambda group: open_interpreter(artifact, checkpoint, threads=1, group=group)
     )
-    return Session(artifact.signature, leading)
+    return Session(artifact.signature, leading, identity=lambda: artifact.identity)
 
 
 def children(of: int | str = "self") -> list[int]:
@@ -180,11 +181,19 @@ def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, o
     with closing(in_threads(artifact)) as session, Engine(session) as engine:
         expected = [engine.generate(request) for request in requests]
     with closing(open_session(artifact)) as session:
+        session.prefill(1, first)
+        session.save_slot(1, tmp_path / "slot")
+        assert inspect_artifact(artifact, context=len(first)).slot_message_bytes == (tmp_path / "slot").stat().st_size
         assert bool(session.rows.chunk_bytes) == (kv != {})
         limit = 5 * session.rows.chunk_bytes or 7700  # of three prompts
         with Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
             done = [engine.generate(request) for request in requests]
     assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]
+    with closing(in_threads(artifact)) as session:
+        logits = session.prefill(0, first)
+        assert np.array_equal(session.load_slot(1, tmp_path / "slot"), logits), "of ranks that are other processes"
+        of_slots = session.decode({0: 5, 1: 5})
+        assert np.array_equal(of_slots[0], of_slots[1])
     again = 13 if not kv else 12 if "kv_policy" in kv else 8
     assert [answer.cached_tokens for answer in done] == ([0, again, 8, 0, 8] if kv else [0, again, 0, 0, again])
 

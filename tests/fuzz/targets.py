@@ -8,5 +8,6 @@ TARGETS: dict[str, str] = {
     "http": "tests.fuzz.http_bodies:HttpBodies",
     "near-misses": "tests.fuzz.near_misses:NearMisses",
     "schedules": "tests.fuzz.schedules:Schedules",
+    "slots": "tests.fuzz.slot_messages:SlotMessages",
     "weights": "tests.fuzz.artifacts:ShardBytes",
 }

@@ -28,6 +28,7 @@ from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from tests.families import CompiledModel, Compiler, random_tokens
 from tests.native import native_code
+from tests.runtime.engine.other_engine import split
 
 CONTEXT = 64
 PLAIN = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
@@ -217,6 +218,32 @@ def test_a_kept_prompt_is_the_prefilled_one_bit_for_bit(program: ServedProgram, 
     assert session.kept(2).length == length
     again = [session.decode({0: 3, 2: token})[2] for token in random_tokens(11)]
     assert np.array_equal(np.stack(first), np.stack(again))
+
+
+def test_a_prompt_that_another_engine_prefills_changes_no_token(program: ServedProgram) -> None:
+    """Prompts of all lengths at once, and the next turn of one, which goes on from the rows that were kept there."""
+    artifact = program.compiled.artifact
+    requests = [
+        Request(tuple(random_tokens(length, seed=3)), 12, sampling, eos=frozenset(), logprobs=2)
+        for length, sampling in zip((*LENGTHS, 23), (*SAMPLINGS, *SAMPLINGS[1:5]), strict=True)
+    ]
+    expected = [program.expected(request) for request in requests]
+    turn = replace(requests[7], prompt=(*requests[7].prompt, *expected[7][:5]))
+    expected_turn = program.expected(turn)
+    there, here = (
+        Session(artifact.signature, interpreter, identity=lambda: artifact.identity)
+        for interpreter in (program.ours, program.alone.interpreter)
+    )
+    with split(there, here, EngineOptions(prompt_cache_bytes=10**7)) as (engine, other):
+        done = [ticket.result(LIMIT) for ticket in engine.submit_all(requests)]
+        assert [each.tokens for each in done] == expected
+        assert [[one.token for one in each.logprobs] for each in done] == [list(tokens) for tokens in expected]
+        assert engine.generate(turn).tokens == expected_turn
+        reused = engine.metrics().cached_prompt_tokens
+        assert (reused > 23) == (program.name in CONTINUING), "prompts of one beginning share its chunks there"
+        assert other.engine.metrics().prompt_tokens == sum(len(set_) for set_ in other.prompts)
+        assert engine.metrics().prefill_steps == 0
+        assert len(other.prompts) == len(requests), "two requests have one prompt, which is prefilled once"
 
 
 def test_a_replayed_token_sees_the_compressed_cache(program: ServedProgram) -> None:

@@ -18,7 +18,8 @@ ROW = row_bytes(SIGNATURE)
 
 def keep(cache: PromptCache, session: Session, *tokens: int) -> Array:
     prompt = np.array(tokens, np.int64)
-    cache.keep(prompt, session, 0, session.prefill(0, prompt))
+    session.prefill(0, prompt)
+    cache.keep(session, 0)
     return prompt
 
 

@@ -14,12 +14,13 @@ import numpy as np
 import uvicorn
 
 from sscc.ir.geometry import Geometry
-from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, EngineOptions
-from sscc.runtime.server.app import create_app
+from sscc.runtime.server.app import Role, create_app
 from sscc.runtime.server.jobs import Model, RequestLimits
+from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.service import bind, config_of, url_of
 from sscc.runtime.session import Session
 from tests.models.tiny_llama import END, byte_tokenizer
@@ -43,6 +44,7 @@ SIGNATURE = uniform(
     vocab_size=END + 1,
     eos_token_ids=(END,),
 )
+IDENTITY = ProgramIdentity("a" * 64, "b" * 64)
 TOKENIZER = byte_tokenizer()
 TEMPLATE = (
     "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}"
@@ -64,7 +66,7 @@ def _letter(salt: int, index: int) -> int:
 
 
 class AlphabetInterpreter:
-    """Answers every prompt with the letters in an order of its own.
+    """Answers every prompt with the letters in an order of its own, which a slot's first row has.
 
     Attributes:
         go: where it is not set, decode steps wait.
@@ -78,8 +80,6 @@ class AlphabetInterpreter:
         self.seconds = 0.0
         self.failure: Exception | None = None
         self._signature = signature
-        self._salts = np.zeros(signature.batch, np.int64)
-        self._lengths = np.zeros(signature.batch, np.int64)
         main = signature.plan.main
         shape = (signature.layers, signature.batch, main.kv_heads, GEOMETRY.budget, main.key.width)
         self._states = {
@@ -96,12 +96,11 @@ class AlphabetInterpreter:
         if entry == "decode":
             self.go.wait()
             time.sleep(self.seconds)
-            counts = inputs["position"] - self._lengths + 1
+            counts = inputs["position"] - inputs["prompt_len"] + 1
             return {"logits": np.stack([self._logits(slot, int(count)) for slot, count in enumerate(counts)])}, ()
         assert scalars is not None
         slot, length = scalars["slot"], scalars["length"]
-        # The prompt cache is no part of this interpreter, so that what a slot's prompt was may be kept beside its rows.
-        self._salts[slot], self._lengths[slot] = int(inputs["tokens"][0, :length].sum()), length
+        self._states["k_cache"][0, slot, 0, 0, 0] = inputs["tokens"][0, :length].sum()
         return {"prefill_logits": self._logits(slot, 0)[None]}, moved_cursor(self._signature, scalars)
 
     def tensor(self, name: str) -> Array:
@@ -119,7 +118,7 @@ class AlphabetInterpreter:
         if index == len(ALPHABET):
             logits[END] = 30
             return logits
-        letter = _letter(int(self._salts[slot]), index)
+        letter = _letter(int(self._states["k_cache"][0, slot, 0, 0, 0]), index)
         for rank, value in enumerate((30.0, 28.0, 26.0)):
             logits[_LETTERS[(letter + rank) % len(ALPHABET)]] = value
         return logits
@@ -182,15 +181,21 @@ def open_app(
     max_queue: int = 64,
     batch: int = SIGNATURE.batch,
     context: int = CONTEXT,
+    role: Role = "both",
+    prefill_from: Sequence[str] = (),
+    prefill: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Iterator[Running]:
-    """The application without a port, with what the arguments change; `model` are fields of `Model`."""
+    """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
+    arguments of `PrefillServers`."""
     geometry = replace(GEOMETRY, max_context=context)
     signature = altered(SIGNATURE, batch=batch, geometry=geometry)
     interpreter = AlphabetInterpreter(signature)
     model = {"max_context": context} | model
-    with Engine(Session(signature, interpreter), TOKENIZER, EngineOptions(max_queue=max_queue)) as engine:
-        app = create_app(engine, replace(MODEL, **model), limits, api_key)
+    session = Session(signature, interpreter, identity=lambda: IDENTITY)
+    servers = PrefillServers(prefill_from, session.slot_format, **prefill or {}) if role == "decode" else None
+    with Engine(session, TOKENIZER, EngineOptions(max_queue=max_queue), servers) as engine:
+        app = create_app(engine, replace(MODEL, **model), limits, api_key, role=role, prefill_servers=servers)
         try:
             yield Running("", engine, interpreter, app)
         finally:

@@ -1,0 +1,173 @@
+"""What others feel of long prompts: one server, and one that decodes while another one prefills.
+
+    python benchmarks/prefill_split.py [--write docs/serving.md]
+
+Each server has one thread and a core of its own. Measured are the first token of a long prompt where nothing else runs,
+and the times between tokens of clients that stream while long prompts come one after another. docs/serving.md says how
+to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+import httpx2
+
+from benchmarks import load, models, table
+from benchmarks.harness import say
+from benchmarks.load import MODEL, Answer
+from benchmarks.ours import compiled
+from benchmarks.serving import Server, running
+from sscc.ir.sizes import format_bytes
+
+BLOCK = "benchmarks/prefill_split.py"
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one arrangement; times in seconds.
+
+    Attributes:
+        alone: first tokens of long prompts, with nothing beside them.
+        beside: of those that came while others streamed.
+        gaps: between tokens of the others, while long prompts came.
+        calm: the same, before any came.
+        message: bytes of the slot of the longest prompt as it is moved; 0 where none is.
+    """
+
+    alone: Sequence[float]
+    beside: Sequence[float]
+    gaps: Sequence[float]
+    calm: Sequence[float]
+    message: int
+
+
+@contextmanager
+def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterator[str]:
+    """The address of the server that answers: alone, or with one that prefills for it."""
+
+    def server(name: str, core: int, *options: object) -> Server:
+        serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", artifact, "--threads", 1, *options)
+        pinned = ("taskset", "-c", core, *serve, "--served-model-name", MODEL, "--max-queue", 4096)
+        return Server(name, words.slots, words.budget, lambda port: (*pinned, "--port", port))
+
+    with ExitStack() as stack:
+        more: tuple[object, ...] = ()
+        if split:
+            prefill = server("prefill", words.cores[1], "--role", "prefill")
+            more = ("--role", "decode", "--prefill-from", stack.enter_context(running(prefill, 1)))
+        yield stack.enter_context(running(server("decode" if split else "both", words.cores[0], *more), 1))
+
+
+async def measured(url: str, words: argparse.Namespace) -> Result:
+    """Long prompts one after another, alone and beside clients that stream."""
+    vocabulary = models.MODELS[words.model].vocab
+    length = (words.prompt, words.prompt)
+    first, *alone = load.make_requests(words.repeats + 1, length, 2, vocabulary, SEED)
+    streams = load.make_requests(words.streams, (16, 16), words.new_tokens, vocabulary, SEED + 1)
+    shorter = load.make_requests(words.streams, (16, 16), words.new_tokens // 4, vocabulary, SEED + 2)
+    await load.closed(url, [first], 1, words.limit)  # the first request also touches the weights
+    undisturbed = await load.closed(url, alone, 1, words.limit)
+    calm = await load.closed(url, shorter, len(shorter), words.limit)
+    streaming = asyncio.create_task(load.closed(url, streams, len(streams), words.limit))
+    beside: list[Answer] = []
+    for number in itertools.count(SEED + 3):  # no prompt comes twice, because servers remember prompts
+        beside += await load.closed(url, load.make_requests(1, length, 2, vocabulary, number), 1, words.limit)
+        if streaming.done():
+            break
+    disturbed = await streaming
+    totals = httpx2.get(f"{url}/v1/status").json()["totals"]
+    message = totals["slot_message_bytes"] and _message_bytes(url)
+    return Result(_firsts(undisturbed), _firsts(beside), _gaps(disturbed), _gaps(calm), message)
+
+
+def _message_bytes(url: str) -> int:
+    """Of the longest prompt."""
+    size: int = httpx2.get(f"{url}/v1/status").json()["slot_message_bytes"]
+    return size
+
+
+def _firsts(answers: Sequence[Answer]) -> list[float]:
+    return [answer.first for answer in _good(answers)]
+
+
+def _gaps(answers: Sequence[Answer]) -> list[float]:
+    return [gap for answer in _good(answers) for gap in answer.gaps]
+
+
+def _good(answers: Sequence[Answer]) -> Sequence[Answer]:
+    failed = [answer.error for answer in answers if answer.error]
+    if failed:
+        raise RuntimeError(failed[0])
+    return answers
+
+
+def render(results: dict[str, Result], words: argparse.Namespace) -> str:
+    """Markdown: a row for each arrangement."""
+    lines = [
+        f"{table.machine()}; {words.model} in bf16, one thread and one core for each server; prompts of {words.prompt} "
+        f"tokens one after another beside {words.streams} clients that stream {words.new_tokens} tokens each. Times in "
+        "ms.",
+        "",
+        "| servers | long prompt alone, first token | beside the others | between the others' tokens: median / 99th "
+        "percentile | ratio | without long prompts | message |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, result in results.items():
+        median, _, last = load.percentiles(result.gaps)
+        quiet, _, quiet_last = load.percentiles(result.calm)
+        moved = format_bytes(result.message) if result.message else ""
+        cells = [name, *(f"{1000 * statistics.median(times):.0f}" for times in (result.alone, result.beside))]
+        cells += [f"{1000 * median:.3g} / {1000 * last:.3g}", f"{last / median:.2f}"]
+        cells += [f"{1000 * quiet:.3g} / {1000 * quiet_last:.3g}", moved]
+        lines.append("| " + " | ".join(cells) + " |")
+    one, two = (statistics.median(result.alone) for result in results.values())
+    added = f"Prefill on another process adds {100 * (two / one - 1):.1f} % to a long prompt."
+    return "\n".join([*lines, "", added]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One server, and one that decodes while another one prefills.")
+    parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
+    parser.add_argument("--cores", type=int, nargs=2, default=(0, 1), help="of the server, and the one that prefills")
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--streams", type=int, default=2, help="clients that stream (2)")
+    parser.add_argument("--budget", type=int, default=1024, help="rows that a sequence keeps (1024)")
+    parser.add_argument("--prompt", type=int, default=2048, help="tokens of a long prompt (2048)")
+    parser.add_argument("--chunk", type=int, default=64, help="tokens of a prefill step (64)")
+    parser.add_argument("--new-tokens", type=int, default=512, help="of every stream (512)")
+    parser.add_argument("--repeats", type=int, default=5, help="of a long prompt alone (5)")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that an answer may pause (600)")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    words = parser.parse_args()
+    shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", words.prompt + words.new_tokens)
+    more = ("--prefill-chunk", words.chunk, "--batch", words.slots, "--kv-budget", words.budget)
+    name = f"split-{words.slots}x{words.prompt + words.new_tokens}-{words.budget}-chunk{words.chunk}"
+    artifact = compiled(models.checkpoint(words.model), name, (*shape, *more))
+    results: dict[str, Result] = {}
+    for title, split in (("one", False), ("prefill and decode", True)):
+        say(title)
+        with serving(words, artifact, split=split) as url:
+            results[title] = asyncio.run(measured(url, words))
+    text = render(results, words)
+    print(text)
+    if words.write:
+        words.write.write_text(table.replace_block(words.write.read_text(), BLOCK, text))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    main()

@@ -1,0 +1,164 @@
+"""A slot as bytes: what was saved is what is loaded, bit for bit, and anything else is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
+from sscc.runtime.session import Session
+from sscc.runtime.slot_message import HEADER_BYTES
+from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
+from tests.runtime.signatures import altered
+
+IDENTITY = ProgramIdentity("a" * 64, "b" * 64)
+PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def session_with(signature: Signature = SIGNATURE, identity: ProgramIdentity = IDENTITY) -> Session:
+    return Session(signature, FakeInterpreter(signature), identity=lambda: identity)
+
+
+def message_bytes(session: Session, prompt: list[int] = PROMPT) -> bytearray:
+    session.prefill(1, prompt)
+    return bytearray(b"".join(session.slot_format.pieces(session.message(session.snapshot(1)))))
+
+
+def header_of(data: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header
+
+
+def with_metadata(data: bytes, **changes: str) -> bytes:
+    """The message with another header, as long as the one before where padding permits."""
+    header = header_of(data)
+    header["__metadata__"] |= changes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    size = int.from_bytes(data[:8], "little")
+    text = text.ljust(size)
+    return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def resealed(data: bytes) -> bytes:
+    """The message with the digest that its contents have now."""
+    size = 8 + int.from_bytes(data[:8], "little")
+    return with_metadata(data, digest=hashlib.sha256(data[size:]).hexdigest())
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 9, 20])
+def test_a_file_has_what_the_slot_had(tmp_path: Path, length: int) -> None:
+    first, other = session_with(), session_with()
+    prompt = (PROMPT * 3)[:length]
+    logits = first.prefill(1, prompt)
+    path = tmp_path / "slot.safetensors"
+    first.save_slot(1, path)
+    other.interpreter.states["k_cache"][:] = 0  # type: ignore[attr-defined]
+    assert np.array_equal(other.load_slot(0, path), logits)
+    for name in ("k_cache", "v_cache"):
+        states = [session.interpreter.tensor(name) for session in (first, other)]
+        rows = SIGNATURE.geometry.kept_rows(length, length)
+        assert np.array_equal(states[0][:, 1, :, :rows], states[1][:, 0, :, :rows])
+    assert other.position(0) == length
+    assert np.array_equal(other.kept(0).layers[1].reasons, first.kept(1).layers[1].reasons)
+    assert path.stat().st_size == first.slot_format.nbytes(length) <= first.slot_format.most(length)
+    assert np.array_equal(load_file(path)["tokens"], prompt), "any reader of the container reads it"
+
+
+def test_rows_are_not_copied_on_the_way() -> None:
+    session = session_with()
+    session.prefill(0, PROMPT)
+    snapshot = session.snapshot(0)
+    rows = session.rows.copies[snapshot.rows.number]["k_cache"]
+    pieces = session.slot_format.pieces(session.message(snapshot))
+    assert any(np.shares_memory(np.frombuffer(piece, np.uint8), rows) for piece in pieces)
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    (part,) = session.slot_format.read(data, "it").parts
+    assert np.shares_memory(part["k_cache"], data)
+
+
+def test_a_flipped_bit_is_found_wherever_it_is() -> None:
+    session = session_with()
+    data = message_bytes(session, PROMPT[:2])
+    for at in range(0, len(data), 7):
+        data[at] ^= 1 << at % 8
+        with pytest.raises(InputError, match=r"^it "):
+            session.slot_format.read(data, "it")
+        data[at] ^= 1 << at % 8
+    session.slot_format.read(data, "it")
+    for cut in (0, 7, 8, 100, len(data) - 1):
+        with pytest.raises(InputError, match=r"^it "):
+            session.slot_format.read(data[:cut], "it")
+
+
+PROGRAM, WEIGHTS = IDENTITY.program, IDENTITY.weights
+OTHERS: dict[str, tuple[Session, str]] = {
+    "weights": (session_with(identity=ProgramIdentity(PROGRAM, "c" * 64)), f"weights {WEIGHTS} there, {'c' * 64} here"),
+    "program": (session_with(identity=ProgramIdentity("c" * 64, WEIGHTS)), f"program {PROGRAM} there, {'c' * 64} here"),
+    "policy": (
+        session_with(altered(SIGNATURE, geometry=SIGNATURE.geometry.with_layers([3, 1]))),
+        "geometry.layer_topk None there, [3, 1] here",
+    ),
+    "slots": (session_with(altered(SIGNATURE, batch=3)), "batch 2 there, 3 here"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_slot_of_another_program_is_refused_by_name(name: str) -> None:
+    session, words = OTHERS[name]
+    with pytest.raises(InputError, match=re.escape(words)):
+        session.slot_format.read(message_bytes(session_with()), "it")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda data: b"", "no slot"),
+        (lambda data: (HEADER_BYTES + 1).to_bytes(8, "little") + bytes(HEADER_BYTES * 2), "no slot"),
+        (lambda data: with_metadata(data, version="2"), "has version 2 of the format of slots, this sscc reads 1"),
+        (lambda data: with_metadata(data, format="pt"), "its format is pt"),
+        (lambda data: with_metadata(data, length="0"), "its length is 0, expected 1 to 20"),
+        (lambda data: with_metadata(data, length="9" * 30), "expected 1 to 20"),
+        (lambda data: with_metadata(data, length="8"), "its header is not that of a slot after 8 tokens"),
+        (lambda data: with_metadata(data, slot="2"), "its slot is 2, expected 0 to 1"),
+        (lambda data: with_metadata(data, more="1"), "its header is not"),
+        (lambda data: b"\x10" + bytes(7) + b"[" * 16, "its header does not say so"),
+    ],
+)
+def test_what_is_no_message_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
+    session = session_with()
+    with pytest.raises(InputError, match=re.escape(words)):
+        session.slot_format.read(change(bytes(message_bytes(session))), "it")
+
+
+@pytest.mark.parametrize("name", ["tokens", "selected/"])
+@pytest.mark.parametrize("value", [-1, 11, 2**62])
+def test_numbers_out_of_range_are_refused_whoever_has_sealed_them(name: str, value: int) -> None:
+    session = session_with()
+    data = message_bytes(session)
+    begin = 8 + int.from_bytes(data[:8], "little") + header_of(data)[name]["data_offsets"][0]
+    data[begin : begin + 8] = value.to_bytes(8, "little", signed=True)
+    with pytest.raises(InputError, match=f"{name} has {value}, expected 0 to"):
+        session.slot_format.read(resealed(data), "it")
+
+
+def test_a_session_of_no_artifact_says_so(tmp_path: Path) -> None:
+    session = fake_session()
+    session.prefill(0, PROMPT)
+    with pytest.raises(UsageError, match="a session of an artifact alone"):
+        session.save_slot(0, tmp_path / "slot")
+    session = session_with()
+    with pytest.raises(InputError, match="No such file"):
+        session.load_slot(0, tmp_path / "slot")
+    with pytest.raises(InputError, match="no regular file"):
+        session.load_slot(0, tmp_path)
+    with pytest.raises(UsageError, match="holds no prompt"):
+        session.save_slot(0, tmp_path / "slot")
