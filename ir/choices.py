@@ -15,6 +15,9 @@ CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 REUSED = "reused"
 """What it takes besides, where a prompt can continue another: how many of its chunks are there already."""
+POSITION_IDS, POSITION_ID = "position_ids", "position_id"
+"""What `prefill` and `decode` take besides: where tokens stand in their text, which is what the model rotates by. Rows
+of the cache are counted in the tokens that were prefilled and fed."""
 RANK = "rank"
 """What an entry takes besides, where ranks do different things: the number of the rank that runs it."""
 SUMS = ("f32", "model")

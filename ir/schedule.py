@@ -75,7 +75,7 @@ __all__ = [
 ]
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]

@@ -8,6 +8,9 @@ Where all layers' rows of a prompt stay in the states of its slot, or a window b
 prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are there,
 those of windows in the scratch.
 
+Where tokens stand in their text is an input of both entries. The rows of a cache are counted in tokens that were
+prefilled and fed, so that of a prompt some may be left out (speculative prefill), and the others keep their rotation.
+
 Where ranks have the rows of slots of their own (`own_slot`), the number of the rank says which these are, and that rank
 alone compresses a layer into the slot.
 
@@ -65,9 +68,9 @@ After, of prefill the phase of a layer::
 
 After, of prefill the call of that phase::
 
-    func.func public @prefill(%tokens: .. "tokens"}, %length: .. "length"}, %slot: .. "slot"}, %phase: .. "phase"}, ..
+    func.func public @prefill(%tokens: .. "tokens"}, %ids: .. "position_ids"}, %length: .. "length"}, ..
       ..
-      %embedded = call @prefill.phase.embed(%begin, %end, %chunks, %zero, %length, %tokens, %hidden) ..
+      %embedded = call @prefill.phase.embed(%begin, %end, %chunks, %zero, %tokens, %ids, %hidden) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       ..
@@ -78,9 +81,8 @@ After, of prefill the call of that phase::
 
 After, the whole of decode::
 
-    func.func public @decode(%token: .. "token"}, %position: .. "position"}, %prompt_len: .. "prompt_len"}, ..
-      %positions = tensor.expand_shape %position ..
-      %h = call @decode.embed(%token, %positions) ..
+    func.func public @decode(%token: .. "token"}, %id: .. "position_id"}, %position: .. "position"}, ..
+      %h = call @decode.embed(%token, %id) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %results:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %prompt_len, %active) ..
@@ -129,7 +131,7 @@ from sscc.ir.cache_plan import (
     LayerGroup,
     streams_of,
 )
-from sscc.ir.choices import CURSOR, RANK, REUSED
+from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
@@ -390,7 +392,8 @@ class _DecodeBuilder(_EntryBuilder):
     def build(self) -> None:
         layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
         firsts = [(first, self.part(first.part)) for first in self.firsts()]
-        token = Argument("input", "token", tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64)))
+        each = tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64))
+        token, position_id = Argument("input", "token", each), Argument("input", POSITION_ID, each)
         states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
         logits = results_of(self.part("head"))[0].type
@@ -398,13 +401,13 @@ class _DecodeBuilder(_EntryBuilder):
         slots = [layer[name] for name in ("position", "prompt_len", "active")]
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         results = [state.whole for state in states if state.name in updated]
-        entry = self.start([token, *slots, *(state.whole for state in states), *weights], [out, *results])
+        entry = self.start([token, position_id, *slots, *(state.whole for state in states), *weights], [out, *results])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
             func.ReturnOp(self._body(entry, [result.name for result in results]))
 
     def _body(self, entry: _Function, updated: Sequence[str]) -> list[ir.Value]:
         inputs, states = entry.values_of("input"), entry.values_of("state")
-        positions = reshape(inputs["position"], [self.facts.batch, 1])
+        positions = inputs.pop(POSITION_ID)
         values = entry.call(self.part("embed"), {"ids": inputs.pop("token"), "positions": positions})
         for layer in self.layers:
             part = self.part(layer.part)
@@ -464,13 +467,26 @@ class _PrefillBuilder(_EntryBuilder):
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
-        tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps", *self.reused)]
         logits, states = self._logits(), [*embedded, *wholes.values()]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
-        entry = self.start([tokens, *scalars, logits, *states, *_weights(phases)], results)
+        entry = self.start([self._tokens, self._position_ids, *scalars, logits, *states, *_weights(phases)], results)
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
             func.ReturnOp(self._body(entry, phases))
+
+    @property
+    def _tokens(self) -> Argument:
+        """Of the prompt, zero-padded."""
+        return Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
+
+    @property
+    def _position_ids(self) -> Argument:
+        """Where each token stands in its text."""
+        return Argument("input", POSITION_IDS, tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
+
+    def _of_chunk(self, tokens: ir.Value, start: ir.Value) -> ir.Value:
+        """What an input says of the tokens of a chunk, [1, C]."""
+        return extract_slice(tokens, [0, start], [1, self.facts.chunk])
 
     def _states(self, layer: _Layer) -> _PrefillStates:
         scratch = _states(self.part(layer.part))
@@ -578,14 +594,13 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _embed(self, embedded: Sequence[Argument]) -> Any:
         part = self.part("embed")
-        tokens = Argument("input", "tokens", tensor_type([1, self.rows], ir.IntegerType.get_signless(64)))
-        phase = self._phase("embed", ["length", *self.reused], [tokens, *embedded], embedded, [part])
+        given = [self._tokens, self._position_ids]
+        scalars = ["length", *self.reused] if self.reused else []
+        phase = self._phase("embed", scalars, [*given, *embedded], embedded, [part])
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
-            shape = [1, self.facts.chunk]
-            last = arith.SubIOp(phase.values["input", "length"], index_constant(1)).result
-            ids = extract_slice(phase.values["input", "tokens"], [0, start], shape)
-            results = phase.call(part, {"ids": ids, "positions": positions_tensor(shape, start, last)})
+            ids, positions = (self._of_chunk(phase.values["input", argument.name], start) for argument in given)
+            results = phase.call(part, {"ids": ids, "positions": positions})
             return {name: self._write_chunk(name, value, states[name], start) for name, value in results.items()}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
@@ -602,16 +617,16 @@ class _PrefillBuilder(_EntryBuilder):
         results = [embedded[0], *([] if own.read_only else own.lasting)]
         slots = ["slot", *([RANK] if self._has_own_slots(ends) else [])] if caches or prompts else []
         scalars = ["length", *slots, *self.reused, *(layer.budget if caches else [])]
-        phase = self._phase(layer.part, scalars, [*embedded, *own.lasting], results, [part, *ends])
+        given = [self._position_ids] if any(argument.name == "positions" for argument in arguments_of(part)) else []
+        phase = self._phase(layer.part, scalars, [*given, *embedded, *own.lasting], results, [part, *ends])
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             chunk = {name: self._read_chunk(name, before[name], start) for name in tables}
             hidden = self._read_chunk("hidden", states["hidden"], start)
-            if any(argument.name == "positions" for argument in arguments_of(part)):
-                last = arith.SubIOp(inputs["length"], index_constant(1)).result
-                chunk["positions"] = positions_tensor([1, self.facts.chunk], start, last)
+            for argument in given:
+                chunk["positions"] = self._of_chunk(inputs[argument.name], start)
             scalars = {"start": start, "length": inputs["length"]}
             after = phase.call(part, {**before, **states, **chunk, "hidden": hidden, **scalars})
             return {**after, "hidden": self._write_chunk("hidden", after["hidden"], states["hidden"], start)}

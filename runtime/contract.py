@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
-from sscc.ir.choices import CURSOR, PLAIN_BITS, RANK, REUSED
+from sscc.ir.choices import CURSOR, PLAIN_BITS, POSITION_ID, POSITION_IDS, RANK, REUSED
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import landmark_width
@@ -154,9 +154,10 @@ def _check_written(report: EntryReport, number: int) -> None:
 def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
     """The inputs of each entry, in order."""
     return {
-        "prefill": {"tokens": ("input", "i64", (1, s.scratch_tokens))},
+        "prefill": dict.fromkeys(("tokens", POSITION_IDS), ("input", "i64", (1, s.scratch_tokens))),
         "decode": {
             "token": ("input", "i64", (s.batch, 1)),
+            POSITION_ID: ("input", "i64", (s.batch, 1)),
             "position": ("input", "i64", (s.batch,)),
             "prompt_len": ("input", "i64", (s.batch,)),
             "active": ("input", "i1", (s.batch,)),

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
+from sscc.ir.choices import POSITION_ID, POSITION_IDS
 from sscc.ir.errors import InputError, InternalError, UsageError
 from sscc.ir.files import mapped, replacing
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
@@ -30,6 +31,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.excerpt import Excerpt, PromptTokens
 from sscc.runtime.kept_positions import Kept, LayerKept, Selected, kept_layers, selected_by_prompt
 from sscc.runtime.kept_rows import (
     Copy,
@@ -66,12 +68,12 @@ class Prompt:
     """What a prompt leaves besides rows.
 
     Attributes:
-        tokens: [n] i64.
+        tokens: that were prefilled, n of them.
         logits: [V] f32, after the last one.
         selected: the positions that it selected, where no state has them for every slot.
     """
 
-    tokens: Array
+    tokens: Excerpt
     logits: Array = field(repr=False)
     selected: Selected = field(default_factory=dict, repr=False)
 
@@ -108,12 +110,16 @@ class Snapshot:
 @dataclass
 class _PrefillProgress:
     slot: int
-    length: int
-    tokens: Array
+    prompt: Excerpt
+    inputs: Mapping[str, Array]
     prefix: Sequence[Copy] = ()
     fill: Mapping[int, Copy] = field(default_factory=dict)
     phase: int = 0
     chunk: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt)
 
     @property
     def reused(self) -> int:
@@ -151,12 +157,14 @@ class Session:
         batch = signature.batch
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
         self._position = np.zeros(batch, np.int64)
+        self._left_out = np.zeros(batch, np.int64)  # of the text before that position
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
         self._last_token = np.zeros(batch, np.int64)
         self._prompts: list[Prompt | None] = [None] * batch
-        self._token_input = np.zeros(batch, np.int64)
+        self._token_input, self._position_id = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
         self._decode_inputs: dict[str, Array] = {
             "token": self._token_input[:, None],
+            POSITION_ID: self._position_id[:, None],
             "position": np.zeros(batch, np.int64),
             "prompt_len": np.zeros(batch, np.int64),
             "active": np.zeros(batch, np.bool_),
@@ -225,13 +233,14 @@ class Session:
     def start_prefill(
         self,
         slot: int,
-        tokens: Sequence[int] | Array,
+        tokens: PromptTokens,
         prefix: Sequence[Copy] = (),
         fill: Mapping[int, Copy] | None = None,
     ) -> None:
         """Begins to write a prompt into a slot, whose previous content is given up.
 
         Args:
+            tokens: of the prompt, or some of them with their positions (`Excerpt`).
             prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again.
             fill: memory (`empty_chunk`) for what this one leaves of later whole chunks, by their number; it is theirs
                 once the prefill has finished.
@@ -259,10 +268,12 @@ class Session:
             raise UsageError(
                 f"slot {slot} cannot prefill while slot {self._pending.slot} does: finish or abandon that prefill"
             )
-        padded = np.zeros((1, self.signature.scratch_tokens), np.int64)
-        padded[0, : len(prompt)] = prompt
+        shape = (1, self.signature.scratch_tokens)
+        padded, positions = np.zeros(shape, np.int64), np.full(shape, prompt.positions[-1])
+        padded[0, : len(prompt)], positions[0, : len(prompt)] = prompt.tokens, prompt.positions
         self._empty(slot)
-        self._pending = _PrefillProgress(slot, len(prompt), padded, prefix, fill)
+        inputs = {"tokens": padded, POSITION_IDS: positions}
+        self._pending = _PrefillProgress(slot, prompt, inputs, prefix, fill)
 
     def step_prefill(self, steps: int) -> bool:
         """Does at most `steps` chunk steps of the prefill in progress; True when it has finished.
@@ -314,7 +325,7 @@ class Session:
         """One call of the program."""
         before = (pending.phase, pending.chunk)
         scalars = self.signature.prefill_scalars(pending.length, pending.slot, before, steps, pending.reused)
-        outputs, (pending.phase, pending.chunk) = self._run("prefill", {"tokens": pending.tokens}, scalars)
+        outputs, (pending.phase, pending.chunk) = self._run("prefill", pending.inputs, scalars)
         if (pending.phase, pending.chunk) <= before:
             raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
         if pending.phase < self.signature.layers + 2:
@@ -323,8 +334,7 @@ class Session:
         selected: Selected = {}
         if self.ranks == 1:
             selected = selected_by_prompt(self.signature, self.interpreter.tensor, pending.length)
-        tokens = pending.tokens[0, : pending.length].copy()
-        self._fill(pending.slot, Prompt(tokens, self._prefill_logits.copy(), selected))
+        self._fill(pending.slot, Prompt(pending.prompt, self._prefill_logits.copy(), selected))
         self._pending = None
         return True
 
@@ -354,10 +364,11 @@ class Session:
         """Gives up the prefill in progress, if any; its slot is empty then."""
         self._pending = None
 
-    def prefill(self, slot: int, tokens: Sequence[int] | Array, seen: Seen | None = None) -> Array:
+    def prefill(self, slot: int, tokens: PromptTokens, seen: Seen | None = None) -> Array:
         """Writes a whole prompt into a slot. Returns the logits [V] of its last token.
 
         Args:
+            tokens: of the prompt, or some of them with their positions (`Excerpt`).
             seen: told how many chunk steps are done, and how many there are, after every hundredth of them; the prompt
                 takes as many calls then, and one without it.
         """
@@ -432,6 +443,7 @@ class Session:
         inputs = self._decode_inputs
         np.multiply(tokens, active, out=self._token_input)
         np.multiply(position, active, out=inputs["position"])
+        np.multiply(position + self._left_out, active, out=self._position_id)
         np.multiply(self._prompt_len, active, out=inputs["prompt_len"])
         np.copyto(inputs["active"], active)
         outputs, _ = self._run("decode", inputs)
@@ -471,7 +483,7 @@ class Session:
     @overload
     def generate(
         self,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | Excerpt,
         max_new_tokens: int | None = None,
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
@@ -481,7 +493,7 @@ class Session:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Sequence[int] | Excerpt,
         max_new_tokens: int | None = None,
         sampling: Sampling | None = None,
         eos: Iterable[int] | None = None,
@@ -502,11 +514,12 @@ class Session:
         if isinstance(prompt, str):
             return self.stream(prompt, max_new_tokens, sampling, eos, slot, seen)
         self._check_slot(slot)
-        room = self.signature.geometry.max_context - len(prompt)
+        text_length = prompt.text_length if isinstance(prompt, Excerpt) else len(prompt)
+        room = self.signature.geometry.max_context - text_length
         count = max(1, min(NEW_TOKENS, room)) if max_new_tokens is None else max_new_tokens
         tokens = self.check_request(prompt, count)
         ends = frozenset(self.signature.eos_token_ids if eos is None else eos)
-        return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens), ends, seen)
+        return self._generate(slot, tokens, count, Sampler(sampling or Sampling(), tokens.tokens), ends, seen)
 
     def stream(
         self,
@@ -526,7 +539,7 @@ class Session:
     def _generate(
         self,
         slot: int,
-        prompt: Array,
+        prompt: Excerpt,
         max_new_tokens: int,
         sampler: Sampler,
         ends: frozenset[int],
@@ -540,17 +553,17 @@ class Session:
                 return
             logits = self.decode({slot: token})[slot]
 
-    def check_request(self, tokens: Sequence[int] | Array, max_new_tokens: int) -> Array:
-        """The prompt [n] i64. Raises UsageError where it, or so many new tokens after it, can never be had; any thread
+    def check_request(self, tokens: PromptTokens, max_new_tokens: int) -> Excerpt:
+        """The prompt. Raises UsageError where it, or so many new tokens after it, can never be had; any thread
         may ask."""
         prompt = self._check_prompt(tokens)
-        limit, total = self.signature.geometry.max_context, len(prompt) + max_new_tokens
+        limit, total = self.signature.geometry.max_context, prompt.text_length + max_new_tokens
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, it must be at least 1")
         if total > limit:
             raise UsageError(
-                f"{len(prompt)} prompt tokens + {max_new_tokens} new tokens = {total} exceed the program's max-context "
-                f"{limit}: ask for fewer or compile with a larger --max-context"
+                f"{prompt.text_length} prompt tokens + {max_new_tokens} new tokens = {total} exceed the program's "
+                f"max-context {limit}: ask for fewer or compile with a larger --max-context"
             )
         return prompt
 
@@ -609,9 +622,9 @@ class Session:
     # -- slots
 
     def position(self, slot: int) -> int:
-        """The absolute position that the slot's next token will have."""
+        """The absolute position that the slot's next token will have in its text."""
         self._check_filled(slot)
-        return int(self._position[slot])
+        return int(self._position[slot] + self._left_out[slot])
 
     def release(self, slot: int) -> None:
         """Forgets a slot's sequence; nothing happens if it has none."""
@@ -646,8 +659,9 @@ class Session:
     def _fill(self, slot: int, prompt: Prompt) -> None:
         length = len(prompt.tokens)
         self._prompt_len[slot] = self._position[slot] = length
-        self._room[slot] = self.signature.geometry.max_context - length
-        self._last_token[slot] = prompt.tokens[-1]
+        self._left_out[slot] = prompt.tokens.left_out
+        self._room[slot] = self.signature.geometry.max_context - prompt.tokens.text_length
+        self._last_token[slot] = prompt.tokens.tokens[-1]
         self._prompts[slot] = prompt
 
     def _empty(self, slot: int) -> None:
@@ -755,14 +769,20 @@ class Session:
                 f"slot {slot} was fed {fed} tokens after its prompt: it can be {done} before the first only"
             )
 
-    def _check_prompt(self, tokens: Sequence[int] | Array) -> Array:
-        """The prompt [n] i64, after checking that it can be prefilled."""
+    def _check_prompt(self, tokens: PromptTokens) -> Excerpt:
+        """The prompt, after checking that it can be prefilled."""
+        if isinstance(tokens, Excerpt):
+            return Excerpt(self._checked_tokens(tokens.tokens, tokens.text_length), tokens.positions)
+        return Excerpt.whole(self._checked_tokens(tokens, len(tokens)))
+
+    def _checked_tokens(self, tokens: Sequence[int] | Array, text_length: int) -> Array:
+        """Tokens [n] i64 of a text."""
         limit = self.signature.geometry.max_context
         if len(tokens) == 0:
             raise UsageError("the prompt has 0 tokens, it must have at least 1")
-        if len(tokens) > limit:
+        if text_length > limit:
             raise UsageError(
-                f"the prompt has {len(tokens)} tokens, the program was compiled for at most {limit}: "
+                f"the prompt has {text_length} tokens, the program was compiled for at most {limit}: "
                 f"shorten it or compile with a larger --max-context"
             )
         vocabulary = self.signature.vocab_size
@@ -791,7 +811,7 @@ class Session:
         raise InternalError("a decode step was refused, and nothing is wrong with it")
 
     def _check_room(self, slot: int) -> None:
-        limit, held = self.signature.geometry.max_context, int(self._position[slot])
+        limit, held = self.signature.geometry.max_context, self.position(slot)
         if held >= limit:
             raise UsageError(
                 f"slot {slot} holds {held} tokens, the program was compiled for at most {limit}: "

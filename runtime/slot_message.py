@@ -34,6 +34,7 @@ from sscc.runtime.artifact.tensor_files import (
     tensor_bytes,
     tensors_header,
 )
+from sscc.runtime.excerpt import Excerpt
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -42,9 +43,10 @@ FORMAT, VERSION = "sscc-slot", 1
 HEADER_BYTES = 1 << 20
 """The most that a header may have."""
 
-TOKENS, LOGITS, ROWS, SELECTED = "tokens", "logits", "rank{}/{}", "selected/{}"
-"""What tensors are called: the prompt [n] i64, logits [V] f32 after its last token, each state that a rank has of the
-slot, and of each group of layers the positions that its prompt selected, where no state has them."""
+TOKENS, POSITIONS, LOGITS, ROWS, SELECTED = "tokens", "positions", "logits", "rank{}/{}", "selected/{}"
+"""What tensors are called: the tokens of a prompt that were prefilled [n] i64, where they stand in their text [n] i64,
+logits [V] f32 after the last one, each state that a rank has of the slot, and of each group of layers the positions
+that its prompt selected, where no state has them."""
 
 _DIGITS = 18  # of a number in a header; no sizes have more
 _METADATA = "__metadata__"
@@ -55,14 +57,14 @@ class SlotMessage:
     """What a slot holds after a prompt, out of any session. Its arrays may be views of a file or of what was received.
 
     Attributes:
-        tokens: [n] i64, the prompt.
+        tokens: of the prompt that were prefilled, n of them.
         logits: [V] f32, after its last token.
         slot: the slot that it was in; where ranks have slots of their own, theirs are told by it.
         parts: of every rank, states by name.
         selected: positions by the name of their group, of a program of one rank (`Session.kept`).
     """
 
-    tokens: Array
+    tokens: Excerpt
     logits: Array
     slot: int
     parts: tuple[Mapping[str, Array], ...]
@@ -72,7 +74,8 @@ class SlotMessage:
         """All arrays, by the names that tensors have in the format."""
         rows = {ROWS.format(rank, name): rows for rank, part in enumerate(self.parts) for name, rows in part.items()}
         chosen = {SELECTED.format(name): positions for name, positions in self.selected.items()}
-        return {TOKENS: self.tokens, LOGITS: self.logits, **rows, **chosen}
+        tokens, positions = self.tokens.tokens, self.tokens.positions
+        return {TOKENS: tokens, POSITIONS: positions, LOGITS: self.logits, **rows, **chosen}
 
 
 Layout = Callable[[int, int], list[dict[str, TensorSpec]]]
@@ -188,12 +191,16 @@ class SlotFormat:
             for rank, part in enumerate(self._layout(len(arrays[TOKENS]), slot))
         )
         chosen = {name: arrays[SELECTED.format(name)] for name in self._selected_specs(len(arrays[TOKENS]))}
-        return SlotMessage(arrays[TOKENS], arrays[LOGITS], slot, parts, chosen)
+        return SlotMessage(Excerpt(arrays[TOKENS], arrays[POSITIONS]), arrays[LOGITS], slot, parts, chosen)
 
     def _check(self, message: SlotMessage, where: str) -> None:
         """Raises InputError where a number stands for a token, a position or a place that there is not."""
         vocabulary, length = self._signature.vocab_size, len(message.tokens)
-        _check_range(message.tokens, 0, vocabulary - 1, "tokens", where)
+        _check_range(message.tokens.tokens, 0, vocabulary - 1, TOKENS, where)
+        positions = message.tokens.positions
+        _check_range(positions, 0, self._signature.geometry.max_context - 1, POSITIONS, where)
+        if np.any(positions[1:] <= positions[:-1]):
+            raise InputError(f"{where} is malformed: its tokens' positions do not ascend")
         for name, positions in message.selected.items():
             _check_range(positions, 0, length - 1, SELECTED.format(name), where)
         for group in self._signature.plan:
@@ -211,7 +218,8 @@ class SlotFormat:
         return {**kind, **self._facts, "length": str(length), "slot": str(slot), "digest": digest}
 
     def _specs(self, length: int, slot: int) -> dict[str, TensorSpec]:
-        specs = {TOKENS: TensorSpec((length,), "i64"), LOGITS: TensorSpec((self._signature.vocab_size,), "f32")}
+        specs = dict.fromkeys((TOKENS, POSITIONS), TensorSpec((length,), "i64"))
+        specs[LOGITS] = TensorSpec((self._signature.vocab_size,), "f32")
         for rank, part in enumerate(self._layout(length, slot)):
             specs |= {ROWS.format(rank, name): spec for name, spec in part.items()}
         return specs | {SELECTED.format(name): spec for name, spec in self._selected_specs(length).items()}

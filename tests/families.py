@@ -425,6 +425,7 @@ def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tenso
     only = torch.arange(batch) == slot
     inputs = {
         "token": torch.where(only, prompt[-1], 0)[:, None],
+        "position_id": torch.where(only, len(prompt) - 1, 0)[:, None],
         "position": torch.where(only, len(prompt) - 1, 0),
         "prompt_len": torch.where(only, len(prompt), 0),
         "active": only,

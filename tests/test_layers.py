@@ -44,6 +44,7 @@ LAYERS: Layers = (
     # What reads a schedule and executes nothing.
     ("sscc.runtime.timing", "sscc.runtime.validator"),
     ("sscc.runtime.artifact",),
+    ("sscc.runtime.excerpt",),
     (
         "sscc.runtime.backends.interpreter",
         "sscc.runtime.backends.stage_trace",

@@ -71,14 +71,24 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
 
 def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
     """The tokens of the prompt that `add_prompt_arguments` took. Raises InputError and UsageError."""
-    from sscc.runtime.text import encode, read_prompt
+    from sscc.runtime.text import encode
 
-    if args.token_ids is not None:
+    text = prompt_text(args)
+    if text is None:
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
         raise InternalError("a prompt of text without a tokenizer")
-    text: str = args.prompt if args.prompt is not None else read_prompt(args.prompt_file)
     return encode(tokenizer, text)
+
+
+def prompt_text(args: argparse.Namespace) -> str | None:
+    """The text of the prompt that `add_prompt_arguments` took; None where it is tokens. Stdin is read once."""
+    from sscc.runtime.text import read_prompt
+
+    if args.prompt is None and args.prompt_file is not None:
+        args.prompt, args.prompt_file = read_prompt(args.prompt_file), None
+    text: str | None = args.prompt
+    return text
 
 
 def parse_token_ids(text: str) -> list[int]:

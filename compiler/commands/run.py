@@ -30,18 +30,21 @@ from sscc.compiler.commands.generation import (
     add_prompt_arguments,
     add_sampling_arguments,
     prompt_of,
+    prompt_text,
     sampling_of,
     tokenizer_of,
 )
 from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_arguments, keeps_of, opened_shortener
 from sscc.compiler.files import printing_beside
 from sscc.compiler.kept_tokens import Token, shown_tokens
 from sscc.compiler.needed import checkpoint_of, needed_of
-from sscc.compiler.progress import prompt_bar
+from sscc.compiler.progress import prompt_bar, status
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -61,7 +64,10 @@ class Figures:
 
     Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
     max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. `text` is None where the artifact has no tokenizer. Then there are bytes:
+    new token, decode has the others. Where a draft has shortened the prompt, `prompt_tokens` are what is left of
+    `given_tokens`, and `draft_seconds` what that took, else None.
+
+    `text` is None where the artifact has no tokenizer. Then there are bytes:
     weights (mapped where they can be), caches and other states, everything else that the interpreter works on, and what
     of this process is in memory (None where the system does not tell). Of several `ranks` all bytes are those of one.
     """
@@ -70,12 +76,14 @@ class Figures:
     text: str | None
     finish: str
     prompt_tokens: int
+    given_tokens: int
     kept_rows: int
     evicted_rows: int
     budget_rows: int
     kv_bytes: int
     full_kv_bytes: int
     full_kv_bytes_now: int
+    draft_seconds: float | None
     prefill_seconds: float
     decode_seconds: float
     prefill_tokens_per_second: float
@@ -96,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quiet_argument(parser)
     _add_generation_arguments(parser.add_argument_group("generation"))
     _add_kept_arguments(parser.add_argument_group("cache"))
+    add_draft_arguments(parser.add_argument_group("speculative prefill"))
     machine = parser.add_argument_group("execution")
     add_execution_arguments(machine)
     add_trace_argument(machine)
@@ -143,10 +152,14 @@ def main(args: argparse.Namespace) -> int:
 
 def _check_arguments(args: argparse.Namespace) -> None:
     check_execution_arguments(args)
+    check_draft_arguments(args)
     if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
         raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
     if args.show_needed and args.show_kept is None:
         args.show_kept = Part()
+    if args.draft is not None and (args.check or args.show_needed):
+        other = "--check replays a recorded prompt" if args.check else "--show-needed is of a whole prompt"
+        raise UsageError(f"--draft leaves out a part of the prompt, and {other}: leave one of them out")
     if args.check and args.trace is not None:
         raise UsageError("--trace is of a run that makes tokens, and --check replays a recorded one: leave one out")
     if args.check and args.show_kept is not None:
@@ -170,7 +183,8 @@ def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
 
 def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
-    prompt = prompt_of(tokenizer, args)
+    given = prompt_of(tokenizer, args)
+    prompt, draft_seconds = _shortened(given, session, tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 
     tokens: list[int] = []
@@ -190,8 +204,10 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     text = stream.text if tokenizer is not None else None
     memory = session.interpreter.memory() or MemoryUse(0, 0, 0)
     kept, ranks = session.kept(args.slot), artifact.program.ranks
-    figures = _figures(tokens, text, finish, kept, first - start, end - first, memory, ranks)
-    shown = None if args.show_kept is None else _Shown.of(artifact, tokenizer, [*prompt, *tokens], kept, args)
+    times = draft_seconds, first - start, end - first
+    figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks)
+    read = session.prompt(args.slot).tokens.tokens.tolist()
+    shown = None if args.show_kept is None else _Shown.of(artifact, tokenizer, [*read, *tokens], kept, args)
     if args.json:
         print(json.dumps(asdict(figures) | ({} if shown is None else {"kept": shown.record()})))
     elif shown is not None:
@@ -200,6 +216,22 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     if not args.quiet:
         print("\n".join(_lines(figures)), file=sys.stderr)
     return 0
+
+
+def _shortened(
+    given: list[int], session: Session, tokenizer: Tokenizer | None, args: argparse.Namespace
+) -> tuple[list[int] | Excerpt, float | None]:
+    """The prompt as it is read, and how long the draft took; as it was given without one."""
+    if args.draft is None:
+        return given, None
+    with opened_shortener(args, session.signature, tokenizer) as shortener, status("shortening the prompt"):
+        assert shortener is not None
+        prompt = session.check_request(given, 1)
+        start = time.perf_counter()
+        (keep,) = keeps_of(args)
+        left = shortener.shorten(prompt.tokens, keep, prompt_text(args))
+        seconds = time.perf_counter() - start
+    return (left if isinstance(left, Excerpt) else left.tolist()), seconds
 
 
 @dataclass(frozen=True)
@@ -266,24 +298,27 @@ def _figures(
     tokens: list[int],
     text: str | None,
     finish: str,
+    given_tokens: int,
     kept: Kept,
-    prefill_seconds: float,
-    decode_seconds: float,
+    times: tuple[float | None, float, float],
     memory: MemoryUse,
     ranks: int,
 ) -> Figures:
     decoded = len(tokens) - 1
+    draft_seconds, prefill_seconds, decode_seconds = times
     return Figures(
         tokens=tokens,
         text=text,
         finish=finish,
         prompt_tokens=kept.prompt_len,
+        given_tokens=given_tokens,
         kept_rows=kept.kept,
         evicted_rows=kept.evicted,
         budget_rows=kept.budget,
         kv_bytes=kept.kv_bytes,
         full_kv_bytes=kept.full_bytes,
         full_kv_bytes_now=kept.full_bytes_now,
+        draft_seconds=draft_seconds,
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
         prefill_tokens_per_second=kept.prompt_len / prefill_seconds,
@@ -309,12 +344,15 @@ def _lines(figures: Figures) -> Iterator[str]:
     length = figures.kept_rows + figures.evicted_rows
     share = figures.kv_bytes / figures.full_kv_bytes
     held, full = format_bytes(figures.kv_bytes), format_bytes(figures.full_kv_bytes)
-    yield f"prompt   {figures.prompt_tokens} tokens, {len(figures.tokens)} new ({figures.finish})"
+    left = "" if figures.draft_seconds is None else f" of {figures.given_tokens}"
+    yield f"prompt   {figures.prompt_tokens}{left} tokens, {len(figures.tokens)} new ({figures.finish})"
     yield (
         f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
         f"(budget {figures.budget_rows} rows)"
     )
     yield f"KV       {held} against {full} for a full cache ({share:.1%})"
+    if figures.draft_seconds is not None:
+        yield f"draft    {figures.given_tokens / figures.draft_seconds:.1f} tokens/s ({figures.draft_seconds:.2f} s)"
     yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
     if figures.decode_tokens_per_second is not None:
         yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"

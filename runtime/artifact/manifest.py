@@ -15,7 +15,7 @@ from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "vocab_size")
 

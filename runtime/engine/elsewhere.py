@@ -13,8 +13,8 @@ from functools import partial
 from typing import Protocol
 
 from sscc.ir.errors import SsccError
-from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Snapshot
 from sscc.runtime.slot_message import SlotMessage
 
@@ -45,8 +45,8 @@ Outcome = Received | SsccError | None
 class Elsewhere(Protocol):
     """Other processes that prefill."""
 
-    def start(self, prompt: Array, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
-        """Begins to have a prompt [n] i64 prefilled, and returns at once, with what gives it up.
+    def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
+        """Begins to have a prompt prefilled, and returns at once, with what gives it up.
 
         Args:
             deadline: of `perf_counter`, after which nobody waits any more.
@@ -62,7 +62,7 @@ class Fetch:
     """A prompt that is prefilled elsewhere, or was.
 
     Attributes:
-        key: the prompt's bytes.
+        key: of the prompt (`Excerpt.key`).
         waiting: requests by their number.
         outcome: set once `done` is, until it is a snapshot.
         snapshot: of what came, once it is the session's.
@@ -98,14 +98,14 @@ class Arrivals:
         """A request waits for its prompt."""
         self._asked[job.id] = job
 
-    def begin(self, find: Callable[[Array], Snapshot | None]) -> None:
+    def begin(self, find: Callable[[Excerpt], Snapshot | None]) -> None:
         """Has prompts prefilled, as many as there is room for, those of the first requests first.
 
         Args:
             find: what is kept of a prompt here, which need not come.
         """
         for job in list(self._asked.values()):
-            key = job.prompt.tobytes()
+            key = job.prompt.key
             fetch = self._fetches.get(key)
             if fetch is None:
                 if len(self._fetches) >= self._ahead:

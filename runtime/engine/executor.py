@@ -26,6 +26,7 @@ from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
 from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.slot_message import SlotMessage
@@ -114,7 +115,7 @@ class Executor:
         """The exception that ended it, if one did, or that the next call of the session will end with."""
         return self._failure or self.session.failure
 
-    def submit(self, request: Request, prompt: Array, ends: Array) -> Job:
+    def submit(self, request: Request, prompt: Excerpt, ends: Array) -> Job:
         """Takes a request that was checked. Raises QueueFull, EngineClosed."""
         with self._lock:
             if self.failure is not None:
@@ -371,7 +372,7 @@ class Executor:
                 job.admitted = perf_counter()
                 self._counters.waited.add(np.array([job.admitted - job.submitted]))
             try:
-                self._sampler.start(slot, job.request.sampling, job.prompt, job.request.logprobs)
+                self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
             except SsccError as error:
                 with self._lock:
                     self._end(job, "error", error)

@@ -9,6 +9,7 @@ import numpy as np
 
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.request import Finish, Request
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import TokenLogprobs
 from sscc.runtime.slot_message import SlotMessage
 
@@ -19,7 +20,7 @@ class Job:
 
     Attributes:
         id: counts the engine's requests from 0.
-        prompt: [n] i64.
+        prompt: what of it is prefilled.
         ends: [E] i64, tokens that end the text.
         submitted: the time of `perf_counter`, in seconds; so are the other times.
         slot: that it was given, until it ends.
@@ -35,7 +36,7 @@ class Job:
 
     id: int
     request: Request
-    prompt: Array
+    prompt: Excerpt
     ends: Array
     submitted: float
     slot: int | None = None

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice, takewhile
 
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session
 
@@ -38,8 +38,8 @@ class PrefixStore:
         """Bytes that the chunks take, those that are being filled too."""
         return (len(self._chunks) + len(self._filling)) * self._chunk_bytes
 
-    def begin(self, prompt: Array) -> tuple[list[Copy], dict[int, Copy]]:
-        """What is kept of the beginning of a prompt [n] i64 that is about to be prefilled, chunk by chunk, and memory
+    def begin(self, prompt: Excerpt) -> tuple[list[Copy], dict[int, Copy]]:
+        """What is kept of the beginning of a prompt that is about to be prefilled, chunk by chunk, and memory
         for those that follow, by number, as far as the limit allows. What the last prefill did not `finish` is given
         up."""
         self._filling.clear()
@@ -80,9 +80,11 @@ class PrefixStore:
                 self._chunks.move_to_end(key)
 
 
-def chunk_keys(prompt: Array, chunk: int) -> Iterator[bytes]:
-    """Of each whole chunk of so many tokens of a prompt [n] i64 a digest of its tokens and of all before it."""
+def chunk_keys(prompt: Excerpt, chunk: int) -> Iterator[bytes]:
+    """Of each whole chunk of so many tokens of a prompt a digest of its tokens and of all before it, and of where they
+    stand in their text."""
     digest = hashlib.sha256()
     for first in range(0, len(prompt) - chunk + 1, chunk):
-        digest.update(prompt[first : first + chunk].tobytes())
+        digest.update(prompt.tokens[first : first + chunk].tobytes())
+        digest.update(prompt.positions[first : first + chunk].tobytes())
         yield digest.digest()

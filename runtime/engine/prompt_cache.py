@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Session, Snapshot
 
 
@@ -20,9 +20,9 @@ class PromptCache:
         self._entries: OrderedDict[bytes, Snapshot] = OrderedDict()
         self.nbytes = 0
 
-    def find(self, prompt: Array) -> Snapshot | None:
-        """What the prefill of exactly this prompt left, [n] i64, if it is kept."""
-        key = prompt.tobytes()
+    def find(self, prompt: Excerpt) -> Snapshot | None:
+        """What the prefill of exactly this prompt left, if it is kept."""
+        key = prompt.key
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
@@ -33,14 +33,14 @@ class PromptCache:
         copy, if there is one of this prompt now."""
         if not self._limit:
             return None
-        key = session.prompt(slot).tokens.tobytes()
+        key = session.prompt(slot).tokens.key
         if key not in self._entries and self._make_room(session.snapshot_bytes(slot) + session.prompt(slot).nbytes):
             self._add(key, session.snapshot(slot))
         return self._entries.get(key)
 
     def add(self, snapshot: Snapshot) -> None:
         """Keeps what another process has prefilled, unless it is larger than everything may be."""
-        key = snapshot.prompt.tokens.tobytes()
+        key = snapshot.prompt.tokens.key
         if key not in self._entries and self._make_room(_nbytes(snapshot)):
             self._add(key, snapshot)
 

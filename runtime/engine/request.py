@@ -7,6 +7,7 @@ from typing import Literal
 
 from sscc.ir.errors import SsccError, UsageError
 from sscc.runtime import serving_defaults
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 
 Finish = Literal["eos", "stop", "length", "prefilled", "cancelled", "timeout", "error"]
@@ -30,7 +31,7 @@ class Request:
     """A text to be continued.
 
     Attributes:
-        prompt: its tokens, at least one.
+        prompt: its tokens, at least one; an `Excerpt` where not all of them are prefilled.
         max_new_tokens: at most so many are made, at least 1.
         sampling: how they are chosen.
         stop: strings that end the text and are no part of it; they need the engine's tokenizer.
@@ -43,7 +44,7 @@ class Request:
     Raises UsageError for values that no engine takes.
     """
 
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] | Excerpt
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()

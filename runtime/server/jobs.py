@@ -6,13 +6,16 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import lt
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from sscc.ir.errors import UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Request
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.server.errors import ApiError, invalid
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import encode, longest_token
@@ -92,14 +95,23 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[tu
     return [tuple(encode(model.tokenizer, text, special=False))]
 
 
-def checked_prompt(tokens: list[int], model: Model, limits: RequestLimits) -> tuple[int, ...]:
-    """The tokens of a prompt after which there is room for one more. Raises ApiError."""
+def checked_excerpt(
+    tokens: list[int], positions: list[int] | None, model: Model, limits: RequestLimits
+) -> tuple[int, ...] | Excerpt:
+    """The tokens of a prompt after which there is room for one more; with positions those of it that are prefilled.
+    Raises ApiError."""
     if not tokens:
         raise invalid("the prompt has 0 tokens, it must have at least 1", "prompt")
-    if len(tokens) >= model.max_context:
-        raise _too_long(f"the prompt has {len(tokens)} tokens, the context has {model.max_context}", "prompt")
+    if positions is not None and len(positions) != len(tokens):
+        raise invalid(f"there are {len(positions)} positions of {len(tokens)} tokens", "positions")
+    length = len(tokens) if positions is None else positions[-1] + 1
+    if length >= model.max_context:
+        raise _too_long(f"the prompt has {str(length)[:20]} tokens, the context has {model.max_context}", "prompt")
+    if positions is not None and not all(map(lt, [-1, *positions], positions)):
+        raise invalid("positions must ascend from 0 or later", "positions")
     _check_length(len(tokens), "prompt", limits)
-    return tuple(_checked_tokens(tokens, model))
+    checked = _checked_tokens(tokens, model)
+    return tuple(checked) if positions is None else Excerpt(np.array(checked, np.int64), np.array(positions, np.int64))
 
 
 def _check_length(prompt: int, param: str, limits: RequestLimits) -> None:

@@ -27,6 +27,7 @@ from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Outcome, PrefillError, Received
 from sscc.runtime.engine.prefixes import chunk_keys
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.server.slots import CACHED_TOKENS, PATH
 from sscc.runtime.slot_message import SlotFormat, SlotMessage
 
@@ -124,7 +125,7 @@ class PrefillServers:
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
 
-    def start(self, prompt: Array, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
+    def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
         until = min(deadline, perf_counter() + self._timeout)
         call = _Call(prompt, until, done)
         with self._lock:
@@ -230,7 +231,7 @@ class PrefillServers:
             message = self._slots.read(data.data, "what it sent")
         except InputError as error:
             raise _Refused(str(error)) from None
-        if not np.array_equal(message.tokens, call.prompt):
+        if message.tokens.key != call.prompt.key:
             raise _Refused("what it sent is the slot of another prompt")
         known = int(cached) if cached.isascii() and cached.isdecimal() and len(cached) < 10 else 0
         return message, data.nbytes, min(known, len(call.prompt))
@@ -260,9 +261,9 @@ class PrefillServers:
         facts: dict[str, Any] = {"program": identity.program, "weights": identity.weights}
         if left < math.inf:
             facts["timeout"] = max(left, 0.001)
-        pieces = (call.prompt[begin : begin + _TOKENS_AT_ONCE] for begin in range(0, len(call.prompt), _TOKENS_AT_ONCE))
-        tokens = ",".join(",".join(map(str, piece.tolist())) for piece in pieces)
-        return f'{json.dumps(facts)[:-1]}, "prompt": [{tokens}]}}'.encode()
+        lists = {"prompt": call.prompt.tokens} | ({"positions": call.prompt.positions} if call.prompt.left_out else {})
+        numbers = "".join(f', "{name}": [{_listed(array)}]' for name, array in lists.items())
+        return f"{json.dumps(facts)[:-1]}{numbers}}}".encode()
 
     def _headers(self) -> dict[str, str]:
         headers = {"content-type": "application/json", "connection": "close"}
@@ -270,7 +271,7 @@ class PrefillServers:
 
     # -- which server
 
-    def _keys(self, prompt: Array) -> list[bytes]:
+    def _keys(self, prompt: Excerpt) -> list[bytes]:
         """Of what a server may have of a prompt, the longest last; none where there is no choice."""
         if len(self._servers) == 1:
             return []
@@ -303,7 +304,7 @@ class _Call:
         cancelled: whether nobody waits any more.
     """
 
-    def __init__(self, prompt: Array, until: float, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, prompt: Excerpt, until: float, done: Callable[[Outcome], None]) -> None:
         self.prompt, self.until, self.done = prompt, until, done
         self.cancelled = threading.Event()
         self._lock = threading.Lock()
@@ -334,6 +335,12 @@ class _Call:
 def _common(server: _Server, keys: Sequence[bytes]) -> int:
     """How much of a prompt a server has."""
     return next((count for count in range(len(keys), 0, -1) if keys[count - 1] in server.known), 0)
+
+
+def _listed(numbers: Array) -> str:
+    """Integers as JSON lists them."""
+    pieces = (numbers[begin : begin + _TOKENS_AT_ONCE] for begin in range(0, len(numbers), _TOKENS_AT_ONCE))
+    return ",".join(",".join(map(str, piece.tolist())) for piece in pieces)
 
 
 def _refusal(response: http.client.HTTPResponse) -> _Refused:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.engine import Engine, Request, Ticket
 from sscc.runtime.server.errors import ApiError, timed_out, unavailable
-from sscc.runtime.server.jobs import Model, RequestLimits, checked_prompt
+from sscc.runtime.server.jobs import Model, RequestLimits, checked_excerpt
 from sscc.runtime.server.protocol import Parameters
 from sscc.runtime.server.streaming import ClientGone, unless_gone
 
@@ -28,10 +28,14 @@ SEND_SECONDS = 30.0
 """In which a client must take a piece: until all is sent the request has its slot."""
 
 
-def _tokens(value: Any) -> Any:
-    if not isinstance(value, list) or not all(type(token) is int for token in value):
-        raise PydanticCustomError("prompt", "it must be a list of tokens")
+def _integers(value: Any) -> Any:
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise PydanticCustomError("integers", "it must be a list of integers")
     return value
+
+
+Integers = Annotated[list[int], PlainValidator(_integers), WithJsonSchema(TypeAdapter(list[int]).json_schema())]
+"""Checked in one pass, not one number at a time by pydantic: there are as many as a prompt has tokens."""
 
 
 class SlotBody(Parameters):
@@ -39,11 +43,13 @@ class SlotBody(Parameters):
 
     Attributes:
         prompt: tokens.
+        positions: where each stands in its text, of which not all are prefilled; None: nothing is left out.
         program, weights: whose slot is wanted (`ProgramIdentity`); that of others would be of no use.
         timeout: seconds after which nobody waits any more.
     """
 
-    prompt: Annotated[list[int], PlainValidator(_tokens), WithJsonSchema(TypeAdapter(list[int]).json_schema())]
+    prompt: Integers
+    positions: Integers | None = None
     program: str
     weights: str
     timeout: float | None = Field(None, gt=0)
@@ -52,7 +58,7 @@ class SlotBody(Parameters):
 async def prefilled(body: SlotBody, engine: Engine, model: Model, limits: RequestLimits, receive: Receive) -> Response:
     """The answer with the slot of a prompt. Raises ApiError, and ClientGone, which cancels the prefill."""
     _check_identity(ProgramIdentity(body.program, body.weights), engine.slot_format.identity)
-    prompt = checked_prompt(body.prompt, model, limits)
+    prompt = checked_excerpt(body.prompt, body.positions, model, limits)
     waits = [each for each in (body.timeout, limits.timeout) if each is not None]
     timeout = min(waits, default=None)
     ticket = engine.submit(Request(prompt, 1, timeout=timeout, keep_slot=True))

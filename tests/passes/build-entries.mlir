@@ -31,17 +31,16 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[DONE:.+]] = arith.andi %[[ANY]], %[[LAST]]
   // CHECK-NEXT: return %[[LO]], %[[HI]], %[[DONE]]
   //
-  // Phase 0 embeds chunk by chunk; positions past the prompt's end repeat its last one.
+  // Phase 0 embeds chunk by chunk, every token where it stands in its text.
   // CHECK-LABEL: func.func private @prefill.phase.embed(
-  // CHECK-SAME: index {sscc.input = "begin"}, %{{.+}}: index {sscc.input = "end"}, %[[CHUNKS:arg2]]: index {sscc.input = "chunks"}, %{{.+}}: index {sscc.input = "number"}, %[[LENGTH:arg4]]: index {sscc.input = "length"}
-  // CHECK-SAME: %[[TOKENS:arg5]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<1x8x8xf32> {sscc.state = "hidden"})
+  // CHECK-SAME: index {sscc.input = "begin"}, %{{.+}}: index {sscc.input = "end"}, %[[CHUNKS:arg2]]: index {sscc.input = "chunks"}, %{{.+}}: index {sscc.input = "number"}
+  // CHECK-SAME: %[[TOKENS:arg4]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg5]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<1x8x8xf32> {sscc.state = "hidden"})
   // CHECK-NEXT: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %[[CHUNKS]], %arg3, %[[CHUNKS]])
   // CHECK: %[[EMBEDDED:.+]] = scf.for %[[C:.+]] = %[[P]]#0 to %[[P]]#1 step %{{.+}} iter_args(%[[H:.+]] = %[[HIDDEN]])
   // CHECK: %[[START:.+]] = arith.muli %[[C]],
-  // CHECK: %[[ENDS:.+]] = arith.subi %[[LENGTH]],
-  // CHECK: tensor.extract_slice %[[TOKENS]][0, %[[START]]] [1, 4]
-  // CHECK: arith.minsi %{{.+}}, %[[ENDS]]
-  // CHECK: %[[E:.+]] = func.call @prefill.embed(
+  // CHECK: %[[T:.+]] = tensor.extract_slice %[[TOKENS]][0, %[[START]]] [1, 4]
+  // CHECK: %[[I:.+]] = tensor.extract_slice %[[IDS]][0, %[[START]]] [1, 4]
+  // CHECK: %[[E:.+]] = func.call @prefill.embed(%[[T]], %[[I]])
   // CHECK-NEXT: %[[H1:.+]] = tensor.insert_slice %[[E]] into %[[H]][0, %[[START]], 0] [1, 4, 8]
   // CHECK-NEXT: scf.yield %[[H1]]
   // CHECK: return %[[EMBEDDED]]
@@ -86,9 +85,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: else
   // CHECK-NEXT: scf.yield %[[BEFORE]]
   //
-  // The caller gives tokens and the cursor, keeps the states, and gets logits and the cursor back.
+  // The caller gives tokens, where they stand, and the cursor, keeps the states, and gets logits and the cursor back.
   // CHECK-LABEL: func.func public @prefill(
-  // CHECK-SAME: %[[TOKENS:arg0]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[LENGTH:arg1]]: index {sscc.input = "length"}, %[[SLOT:arg2]]: index {sscc.input = "slot"}, %[[PHASE:arg3]]: index {sscc.input = "phase"}, %[[CHUNK:arg4]]: index {sscc.input = "chunk"}, %[[STEPS:arg5]]: index {sscc.input = "steps"}
+  // CHECK-SAME: %[[TOKENS:arg0]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg1]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[LENGTH:arg2]]: index {sscc.input = "length"}, %[[SLOT:arg3]]: index {sscc.input = "slot"}, %[[PHASE:arg4]]: index {sscc.input = "phase"}, %[[CHUNK:arg5]]: index {sscc.input = "chunk"}, %[[STEPS:arg6]]: index {sscc.input = "steps"}
   // CHECK-SAME: tensor<1x9xf32> {sscc.output = "prefill_logits"}
   // CHECK-SAME: tensor<1x8x8xf32> {sscc.state = "hidden"}
   // CHECK-SAME: tensor<1x2x1x3x8xf32> {sscc.state = "k_cache"}
@@ -105,13 +104,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // Then a straight line of calls: no control in an entry. A layer gets its slices of the stacked caches.
   // CHECK-NOT: scf.
-  // CHECK: %[[H0:.+]] = call @prefill.phase.embed(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c0{{.*}}, %[[LENGTH]], %[[TOKENS]], %arg7)
-  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg11[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
-  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg12[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
-  // CHECK: %[[L:.+]]:6 = call @prefill.phase.layer.0(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c1{{.*}}, %[[LENGTH]], %[[SLOT]], %[[H0]], %arg8, %arg9, %arg10, %[[K]], %[[V]])
-  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[L]]#4 into %arg11[0, 0, 0, 0, 0]
-  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[L]]#5 into %arg12[0, 0, 0, 0, 0]
-  // CHECK: %[[LOGITS:.+]] = call @prefill.phase.head(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c2{{.*}}, %[[LENGTH]], %[[L]]#0, %arg6)
+  // CHECK: %[[H0:.+]] = call @prefill.phase.embed(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c0{{.*}}, %[[TOKENS]], %[[IDS]], %arg8)
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg12[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg13[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK: %[[L:.+]]:6 = call @prefill.phase.layer.0(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c1{{.*}}, %[[LENGTH]], %[[SLOT]], %[[H0]], %arg9, %arg10, %arg11, %[[K]], %[[V]])
+  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[L]]#4 into %arg12[0, 0, 0, 0, 0]
+  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[L]]#5 into %arg13[0, 0, 0, 0, 0]
+  // CHECK: %[[LOGITS:.+]] = call @prefill.phase.head(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c2{{.*}}, %[[LENGTH]], %[[L]]#0, %arg7)
   //
   // The cursor after the last step of all stands behind the last phase.
   // CHECK-NEXT: %[[FINISHED:.+]] = arith.cmpi eq, %[[END]], %[[TOTAL]]
@@ -124,11 +123,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // Decode knows nothing of chunks, and touches no prefill state.
   // CHECK-LABEL: func.func public @decode(
-  // CHECK-SAME: tensor<2x1xi64> {sscc.input = "token"}
+  // CHECK-SAME: %[[TOKEN:arg0]]: tensor<2x1xi64> {sscc.input = "token"}, %[[ID:arg1]]: tensor<2x1xi64> {sscc.input = "position_id"}
   // CHECK-SAME: {sscc.input = "active"}
   // CHECK-NOT: scf.
   // CHECK-NOT: scratch
-  // CHECK: call @decode.embed(
+  // CHECK: call @decode.embed(%[[TOKEN]], %[[ID]])
   // CHECK: call @decode.layer.0(
   // CHECK: call @decode.head(
   func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}, tensor<1x4xi64> {sscc.input = "positions"}) -> (!h {sscc.output = "hidden"})

@@ -24,7 +24,10 @@ from sscc.runtime.artifact.signature import Signature
 from tests.runtime.broken.build import identity, port, window, write
 
 ROLES = {"prefill_logits": "output", "logits": "output"}
-INPUTS = {"prefill": ("tokens",), "decode": ("token", "position", "prompt_len", "active")}
+INPUTS = {
+    "prefill": ("tokens", "position_ids"),
+    "decode": ("token", "position_id", "position", "prompt_len", "active"),
+}
 SCALARS = ("length", "slot", "phase", "chunk", "steps")
 
 
@@ -75,8 +78,8 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
     cache = (*slots, g.packed_rows) if g.packed else (s.layers, *slots, g.cache_rows)
     scratch = (1, main.kv_heads, s.scratch_tokens)
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "tokens": ("i64", (1, s.scratch_tokens)),
-        "token": ("i64", (s.batch, 1)),
+        **dict.fromkeys(INPUTS["prefill"], ("i64", (1, s.scratch_tokens))),
+        **dict.fromkeys(("token", "position_id"), ("i64", (s.batch, 1))),
         "position": ("i64", (s.batch,)),
         "prompt_len": ("i64", (s.batch,)),
         "active": ("i1", (s.batch,)),

@@ -38,9 +38,21 @@ def test_decode_masks_other_slots_and_counts_positions() -> None:
     logits = session.decode({1: 9})
     assert logits.shape == (2, 11)
     _, inputs, _ = interpreter.calls[-2]
-    assert inputs == {"token": [[5], [6]], "position": [8, 1], "prompt_len": [8, 1], "active": [True, True]}
+    assert inputs == {
+        "token": [[5], [6]],
+        "position_id": [[8], [1]],
+        "position": [8, 1],
+        "prompt_len": [8, 1],
+        "active": [True, True],
+    }
     _, inputs, _ = interpreter.calls[-1]
-    assert inputs == {"token": [[0], [9]], "position": [0, 2], "prompt_len": [0, 1], "active": [False, True]}
+    assert inputs == {
+        "token": [[0], [9]],
+        "position_id": [[0], [2]],
+        "position": [0, 2],
+        "prompt_len": [0, 1],
+        "active": [False, True],
+    }
     assert (session.position(0), session.position(1)) == (9, 3)
 
 
@@ -131,7 +143,13 @@ def test_replay_feeds_the_last_token_where_it_stands() -> None:
     session.decode({1: 3})
     assert int(session.replay(0).argmax()) == 5
     _, inputs, _ = interpreter.calls[-1]
-    assert inputs == {"token": [[4], [0]], "position": [7, 0], "prompt_len": [8, 0], "active": [True, False]}
+    assert inputs == {
+        "token": [[4], [0]],
+        "position_id": [[7], [0]],
+        "position": [7, 0],
+        "prompt_len": [8, 0],
+        "active": [True, False],
+    }
     assert session.position(0) == 8
     with pytest.raises(UsageError, match="slot 1 was fed 1 tokens after its prompt: it can be replayed before"):
         session.replay(1)

@@ -63,6 +63,7 @@ def _replayed(session: TorchSession, last: int) -> int:
     """The token that follows when the last prompt token is decoded again at its own position."""
     inputs = {
         "token": torch.tensor([[last]]),
+        "position_id": torch.tensor([[LENGTH - 1]]),
         "position": torch.tensor([LENGTH - 1]),
         "prompt_len": torch.tensor([LENGTH]),
         "active": torch.tensor([True]),
