@@ -80,6 +80,11 @@ class Draft:
         """Tokens of the longest prompt that it scores."""
         return self.session.signature.geometry.max_context
 
+    @property
+    def steps_of_a_chunk(self) -> int:
+        """Chunk steps that one chunk of a prompt takes through all layers."""
+        return self.session.signature.prefill_steps(1)
+
     def scores(self, prompt: Array) -> Array:
         """How much the draft's next tokens look at each token of a prompt [n] i64: [n] f32.
 

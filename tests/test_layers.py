@@ -59,6 +59,8 @@ LAYERS: Layers = (
     ("sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
     ("sscc.runtime.collectives.crew", "sscc.runtime.kept_positions", "sscc.runtime.tracing"),
     ("sscc.runtime.session",),
+    ("sscc.runtime.speculative_prefill",),
+    ("sscc.runtime.shortening",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.engine",),
     ("sscc.runtime.server",),

@@ -64,19 +64,18 @@ class Figures:
 
     Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
     max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. Where a draft has shortened the prompt, `prompt_tokens` are what is left of
-    `given_tokens`, and `draft_seconds` what that took, else None.
-
-    `text` is None where the artifact has no tokenizer. Then there are bytes:
-    weights (mapped where they can be), caches and other states, everything else that the interpreter works on, and what
-    of this process is in memory (None where the system does not tell). Of several `ranks` all bytes are those of one.
+    new token, decode has the others. Where a draft has shortened the prompt, `read_tokens` are what is left of it, and
+    `draft_seconds` is what that took (None without a draft). `text` is None where the artifact has no tokenizer. Then
+    there are bytes: weights (mapped where they can be), caches and other states, everything else that the interpreter
+    works on, and what of this process is in memory (None where the system does not tell). Of several `ranks` all bytes
+    are those of one.
     """
 
     tokens: list[int]
     text: str | None
     finish: str
     prompt_tokens: int
-    given_tokens: int
+    read_tokens: int
     kept_rows: int
     evicted_rows: int
     budget_rows: int
@@ -298,7 +297,7 @@ def _figures(
     tokens: list[int],
     text: str | None,
     finish: str,
-    given_tokens: int,
+    prompt_tokens: int,
     kept: Kept,
     times: tuple[float | None, float, float],
     memory: MemoryUse,
@@ -310,8 +309,8 @@ def _figures(
         tokens=tokens,
         text=text,
         finish=finish,
-        prompt_tokens=kept.prompt_len,
-        given_tokens=given_tokens,
+        prompt_tokens=prompt_tokens,
+        read_tokens=kept.prompt_len,
         kept_rows=kept.kept,
         evicted_rows=kept.evicted,
         budget_rows=kept.budget,
@@ -344,15 +343,15 @@ def _lines(figures: Figures) -> Iterator[str]:
     length = figures.kept_rows + figures.evicted_rows
     share = figures.kv_bytes / figures.full_kv_bytes
     held, full = format_bytes(figures.kv_bytes), format_bytes(figures.full_kv_bytes)
-    left = "" if figures.draft_seconds is None else f" of {figures.given_tokens}"
-    yield f"prompt   {figures.prompt_tokens}{left} tokens, {len(figures.tokens)} new ({figures.finish})"
+    left = "" if figures.draft_seconds is None else f", {figures.read_tokens} of which are read"
+    yield f"prompt   {figures.prompt_tokens} tokens{left}, {len(figures.tokens)} new ({figures.finish})"
     yield (
         f"cache    {figures.kept_rows} of {length} positions kept, {figures.evicted_rows} evicted "
         f"(budget {figures.budget_rows} rows)"
     )
     yield f"KV       {held} against {full} for a full cache ({share:.1%})"
     if figures.draft_seconds is not None:
-        yield f"draft    {figures.given_tokens / figures.draft_seconds:.1f} tokens/s ({figures.draft_seconds:.2f} s)"
+        yield f"draft    {figures.prompt_tokens / figures.draft_seconds:.1f} tokens/s ({figures.draft_seconds:.2f} s)"
     yield f"prefill  {figures.prefill_tokens_per_second:.1f} tokens/s ({figures.prefill_seconds:.2f} s)"
     if figures.decode_tokens_per_second is not None:
         yield f"decode   {figures.decode_tokens_per_second:.2f} tokens/s ({figures.decode_seconds:.2f} s)"

@@ -24,6 +24,7 @@ from sscc.compiler.commands.engines import (
     traced,
 )
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_arguments, keeps_of, opened_shortener
 from sscc.compiler.files import printing_beside
 from sscc.ir.errors import UsageError
 from sscc.ir.extras import SERVE, require
@@ -130,6 +131,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prefill here what no prefill server can (default: such a request ends with 503)",
     )
+    add_draft_arguments(parser.add_argument_group("speculative prefill"))
     execution = parser.add_argument_group("execution")
     add_execution_arguments(execution)
     add_trace_argument(execution)
@@ -190,6 +192,7 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
         created=int((args.artifact / "manifest.json").stat().st_mtime),
         tokenizer=tokenizer,
         chat_template=template,
+        keep=None if args.draft is None else keeps_of(args)[0],
     )
     limits = RequestLimits(
         max_body=args.max_body,
@@ -216,7 +219,8 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
                 timeout=args.prefill_timeout,
                 locally=args.prefill_locally,
             )
-        engine = stack.enter_context(Engine(session, tokenizer, options, elsewhere))
+        shortener = stack.enter_context(opened_shortener(args, signature, tokenizer))
+        engine = stack.enter_context(Engine(session, tokenizer, options, elsewhere, shortener))
         app = create_app(engine, model, limits, key, role=args.role, prefill_servers=elsewhere)
         yield Served(app, engine, model)
 
@@ -226,6 +230,9 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_execution_arguments(args)
     if not 0 <= args.port < 1 << 16:
         raise UsageError(f"--port is {args.port}, it must be between 0 and {(1 << 16) - 1}")
+    check_draft_arguments(args)
+    if args.draft is not None and args.role == "prefill":
+        raise UsageError("--draft shortens prompts before they are sent to a prefill server: give it to the other one")
     check_at_least(0, "--max-queue", args.max_queue)
     check_at_least(1, "--max-body", args.max_body)
     check_at_least(1, "--max-prompt", args.max_prompt)

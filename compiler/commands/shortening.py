@@ -22,9 +22,7 @@ DEFAULT_KEEP = 0.3
 
 
 def add_draft_arguments(group: argparse._ArgumentGroup, *, several: bool = False) -> None:
-    """Args:
-    several: whether more than one share of a prompt may be asked for.
-    """
+    """The options; with `several` more than one share of a prompt may be asked for."""
     group.add_argument(
         "--draft",
         type=Path,

@@ -18,6 +18,7 @@ from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
 from sscc.runtime.session import Session
+from sscc.runtime.shortening import Shortener
 from sscc.runtime.slot_message import SlotFormat
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Engine:
         tokenizer: makes text; None: tokens only.
         options: how the session is shared.
         elsewhere: other processes, in which prompts are prefilled; None: here. It ends with the engine.
+        shortener: leaves out what requests need not read (`Request.keep`); its draft is the engine's alone.
     """
 
     def __init__(
@@ -43,11 +45,12 @@ class Engine:
         tokenizer: Tokenizer | None = None,
         options: EngineOptions | None = None,
         elsewhere: Elsewhere | None = None,
+        shortener: Shortener | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._session = session
-        self._elsewhere = elsewhere
-        self._executor = Executor(session, options or EngineOptions(), elsewhere)
+        self._elsewhere, self._shortener = elsewhere, shortener
+        self._executor = Executor(session, options or EngineOptions(), elsewhere, shortener)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
         # the end of the process no daemon thread may be in native code.
@@ -83,6 +86,8 @@ class Engine:
         if request.keep_slot:
             _ = self._session.slot_format  # which says why there is none
         vocabulary = self.signature.vocab_size
+        if request.keep is not None and self._shortener is None:
+            raise UsageError(f"keep is {request.keep:g}, and the engine has no draft to shorten prompts")
         if request.stop and self.tokenizer is None:
             raise UsageError("stop strings need a tokenizer, and the engine has none")
         for token, _ in request.sampling.logit_bias:

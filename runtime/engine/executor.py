@@ -18,6 +18,7 @@ import numpy as np
 
 from sscc.ir.errors import InputError, SsccError
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
@@ -29,6 +30,7 @@ from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session, Snapshot
+from sscc.runtime.shortening import Shortener
 from sscc.runtime.slot_message import SlotMessage
 from sscc.runtime.tracing import RequestSpan
 
@@ -67,12 +69,19 @@ class Executor:
     Args:
         session: nobody else may use it from now on; what its slots hold is given up.
         elsewhere: prefills prompts; None: they are prefilled here.
+        shortener: shortens the prompts of requests that ask for it.
 
     Attributes:
         done: set when the thread has ended.
     """
 
-    def __init__(self, session: Session, options: EngineOptions, elsewhere: Elsewhere | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        options: EngineOptions,
+        elsewhere: Elsewhere | None = None,
+        shortener: Shortener | None = None,
+    ) -> None:
         signature = session.signature
         self.session = session
         self.done = threading.Event()
@@ -86,6 +95,8 @@ class Executor:
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._queue: OrderedDict[int, Job] = OrderedDict()
         self._table = SlotTable(signature.batch, signature.geometry.max_context)
+        self._drafts = None if shortener is None else Drafts(shortener)
+        self._drafted_last = False
         self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
@@ -240,7 +251,8 @@ class Executor:
 
     def _serve(self) -> bool:
         """A round; False when it is closed and nothing is left to do."""
-        idle = not (self._admissible() or self._prefilling or self._table.active.any())
+        drafting = self._drafts is not None and self._drafts.waiting
+        idle = not (self._admissible() or self._prefilling or drafting or self._table.active.any())
         if idle and self._closing and self._inbox.empty() and not self._jobs():
             return False
         message = self._await_message() if idle else None
@@ -248,7 +260,7 @@ class Executor:
         if message is not None:
             self._handle(message)
         self._listen()
-        worked = self._prefill_some()
+        worked = self._read_some()
         self._listen()
         worked = self._decode_step() or worked
         if worked:
@@ -283,10 +295,11 @@ class Executor:
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Job):
-            self._queue[message.id] = message
             self._earliest = min(self._earliest, message.deadline)
-            if self._arrivals is not None:
-                self._arrivals.add(message)
+            if self._drafts is not None and message.request.keep is not None:
+                self._drafts.add(message)
+            else:
+                self._enqueue(message)
             return
         if isinstance(message, tuple) and isinstance(message[0], Fetch):
             self._settle(*message)
@@ -300,6 +313,12 @@ class Executor:
             else:
                 self._end(*message)
             self._wakeups.wake(change=True)
+
+    def _enqueue(self, job: Job) -> None:
+        """A request waits for a slot."""
+        self._queue[job.id] = job
+        if self._arrivals is not None:
+            self._arrivals.add(job)
 
     def _settle(self, fetch: Fetch, outcome: Outcome) -> None:
         """A prefill elsewhere has ended; one that nobody waits for any more says nothing to anybody."""
@@ -323,7 +342,8 @@ class Executor:
 
     def _jobs(self) -> list[Job]:
         """Every request that has not ended and that the thread knows of."""
-        return [*self._queue.values(), *(job for job in self._table.jobs if job is not None)]
+        drafting = () if self._drafts is None else self._drafts.waiting.values()
+        return [*drafting, *self._queue.values(), *(job for job in self._table.jobs if job is not None)]
 
     def _fail(self, error: BaseException) -> None:
         """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
@@ -336,6 +356,41 @@ class Executor:
             self._wakeups.wake(change=True)
 
     # ------------------------------------------------------------------------------------------------------- prefill
+
+    def _read_some(self) -> bool:
+        """Reads prompts between two decode steps: prefills, or does a piece of the draft's work, in turn where both
+        wait and there is something to decode. Returns whether anything was done."""
+        drafts = self._drafts
+        if drafts is None or not drafts.waiting:
+            return self._prefill_some()
+        both = self._prefilling is not None or self._admissible()
+        self._drafted_last = not (both and self._drafted_last and self._table.active.any())
+        if self._drafted_last:
+            self._draft(drafts)
+        if not self._drafted_last or not self._table.active.any():
+            self._prefill_some()
+        return True
+
+    def _draft(self, drafts: Drafts) -> None:
+        """Does a piece of shortening a prompt."""
+        start, job = perf_counter_ns(), drafts.first
+        error: SsccError | None = None
+        left = None
+        try:
+            left = drafts.step()
+            if left is not None:
+                job.prompt = self.session.check_request(left, job.request.max_new_tokens)
+                self._enqueue(job)
+        except SsccError as raised:
+            error = raised
+        with self._lock:
+            self._counters.draft_ns += perf_counter_ns() - start
+            if error is not None:
+                self._end(job, "error", error)
+                self._wakeups.wake(change=True)
+            elif left is not None:
+                self._counters.shortened_prompts += 1
+                self._counters.left_out_prompt_tokens += job.prompt_tokens - len(job.prompt)
 
     def _prefill_some(self) -> bool:
         """At most the chunk steps that may run between two decode steps, of as many prompts as they suffice for.
@@ -537,6 +592,8 @@ class Executor:
             return
         if self._queue.pop(job.id, None) is not None and self._arrivals is not None:
             self._arrivals.drop(job)
+        if self._drafts is not None:
+            self._drafts.drop(job)
         job.message = None
         if job.slot is not None:
             if self._prefilling is not None and self._prefilling.job is job:
@@ -554,6 +611,6 @@ class Executor:
         job.error, job.trace = error, None if error is None else error.__traceback__
         job.ended = perf_counter()
         if (tracer := self.session.tracer) is not None:
-            facts = {"finish": finish, "prompt": len(job.prompt), "cached": job.cached, "new": len(job.tokens)}
+            facts = {"finish": finish, "prompt": job.prompt_tokens, "cached": job.cached, "new": len(job.tokens)}
             tracer.request(RequestSpan(job.id, job.submitted, job.admitted, job.first_token, job.ended, facts))
         job.finish = finish

@@ -20,7 +20,7 @@ class Job:
 
     Attributes:
         id: counts the engine's requests from 0.
-        prompt: what of it is prefilled.
+        prompt: what is prefilled: all of it, until a draft has shortened it.
         ends: [E] i64, tokens that end the text.
         submitted: the time of `perf_counter`, in seconds; so are the other times.
         slot: that it was given, until it ends.
@@ -51,6 +51,12 @@ class Job:
     admitted: float | None = None
     first_token: float | None = None
     ended: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the prompt as it was given."""
+        given = self.request.prompt
+        return given.text_length if isinstance(given, Excerpt) else len(given)
 
     @property
     def deadline(self) -> float:

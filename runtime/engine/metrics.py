@@ -54,6 +54,8 @@ class Metrics:
         prompt_tokens: of prompts that reached a slot whole, reused ones included.
         new_tokens: made by all requests.
         cached_prompts: those of which an earlier prefill saved some or all tokens; cached_prompt_tokens: these.
+        shortened_prompts: those that a draft has read; left_out_prompt_tokens: those that it has left out of them;
+            draft_seconds: what it took.
         slot_messages, slot_message_bytes: prompts whose slots went to another process or came from one, and the bytes
             that were moved; slot_message_full_kv_bytes: those of uncompressed caches of the same prompts.
         kept_rows, evicted_rows: of the caches of the requests that decode now, per layer and KV head.
@@ -77,6 +79,9 @@ class Metrics:
     new_tokens: int
     cached_prompts: int
     cached_prompt_tokens: int
+    shortened_prompts: int
+    left_out_prompt_tokens: int
+    draft_seconds: float
     slot_messages: int
     slot_message_bytes: int
     slot_message_full_kv_bytes: int
@@ -153,6 +158,9 @@ class Counters:
     new_tokens: int = 0
     cached_prompts: int = 0
     cached_prompt_tokens: int = 0
+    shortened_prompts: int = 0
+    left_out_prompt_tokens: int = 0
+    draft_ns: int = 0
     slot_messages: int = 0
     slot_message_bytes: int = 0
     slot_message_full_kv_bytes: int = 0
@@ -182,6 +190,9 @@ class Counters:
             new_tokens=self.new_tokens,
             cached_prompts=self.cached_prompts,
             cached_prompt_tokens=self.cached_prompt_tokens,
+            shortened_prompts=self.shortened_prompts,
+            left_out_prompt_tokens=self.left_out_prompt_tokens,
+            draft_seconds=self.draft_ns / 1e9,
             slot_messages=self.slot_messages,
             slot_message_bytes=self.slot_message_bytes,
             slot_message_full_kv_bytes=self.slot_message_full_kv_bytes,

@@ -9,6 +9,7 @@ from sscc.ir.errors import SsccError, UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling, TokenLogprobs
+from sscc.runtime.speculative_prefill import check_keep
 
 Finish = Literal["eos", "stop", "length", "prefilled", "cancelled", "timeout", "error"]
 """Why a request ended: an ending token, a stop string, max_new_tokens, a prompt that another process goes on from, its
@@ -38,6 +39,9 @@ class Request:
         eos: tokens that end the text, the last of its tokens; None: the program's; empty: none.
         logprobs: how many alternatives per token are told; None: no logprobs at all.
         timeout: seconds from submission after which it ends, wherever it is; None: no limit.
+        keep: the share of the prompt's chunks that is read, as the engine's draft chooses (`Shortener`); None: all.
+        text: that the prompt is of, for a draft with another tokenizer; None: it is made of the tokens.
+        special: whether the tokenizer put special tokens around the text.
         keep_slot: make no token: once the prompt is prefilled the request has its slot, whose content another process
             is to go on from (`Ticket.aslot`), until `Ticket.taken` or its end.
 
@@ -51,6 +55,9 @@ class Request:
     eos: frozenset[int] | None = None
     logprobs: int | None = None
     timeout: float | None = None
+    keep: float | None = None
+    text: str | None = field(default=None, repr=False)
+    special: bool = True
     keep_slot: bool = False
 
     def __post_init__(self) -> None:
@@ -60,6 +67,8 @@ class Request:
             raise UsageError(f"logprobs is {self.logprobs}, it must be at least 0")
         if self.timeout is not None and not self.timeout > 0:
             raise UsageError(f"timeout is {self.timeout} s, it must be above 0")
+        if self.keep is not None:
+            check_keep(self.keep)
 
 
 SHOWN_TEXT = 80
@@ -103,6 +112,7 @@ class Completion:
         queued_seconds: from submission until a slot took it.
         first_token_seconds: from submission to the first token; where there is none, to the end.
         seconds: from submission to the end.
+        left_out_tokens: of the prompt, by a draft; with another tokenizer, by how many it has become shorter.
     """
 
     tokens: tuple[int, ...]
@@ -116,6 +126,7 @@ class Completion:
     queued_seconds: float
     first_token_seconds: float
     seconds: float
+    left_out_tokens: int = 0
 
     def __repr__(self) -> str:
         tokens = f"{self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}"

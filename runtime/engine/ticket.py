@@ -158,13 +158,14 @@ class Ticket:
             text=whole.text,
             logprobs=whole.logprobs,
             finish=whole.finish,
-            prompt_tokens=prompt,
+            prompt_tokens=job.prompt_tokens,
             kept_rows=kept,
             evicted_rows=length - kept if job.prefilled else 0,
             cached_tokens=self.cached_tokens,
             queued_seconds=(job.ended if job.admitted is None else job.admitted) - job.submitted,
             first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
             seconds=job.ended - job.submitted,
+            left_out_tokens=job.prompt_tokens - prompt,
         )
 
 

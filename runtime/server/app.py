@@ -23,6 +23,7 @@ from sscc.runtime.server.gate import Gate
 from sscc.runtime.server.jobs import (
     Model,
     RequestLimits,
+    ServedPrompt,
     chat_prompts,
     completion_prompts,
     requests_for,
@@ -44,11 +45,10 @@ in which nothing else runs."""
 TOTALS = (
     "submitted", "rejected", "prompt_tokens", "cached_prompt_tokens", "new_tokens", "decode_steps", "decode_seconds",
     "prefill_steps", "prefill_seconds", "overhead_seconds",
+    "shortened_prompts", "left_out_prompt_tokens", "draft_seconds",
     "slot_messages", "slot_message_bytes", "slot_message_full_kv_bytes",
 )  # fmt: skip
 """Fields of `Metrics` that only grow."""
-
-Prompts = list[tuple[int, ...]]
 
 Role = Literal["both", "prefill", "decode"]
 """What a server does: prompts and answers; prompts for others; answers to prompts that others prefill."""
@@ -155,6 +155,7 @@ class _Endpoints:
             "version": sscc.__version__,
             "chat": model.chat_template is not None and self._role != "prefill",
             "role": self._role,
+            "keep": model.keep,
             "program": program_of(self._engine.signature),
             "queued": metrics.queued,
             "totals": {name: getattr(metrics, name) for name in TOTALS},
@@ -217,7 +218,7 @@ class _Endpoints:
         self,
         body: Any,
         request: Request,
-        make_prompts: Callable[[Any, Model, RequestLimits], Prompts],
+        make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]],
         make_format: Callable[[str, TokenBytes, int, int | None], Format],
     ) -> Response:
         self._check_name(body.model)
@@ -230,7 +231,7 @@ class _Endpoints:
         return await self._whole(body, request, tickets, form)
 
     def _submit(
-        self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], Prompts]
+        self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]]
     ) -> tuple[list[Ticket], int]:
         """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
         prompts = make_prompts(body, self._model, self._limits)

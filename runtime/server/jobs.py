@@ -35,6 +35,7 @@ class Model:
         created: seconds since 1970.
         tokenizer: of the artifact.
         chat_template: None where the checkpoint has none.
+        keep: the share of a prompt's chunks that is read, as a draft chooses; None: there is no draft.
         longest_token: bytes of text that one token stands for at most.
     """
 
@@ -44,6 +45,7 @@ class Model:
     created: int
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None = None
+    keep: float | None = None
 
     @cached_property
     def longest_token(self) -> int:
@@ -69,16 +71,36 @@ class RequestLimits:
     timeout: float | None = None
 
 
-def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits) -> list[tuple[int, ...]]:
+@dataclass(frozen=True)
+class ServedPrompt:
+    """A prompt of a request.
+
+    Attributes:
+        tokens: all of them.
+        text: that they are of; None where the client gave tokens.
+        special: whether the tokenizer put special tokens around the text.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None = None
+    special: bool = True
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
     """The prompts as tokens; text with the special tokens that the tokenizer puts around it. Raises ApiError."""
     _check_choices(len(body.prompt), body.n, limits)
     return [
-        tuple(_text_tokens(one, model, limits) if isinstance(one, str) else _checked_tokens(one, model))
+        ServedPrompt(tuple(_text_tokens(one, model, limits)), one)
+        if isinstance(one, str)
+        else ServedPrompt(tuple(_checked_tokens(one, model)))
         for one in body.prompt
     ]
 
 
-def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[tuple[int, ...]]:
+def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
     """The one prompt that the checkpoint's template makes of the messages. Raises ApiError where there is none."""
     _check_choices(1, body.n, limits)
     if model.chat_template is None:
@@ -92,7 +114,7 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[tu
     except UsageError as error:
         raise invalid(str(error), "messages") from None
     _check_bytes(text, "messages", model, limits)
-    return [tuple(encode(model.tokenizer, text, special=False))]
+    return [ServedPrompt(tuple(encode(model.tokenizer, text, special=False)), text, special=False)]
 
 
 def checked_excerpt(
@@ -153,7 +175,7 @@ def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> 
 
 
 def requests_for(
-    body: GenerationBody, prompts: Sequence[tuple[int, ...]], model: Model, limits: RequestLimits
+    body: GenerationBody, prompts: Sequence[ServedPrompt], model: Model, limits: RequestLimits
 ) -> list[Request]:
     """One request per answer, those of one prompt beside each other. Raises ApiError.
 
@@ -166,13 +188,16 @@ def requests_for(
     try:
         requests = [
             Request(
-                prompt=prompt,
+                prompt=prompt.tokens,
                 max_new_tokens=_new_tokens(len(prompt), body, model, limits),
                 sampling=body.sampling(_seed(body.seed, index)),
                 stop=tuple(body.stop),
                 eos=frozenset() if body.ignore_eos else None,
                 logprobs=None if alternatives is None else min(alternatives, model.vocab_size),
                 timeout=limits.timeout,
+                keep=model.keep,
+                text=prompt.text,
+                special=prompt.special,
             )
             for prompt in prompts
             for index in range(body.n)

@@ -32,6 +32,9 @@ _COUNTERS = {
         "Tokens of prompts that were not prefilled, because an earlier prefill had been.",
         "cached_prompt_tokens",
     ),
+    "sscc_shortened_prompts": ("Prompts of which the draft has left out a part.", "shortened_prompts"),
+    "sscc_left_out_prompt_tokens": ("Tokens of prompts that the draft has left out.", "left_out_prompt_tokens"),
+    "sscc_draft_seconds": ("Time that the draft took.", "draft_seconds"),
     "sscc_slot_messages": ("Prompts whose slots went to another server, or came from one.", "slot_messages"),
     "sscc_slot_message_bytes": ("Bytes of these slots as they were moved.", "slot_message_bytes"),
     "sscc_slot_message_full_kv_bytes": (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Elsewhere, Engine, EngineOptions, Outcome, PrefillError, Received, Request
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Session
 from sscc.runtime.slot_message import SlotFormat
 
@@ -27,9 +27,9 @@ class OtherEngine:
     reads: SlotFormat
     prompts: list[tuple[int, ...]] = field(default_factory=list)
 
-    def start(self, prompt: Array, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
-        self.prompts.append(tuple(prompt.tolist()))
-        ticket = self.engine.submit(Request(self.prompts[-1], 1, keep_slot=True))
+    def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
+        self.prompts.append(tuple(prompt.tokens.tolist()))
+        ticket = self.engine.submit(Request(prompt, 1, keep_slot=True))
 
         def work() -> None:
             message = asyncio.run(ticket.aslot())

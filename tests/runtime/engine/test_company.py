@@ -24,6 +24,7 @@ from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
 from sscc.runtime.engine.prefixes import PrefixStore
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from tests.families import CompiledModel, Compiler, random_tokens
@@ -291,7 +292,7 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
     def prefilled(tokens: list[int], reused: int) -> None:
         """In slot 2, over another prompt's rows, while slot 1 decodes."""
         session.prefill(2, random_tokens(50, seed=8))
-        prefix, fill = store.begin(np.array(tokens))
+        prefix, fill = store.begin(Excerpt.whole(np.array(tokens)))
         assert len(prefix) == min(reused, session.reusable_chunks(50))
         session.start_prefill(2, tokens, prefix, fill)
         while not session.step_prefill(10):
@@ -302,7 +303,7 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
         prefilled(tokens, reused)
         continued = [session.prefill_logits, *(session.decode({2: token})[2] for token in range(9))]
         assert np.array_equal(np.stack(expected), np.stack(continued)) == (tokens is prompt)
-    prefix, _ = store.begin(np.array(first))
+    prefix, _ = store.begin(Excerpt.whole(np.array(first)))
     rows = session.rows.copies[prefix[0].number]
     assert sum(part.nbytes for part in rows.values()) == prefix[0].nbytes == session.signature.prefix_bytes * 7
     with pytest.raises(UsageError, match="8 chunks of a prompt of 50 tokens cannot be reused, only 0"):

@@ -18,6 +18,7 @@ from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket, executor
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.transcript import Transcript
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from tests.runtime.engine.gated import LIMIT, LONG, GatedInterpreter, gated, request, serving
@@ -27,7 +28,10 @@ from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 def submitted(executor: Executor, *requests: Request) -> list[Job]:
     """Requests as `Engine.submit` gives them on."""
-    return [executor.submit(r, np.array(r.prompt), np.array(sorted(r.eos or ()), np.int64)) for r in requests]
+    def prompt(each: Request) -> Excerpt:
+        return Excerpt.whole(np.array(each.prompt))
+
+    return [executor.submit(r, prompt(r), np.array(sorted(r.eos or ()), np.int64)) for r in requests]
 
 
 def finished(session: Session, *requests: Request, **options: Any) -> tuple[Executor, list[Job]]:

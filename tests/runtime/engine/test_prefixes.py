@@ -9,6 +9,7 @@ import pytest
 
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.prefixes import PrefixStore
+from sscc.runtime.excerpt import Excerpt
 
 CHUNK, ROW = 4, 10
 """Tokens of a chunk, and bytes of a position."""
@@ -27,8 +28,8 @@ class Prefilling:
         return {"rows": np.array(["  "])}
 
 
-def prompt(text: str) -> Array:
-    return np.array([ord(letter) for letter in text])
+def prompt(text: str) -> Excerpt:
+    return Excerpt.whole(np.array([ord(letter) for letter in text]))
 
 
 def store_of(*prompts: str, chunks: int = 100) -> PrefixStore:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.engine.prompt_cache import PromptCache
+from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Session
 from tests.runtime.engine.gated import gated, request
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
@@ -16,16 +16,16 @@ from tests.runtime.signatures import row_bytes
 ROW = row_bytes(SIGNATURE)
 
 
-def keep(cache: PromptCache, session: Session, *tokens: int) -> Array:
-    prompt = np.array(tokens, np.int64)
+def keep(cache: PromptCache, session: Session, *tokens: int) -> Excerpt:
+    prompt = Excerpt.whole(np.array(tokens, np.int64))
     session.prefill(0, prompt)
     cache.keep(session, 0)
     return prompt
 
 
 def entry(tokens: int) -> int:
-    """Bytes of a kept prompt: its rows, its tokens, its logits."""
-    return ROW * tokens + 8 * tokens + 4 * SIGNATURE.vocab_size
+    """Bytes of a kept prompt: its rows, its tokens and where they stand, its logits."""
+    return ROW * tokens + 16 * tokens + 4 * SIGNATURE.vocab_size
 
 
 def test_the_prompt_that_was_not_used_for_longest_goes() -> None:
@@ -46,7 +46,7 @@ def test_only_the_whole_prompt_is_found() -> None:
         keep(cache, session, 1, 2, 3)
         assert cache.nbytes == entry(3)
     for other in ([1, 2], [1, 2, 3, 4], [2, 3], [1, 2, 4]):
-        assert cache.find(np.array(other, np.int64)) is None
+        assert cache.find(Excerpt.whole(np.array(other, np.int64))) is None
 
 
 @pytest.mark.parametrize("limit", [0, entry(3) - 1])

@@ -96,17 +96,27 @@ def ask_slot(server: Running, **changes: Any) -> httpx2.Response:
     return httpx2.post(f"{server.url}{slots.PATH}", json=body, headers=headers)
 
 
+POSITIONS = {
+    (1,): "there are 1 positions of 2 tokens",
+    (3, 3): "positions must ascend from 0 or later",
+    (-1, 3): "positions must ascend from 0 or later",
+    (3, 127): "the prompt has 128 tokens, the context has 128",
+}
+
+
 def test_a_prefill_server_answers_with_a_slot_or_says_why_not(pair: tuple[Running, Running]) -> None:
     prefills = pair[1]
     response = ask_slot(prefills)
     message = prefills.engine.slot_format.read(response.content, "it")
-    assert message.tokens.tolist() == TOKENIZER.encode("hi").ids
+    assert message.tokens.tokens.tolist() == TOKENIZER.encode("hi").ids
     assert httpx2.post(f"{prefills.url}{slots.PATH}", json={}).status_code == 401
     assert error_of(ask_slot(prefills, weights="c"))[0] == 409
     assert error_of(ask_slot(prefills, prompt=[]))[0] == 400
-    assert error_of(ask_slot(prefills, prompt=[True])) == (400, "prompt is a list of 1: it must be a list of tokens")
+    assert error_of(ask_slot(prefills, prompt=[True])) == (400, "prompt is a list of 1: it must be a list of integers")
     assert error_of(ask_slot(prefills, prompt=[10**6]))[0] == 400
     assert error_of(ask_slot(prefills, prompt=[1] * 128)) == (400, "the prompt has 128 tokens, the context has 128")
+    for positions, reason in POSITIONS.items():
+        assert error_of(ask_slot(prefills, positions=list(positions))) == (400, reason)
     assert error_of(ask_slot(prefills, timeout=0))[0] == 400
     assert complete(prefills).status_code == 401
     assert httpx2.get(f"{pair[0].v1}/slots").status_code == 404
