@@ -7,7 +7,9 @@ left out, and tokenised anew: that is a prompt of its own, at fresh positions (a
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,11 +19,52 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Session
-from sscc.runtime.speculative_prefill import CHUNK, Draft, check_keep, chunks_kept, kept_chunks, kept_positions
+from sscc.runtime.speculative_prefill import (
+    CHUNK,
+    Draft,
+    check_keep,
+    chunks_kept,
+    kept_chunks,
+    kept_positions,
+    result_of,
+)
 from sscc.runtime.text import encode
 
 DELIMITER = "\n...\n"
 """What stands where text is left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredPrompt:
+    """A prompt whose tokens a draft has scored, or was not asked to.
+
+    Attributes:
+        tokens: [n] i64, of the program that reads what is left.
+        scores: [m] f32, of the draft's tokens; None where there is one chunk of them, which always stays.
+        begins: of each of the draft's tokens, the character of `text` that it begins with; None where its tokens are
+            those of the program.
+        text: of the prompt, for a draft with another tokenizer.
+        encode: makes the program's tokens of text.
+        delimiter: where text is left out.
+    """
+
+    tokens: Array
+    scores: Array | None = None
+    begins: list[int] | None = None
+    text: str = ""
+    encode: Callable[[str], list[int]] | None = None
+    delimiter: str = DELIMITER
+
+    def left(self, keep: float) -> Excerpt | Array:
+        """An excerpt of the prompt's tokens, or the tokens of another text, with this share of the chunks. Raises
+        UsageError for a share that is none."""
+        check_keep(keep)
+        if self.scores is None or chunks_kept(len(self.scores), keep) == chunks_kept(len(self.scores), 1):
+            return Excerpt.whole(self.tokens)
+        if self.begins is None or self.encode is None:
+            return Excerpt.of(self.tokens, kept_positions(self.scores, keep))
+        text = joined(self.text, self.begins, kept_chunks(self.scores, keep), self.delimiter)
+        return np.array(self.encode(text), np.int64)
 
 
 class Shortener:
@@ -41,14 +84,14 @@ class Shortener:
         self.draft = draft
         self._vocabulary = signature.vocab_size
         self._tokenizer, self._delimiter = tokenizer, delimiter
-        self._of_draft = draft_tokenizer(draft.session)
+        self._of_draft = tokenizer_of(draft.session)
         self.same_tokens = self._same_tokens()
 
     def _same_tokens(self) -> bool:
         """Whether a token is the same text in both programs."""
         theirs, ours = self._of_draft, self._tokenizer
         if theirs is not None and ours is not None:
-            return theirs is ours or dict(theirs.get_vocab()) == dict(ours.get_vocab())
+            return dict(theirs.get_vocab()) == dict(ours.get_vocab())
         sizes = self.draft.session.signature.vocab_size, self._vocabulary
         if theirs is ours and sizes[0] == sizes[1]:
             return True
@@ -69,37 +112,35 @@ class Shortener:
 
         Returns an excerpt of `prompt`, or the tokens of another text. Raises UsageError where the draft cannot read it.
         """
-        steps = self.shortening(prompt, keep, text, special=special)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                left: Excerpt | Array = end.value
-                return left
-
-    def shortening(
-        self, prompt: Array, keep: float, text: str | None = None, *, special: bool = True, steps: int | None = None
-    ) -> Generator[None, None, Excerpt | Array]:
-        """The same in pieces of so many chunk steps of the draft (`Draft.scoring`)."""
         check_keep(keep)
+        return self.scored(prompt, text, special=special).left(keep)
+
+    def scored(self, prompt: Array, text: str | None = None, *, special: bool = True) -> ScoredPrompt:
+        """A prompt with its scores, of which any share can be kept. Arguments and errors are those of `shorten`."""
+        return result_of(self.scoring(prompt, text, special=special))
+
+    def scoring(
+        self, prompt: Array, text: str | None = None, *, special: bool = True, steps: int | None = None
+    ) -> Generator[None, None, ScoredPrompt]:
+        """The same in pieces of so many chunk steps of the draft (`Draft.scoring`)."""
         if self.same_tokens:
-            if chunks_kept(len(prompt), keep) == chunks_kept(len(prompt), 1):
-                return Excerpt.whole(prompt)
+            if chunks_kept(len(prompt), 1) < 2:
+                return ScoredPrompt(prompt)
             self._check_length(len(prompt))
-            scores = yield from self.draft.scoring(prompt, steps)
-            return Excerpt.of(prompt, kept_positions(scores, keep))
+            return ScoredPrompt(prompt, (yield from self.draft.scoring(prompt, steps)))
         assert self._tokenizer is not None  # else their tokens would not differ
         assert self._of_draft is not None
         if text is None:
             text = self._tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
             special = False
         encoding = self._of_draft.encode_batch([text], add_special_tokens=True)[0]
+        if chunks_kept(len(encoding.ids), 1) < 2:
+            return ScoredPrompt(prompt)
         self._check_length(len(encoding.ids))
-        if chunks_kept(len(encoding.ids), keep) == chunks_kept(len(encoding.ids), 1):
-            return prompt
         scores = yield from self.draft.scoring(np.array(encoding.ids, np.int64), steps)
-        left = joined(text, [begin for begin, _ in encoding.offsets], kept_chunks(scores, keep), self._delimiter)
-        return np.array(encode(self._tokenizer, left, special=special), np.int64)
+        begins = [begin for begin, _ in encoding.offsets]
+        encoded = partial(encode, self._tokenizer, special=special)
+        return ScoredPrompt(prompt, scores, begins, text, encoded, self._delimiter)
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= self.draft.longest:
@@ -122,7 +163,7 @@ def joined(text: str, begins: list[int], chunks: Array, delimiter: str) -> str:
     return delimiter.join(text[edges[run[0]] : edges[run[-1] + 1]] for run in runs)
 
 
-def draft_tokenizer(session: Session) -> Tokenizer | None:
+def tokenizer_of(session: Session) -> Tokenizer | None:
     """The tokenizer of a session's artifact; None where it has none."""
     try:
         return session.tokenizer

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ LOOK_AHEAD, POOL, CHUNK = 8, 13, 32
 """Queries that score, the width of pooling, and tokens that are kept or left out together, as published."""
 
 SLOT = 0
+
+T = TypeVar("T")
 
 
 class Draft:
@@ -90,13 +92,7 @@ class Draft:
 
         Raises UsageError for a prompt that the draft cannot read.
         """
-        steps = self.scoring(prompt)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                scores: Array = end.value
-                return scores
+        return result_of(self.scoring(prompt))
 
     def scoring(self, prompt: Array, steps: int | None = None) -> Generator[None, None, Array]:
         """The same in pieces: each `next` does `steps` chunk steps at most, or a decode step; None: as many as there
@@ -221,6 +217,16 @@ def check_keep(keep: float) -> None:
         raise UsageError(f"keep is {keep:g}, it must be above 0 and at most 1")
 
 
+def result_of(work: Generator[None, None, T]) -> T:
+    """What is returned in the end by work in pieces, all of which are done here."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 def _softmax(scores: Array) -> Array:
     """Over the last axis, in place."""
     scores -= scores.max(axis=-1, keepdims=True)
@@ -253,4 +259,4 @@ def _score_settings(session: Session) -> tuple[float, float | None]:
     return settings.pop()
 
 
-__all__ = ["CHUNK", "Draft", "check_keep", "chunks_kept", "kept_chunks", "kept_positions"]
+__all__ = ["CHUNK", "Draft", "check_keep", "chunks_kept", "kept_chunks", "kept_positions", "result_of"]

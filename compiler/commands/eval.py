@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import add_interpreter_arguments
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_arguments, keeps_of
 from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quiet_argument(parser)
     _add_task_arguments(parser.add_argument_group("tasks"))
     _add_cell_arguments(parser.add_argument_group("caches to compare"))
+    add_draft_arguments(parser.add_argument_group("speculative prefill, beside whole prompts"), several=True)
     machine = parser.add_argument_group("execution")
     machine.add_argument(
         "--dtype", choices=DTYPES, metavar="TYPE", help=f"{' or '.join(DTYPES)} (default: what fits the weights)"
@@ -170,6 +172,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
     from sscc.compiler.quality.plan import EvalOptions
     from sscc.ir.weight_format import parse_format
 
+    check_draft_arguments(args)
     default_tasks = () if args.examples_file else defaults.TASKS
     tasks = default_tasks if args.tasks is None else tuple(args.tasks)
     examples = defaults.EXAMPLES if args.examples is None and tasks else args.examples
@@ -189,6 +192,9 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
         pools=pools,
         fetches=tuple(args.kv_fetch),
         rules=tuple(map(_rule, args.policy)),
+        draft=args.draft,
+        keeps=() if args.draft is None else tuple(keeps_of(args)),
+        delimiter=args.keep_delimiter,
         equal_bytes=args.equal_bytes,
         examples=examples,
         seed=args.seed,

@@ -51,6 +51,7 @@ class Cell:
         layer_topk: where layers select different numbers of positions; the geometry has the most.
         one_of_pools: whether there are others that differ in the width of pooling alone, so that it is in the name.
         rule: of one's own, that scores prompts; the method is its name.
+        keep: the share of prompts that is read, as a draft chooses; None: all.
     """
 
     method: str
@@ -58,6 +59,7 @@ class Cell:
     layer_topk: LayerTopk | None = None
     one_of_pools: bool = False
     rule: Rule | None = None
+    keep: float | None = None
 
     @property
     def budget(self) -> int:
@@ -70,6 +72,7 @@ class Cell:
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
         rows += self._by_query
         rows += f" pool {self.geometry.pool}" if self.one_of_pools else ""
+        rows += "" if self.keep is None else f" keep {self.keep:g}"
         return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
     @property
@@ -85,6 +88,7 @@ class Cell:
         shape = "" if self.layer_topk is None else " by layer"
         shape += self._by_query
         shape += f" pool {self.geometry.pool}" if self.one_of_pools else ""
+        shape += "" if self.keep is None else f" keep {self.keep:g}"
         return f"{self.method}{shape}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
 
 

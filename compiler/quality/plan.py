@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from sscc.ir.errors import UsageError
 from sscc.ir.files import file_digest, read_text, shown_name
 from sscc.ir.geometry import PLAIN
 from sscc.ir.suggestions import check_choice, did_you_mean
+from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class EvalOptions:
         lengths: tokens of prompts.
         budgets, methods, kv_dtypes, selection, layer_topks, landmark_bits, pools, fetches, rules: the cells
             (`make_cells`).
+        draft: a program that says which part of prompts is read; `keeps`: shares of them, each of which has a cell
+            beside every other one; `delimiter`: where text is left out, for a draft with another tokenizer; None: the
+            default.
         equal_bytes: whether there are also cells of SnapStream that hold as much as those that choose by query.
         examples: per task and length; of `files` the first ones of each task, all if None.
         seed: of the examples.
@@ -72,6 +76,9 @@ class EvalOptions:
     pools: tuple[int, ...] = ()
     fetches: tuple[int, ...] = ()
     rules: tuple[Rule, ...] = ()
+    draft: Path | None = None
+    keeps: tuple[float, ...] = ()
+    delimiter: str | None = None
     equal_bytes: bool = False
     examples: int | None = defaults.EXAMPLES
     seed: int = 0
@@ -106,6 +113,7 @@ class EvalOptions:
             ("kv-pool", self.pools),
             ("kv-fetch", self.fetches),
             ("policy", [rule.name for rule in self.rules]),
+            ("keep", self.keeps),
         ):
             if len(set(items)) < len(items):
                 raise UsageError(f"--{name} has the same one twice")
@@ -114,6 +122,11 @@ class EvalOptions:
     def text_content(self) -> str:
         """What is in `text`, "" if there is none. Read once: it may come from stdin. Raises InputError."""
         return "" if self.text is None else read_text(self.text)
+
+    @cached_property
+    def drafted_by(self) -> Artifact | None:
+        """The draft. Raises as `Artifact.load`."""
+        return None if self.draft is None else Artifact.load(self.draft)
 
     def _check_tasks(self) -> None:
         if not self.tasks and not self.files:
@@ -166,6 +179,7 @@ class EvalOptions:
             "kv_dtypes": list(self.kv_dtypes),
             "selection": dict(vars(self.selection)),
             "landmark_bits": list(self.landmark_bits) if QUERY in self.methods else None,
+            **self._described_draft(),
             "equal_bytes": self.equal_bytes or None,
             "pools": list(self.pools) or None,
             "fetches": list(self.fetches) or None,
@@ -180,6 +194,11 @@ class EvalOptions:
             "prefill_chunk": numbers.prefill_chunk,
             "interpreter": self.interpreter,
         }
+
+    def _described_draft(self) -> dict[str, Any]:
+        if self.drafted_by is None:
+            return {}
+        return {"draft": asdict(self.drafted_by.identity), "keeps": list(self.keeps), "delimiter": self.delimiter}
 
 
 def make_examples(
@@ -222,7 +241,7 @@ def _of_task(task: str, options: EvalOptions, prompts: PromptFormat) -> Iterator
 
 def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
     """The cells for these examples; all of them have room for the longest one. Raises UsageError."""
-    return make_cells(
+    cells = make_cells(
         options.methods,
         options.budgets,
         options.kv_dtypes,
@@ -235,6 +254,7 @@ def cells_for(options: EvalOptions, examples: list[Example]) -> list[Cell]:
         max_context=max(example.positions for example in examples),
         new_tokens=most_new_tokens(examples),
     )
+    return [each for cell in cells for each in (cell, *(replace(cell, keep=keep) for keep in options.keeps))]
 
 
 def most_new_tokens(examples: Iterable[Example]) -> int:

@@ -44,11 +44,12 @@ def tables(cells: Sequence[CellSummary]) -> list[Table]:
 def paired(cells: Sequence[CellSummary]) -> Table | None:
     """Each cell's scores minus the full cache's of the same examples, in points, with their 95 % interval.
 
-    None where no cell chooses by query, by a rule of one's own or is one of several widths of pooling, there is no full
-    cache, or no score in percent.
+    None where no cell chooses by query, by a rule of one's own, is one of several widths of pooling or reads a part of
+    its prompts, there is no full cache, or no score in percent.
     """
     groups = _of(cells[0], nats=False)
-    compared = _by_query(cells) or any(cell.cell.one_of_pools or cell.cell.rule is not None for cell in cells)
+    apart = (cell.cell.one_of_pools or cell.cell.rule is not None or cell.cell.keep is not None for cell in cells)
+    compared = _by_query(cells) or any(apart)
     if not compared or cells[0].cell.method != FULL or not groups:
         return None
     heading = ["minus full", *_cost_heading(cells), *(f"{score.group} (n={score.n})" for score in groups)]

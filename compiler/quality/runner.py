@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from sscc.compiler.files import write_text
 from sscc.compiler.progress import bar
 from sscc.compiler.quality.cells import QUERY, Cell
+from sscc.compiler.quality.drafted_prompts import DraftedPrompts
 from sscc.compiler.quality.equal_bytes import snapstream_that_holds
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Journal, Record
@@ -23,6 +24,8 @@ from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
 from sscc.compiler.sessions import open_session
 from sscc.ir.errors import UsageError
+from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.session import Session
 
 JOURNAL = "records.jsonl"
@@ -60,12 +63,14 @@ def evaluate(options: EvalOptions, folder: Path) -> Evaluation:
         write_text(folder / EXAMPLES, "".join(f"{json.dumps(example.to_dict())}\n" for example in examples))
         summaries: list[CellSummary] = []
         missing = {cell.name: [each for each in examples if not journal.has(cell.name, each)] for cell in cells}
-        with _progress(sum(map(len, missing.values()))) as seen:
+        with ExitStack() as stack:
+            seen = stack.enter_context(_progress(sum(map(len, missing.values()))))
+            drafts = stack.enter_context(DraftedPrompts(options, tokenizer))
             for cell in cells:
                 artifact = files.artifact(cell.geometry, cell.layer_topk, cell.rule)
                 if missing[cell.name]:
                     session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
-                    run_cell(session, cell, missing[cell.name], tokenizer, journal, seen)
+                    run_cell(session, cell, missing[cell.name], tokenizer, journal, seen, drafts.left)
                 records = [journal.records[cell.name, example.name] for example in examples]
                 summaries.append(
                     summarise(cell, artifact.signature, examples, records, summaries[0] if summaries else None)
@@ -103,15 +108,18 @@ def run_cell(
     tokenizer: Tokenizer | None,
     journal: Journal,
     seen: Callable[[str, int], None] = lambda text, count: None,
+    left: Callable[[Example, float, Signature], PromptTokens] | None = None,
 ) -> None:
     """Runs examples one after the other and writes each down as it is done.
 
     Args:
         seen: told what is run, and how many examples more are done.
+        left: what a draft leaves of prompts, for cells that read a part of them.
     """
     for example in examples:
         seen(f"{cell.name}, {example.group}", 0)
-        journal.add(_record(cell, example, run_example(session, example, tokenizer)))
+        prompt = None if cell.keep is None or left is None else left(example, cell.keep, session.signature)
+        journal.add(_record(cell, example, run_example(session, example, tokenizer, prompt)))
         seen(f"{cell.name}, {example.group}", 1)
 
 

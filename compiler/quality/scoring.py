@@ -17,6 +17,7 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.metrics import METRICS
 from sscc.ir.errors import InternalError
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.sampling import Sampler, Sampling
 from sscc.runtime.session import Session
 from sscc.runtime.text import decode
@@ -44,10 +45,13 @@ class ExampleResult:
     seconds: float
 
 
-def run_example(session: Session, example: Example, tokenizer: Tokenizer | None) -> ExampleResult:
-    """Prefills slot 0 with the prompt and scores what comes out of the cache that is left of it."""
+def run_example(
+    session: Session, example: Example, tokenizer: Tokenizer | None, prompt: PromptTokens | None = None
+) -> ExampleResult:
+    """Prefills slot 0 with the prompt, or with what a draft has left of it, and scores what comes out of the cache that
+    is left of that."""
     start = time.perf_counter()
-    session.prefill(0, example.prompt)
+    session.prefill(0, example.prompt if prompt is None else prompt)
     logits = session.replay(0)
     for token in example.spoken:
         logits = session.decode({0: token})[0]

@@ -8,10 +8,10 @@ from collections.abc import Generator
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.job import Job
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.shortening import Shortener
+from sscc.runtime.shortening import ScoredPrompt, Shortener
 
 REMEMBERED = 16
-"""Prompts whose shortened ones are kept, for the same prompt again: several answers to one, or another attempt."""
+"""Prompts whose scores are kept, for the same prompt again: several answers to one, or another attempt."""
 
 Left = Excerpt | Array
 
@@ -27,8 +27,8 @@ class Drafts:
         self.waiting: OrderedDict[int, Job] = OrderedDict()
         self._shortener = shortener
         self._steps = shortener.draft.steps_of_a_chunk
-        self._work: Generator[None, None, Left] | None = None
-        self._known: OrderedDict[tuple[bytes, float | None, str | None], Left] = OrderedDict()
+        self._work: Generator[None, None, ScoredPrompt] | None = None
+        self._known: OrderedDict[tuple[bytes, str | None], ScoredPrompt] = OrderedDict()
 
     def add(self, job: Job) -> None:
         """A request waits for its prompt to be shortened."""
@@ -47,31 +47,26 @@ class Drafts:
 
         Raises UsageError where the draft cannot read the prompt; the request is to be dropped then.
         """
-        job = self.first
-        key = (job.prompt.key, job.request.keep, job.request.text)
-        left = self._known.get(key)
-        if left is None:
+        job, request = self.first, self.first.request
+        assert request.keep is not None
+        key = (job.prompt.key, request.text)
+        scored = self._known.get(key)
+        if scored is None:
             if self._work is None:
-                self._work = self._begin(job)
+                prompt = job.prompt.tokens
+                self._work = self._shortener.scoring(prompt, request.text, special=request.special, steps=self._steps)
             try:
                 next(self._work)
                 return None
             except StopIteration as end:
-                left = self._known[key] = end.value
+                scored = self._known[key] = end.value
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         self._work = None
         del self.waiting[job.id]
-        return left
+        return scored.left(request.keep)
 
     @property
     def first(self) -> Job:
         """The request whose prompt is being shortened."""
         return next(iter(self.waiting.values()))
-
-    def _begin(self, job: Job) -> Generator[None, None, Left]:
-        request = job.request
-        assert request.keep is not None
-        return self._shortener.shortening(
-            job.prompt.tokens, request.keep, request.text, special=request.special, steps=self._steps
-        )
