@@ -14,13 +14,13 @@ follow follows the prompt's last token. Tokens that are kept keep their position
 Queries of a decode step are in no state. So the draft reads the prompt a second time, with its own next tokens behind
 it: the last queries of a prompt are kept, for each layer as it is done, and its keys are there then. A draft that keeps
 the rows of prompts (`--kv-rows indexed`) goes on from them and reads the last chunk again; others read everything
-twice.
+twice, and where fewer queries are kept than score (`--kv-obs`), more often.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -70,12 +70,6 @@ class Draft:
                 f"layer {latent.layers[0]} of the draft keeps latent rows, which are no keys: use a draft whose heads "
                 "have keys of their own"
             )
-        few = next((group for group, _ in self._groups.values() if group.geometry.obs < LOOK_AHEAD), None)
-        if few is not None:
-            raise UsageError(
-                f"the draft keeps the last {few.geometry.obs} queries of a prompt, and {LOOK_AHEAD} score it: compile "
-                f"it with --kv-obs {LOOK_AHEAD} or more"
-            )
 
     @property
     def longest(self) -> int:
@@ -105,14 +99,13 @@ class Draft:
                 yield
             ahead = yield from self._look_ahead(len(prompt))
             text = np.concatenate([prompt, np.array(ahead, np.int64)])
-            kept = [fill[chunk] for chunk in range(session.reusable_chunks(len(text))) if chunk in fill]
-            return (yield from self._scored(text, len(prompt), kept, steps))
+            return (yield from self._scored(text, len(prompt), fill, steps))
         finally:
             session.abandon_prefill()
             session.release(SLOT)
 
     def _empty_chunks(self, length: int) -> dict[int, Copy]:
-        """Memory for the chunks of a prompt that its second reading need not do again."""
+        """Memory for the chunks of a prompt that need not be read again."""
         return {chunk: self.session.empty_chunk() for chunk in range(self.session.reusable_chunks(length))}
 
     def _look_ahead(self, length: int) -> Generator[None, None, list[int]]:
@@ -131,17 +124,24 @@ class Draft:
         return ahead
 
     def _scored(
-        self, text: Array, length: int, prefix: list[Copy], steps: int | None
+        self, text: Array, length: int, fill: Mapping[int, Copy], steps: int | None
     ) -> Generator[None, None, Array]:
-        """Reads a prompt of `length` tokens with those that follow it, and scores it by the queries of these."""
+        """Reads a prompt of `length` tokens with those that follow it, and scores it by the queries of these: by as
+        many at a time as a layer keeps."""
         queries = len(text) - length + 1
+        window = min(group.geometry.obs for group, _ in self._groups.values())
         best = np.zeros((queries, length), np.float32)
-        for layer in self._layers(text, prefix, steps):
-            if layer is not None and layer in self._groups:
-                best = np.maximum(best, self._layer_scores(*self._groups[layer], queries, len(text), length))
-            yield
-        scores: Array = best.mean(axis=0)
-        return scores
+        for first in range(0, queries, window):
+            rows = best[first : first + window]
+            read = text[: length + first + len(rows) - 1]
+            prefix = [fill[chunk] for chunk in range(min(len(fill), self.session.reusable_chunks(len(read))))]
+            for layer in self._layers(read, prefix, steps):
+                if layer is not None and layer in self._groups:
+                    scores = self._layer_scores(*self._groups[layer], len(rows), len(read), length)
+                    np.maximum(rows, scores, out=rows)
+                yield
+        mean: Array = best.mean(axis=0)
+        return mean
 
     def _layers(self, text: Array, prefix: list[Copy], steps: int | None) -> Iterator[int | None]:
         """Prefills, and stops after so many chunks of a layer: with its number after its last one."""
@@ -154,6 +154,7 @@ class Draft:
                     yield None
                 self.session.step_prefill(min(steps or chunks, chunks - first))
             yield phase - 1 if phase else None
+        self.session.abandon_prefill()
 
     def _layer_scores(self, group: LayerGroup, index: int, queries: int, read: int, length: int) -> Array:
         """The best scores of a layer's heads [queries, length] f32, after a prefill of `read` tokens."""
