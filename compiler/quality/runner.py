@@ -118,8 +118,8 @@ def run_cell(
     """
     for example in examples:
         seen(f"{cell.name}, {example.group}", 0)
-        prompt = None if cell.keep is None or left is None else left(example, cell.keep, session.signature)
-        journal.add(_record(cell, example, run_example(session, example, tokenizer, prompt)))
+        shortened = () if cell.keep is None or left is None else (left(example, cell.keep, session.signature),)
+        journal.add(_record(cell, example, run_example(session, example, tokenizer, *shortened)))
         seen(f"{cell.name}, {example.group}", 1)
 
 

@@ -71,6 +71,21 @@ class TestGeneration:
         assert report["prefill_seconds"] > 0
         assert report["decode_tokens_per_second"] > 0
 
+    def test_a_draft_leaves_out_a_part_of_the_prompt(self, artifact: Path, capsys: Capture) -> None:
+        words = ["--prompt", PROMPT * 2, "--max-new-tokens", "4", "--ignore-eos"]
+        whole, drafted = run_json(capsys, artifact, *words), ["--draft", str(artifact)]
+        report = run_json(capsys, artifact, *words, *drafted, "--keep", "0.5")
+        assert (whole["prompt_tokens"], whole["read_tokens"], whole["draft_seconds"]) == (88, 88, None)
+        assert (report["prompt_tokens"], report["read_tokens"]) == (88, 32 + 24)
+        assert (report["kept_rows"], report["evicted_rows"]) == (16, 56 + 3 - 16)
+        assert report["draft_seconds"] > 0
+        assert run_json(capsys, artifact, *words, *drafted, "--keep", "1")["tokens"] == whole["tokens"]
+        assert cli.main(["run", str(artifact), *words, *drafted, "--show-kept"]) == 0
+        out, err = capsys.readouterr()
+        assert "prompt   88 tokens, 24 of which are read, 4 new (length)" in err
+        assert "draft" in err
+        assert PROMPT[-20:] in out.replace("\n", "")
+
     def test_a_short_text_is_the_models_own(self, artifact: Path, checkpoint: Path, capsys: Capture) -> None:
         report = run_json(capsys, artifact, "--token-ids", "1,2,3", "--max-new-tokens", "6", "--ignore-eos")
         model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
@@ -193,6 +208,12 @@ REFUSED = {
     "not-a-token": (["--token-ids", "1,two"], 2, "--token-ids has 'two'"),
     "slot": (["--prompt", "a", "--slot", "2"], 2, "slot 2 does not exist, the program has slots 0 .. 1"),
     "threads": (["--prompt", "a", "--threads", "0"], 2, "--threads is 0"),
+    "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], 2, "--keep is of prompts that a --draft shortens"),
+    "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], 2, "keep is 0, it must be above 0"),
+    "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], 2, "keep is 1.5, it must be above 0 and at"),
+    "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], 5, "no-such.rdu does not exist"),
+    "draft-and-check": (["--check", "--draft", "d.rdu"], 2, "--draft leaves out a part of the prompt, and --check"),
+    "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], 2, "--show-needed is of a whole"),
     "interpreter": (["--prompt", "a", "--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
     "temperature": (["--prompt", "a", "--temperature", "-1"], 2, "temperature is -1.0"),
     "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], 5, "/nowhere/prompt.txt cannot be read"),

@@ -188,6 +188,23 @@ def test_a_prompt_that_is_sent_again(artifact: Path, tmp_path: Path) -> None:
     assert [event["args"]["cached"] for event in requests] == [0, 50, 50, 50]
 
 
+def test_prompts_that_a_draft_shortens(artifact: Path, capsys: Capture) -> None:
+    drafted, prompt = ["--draft", str(artifact), "--keep", "0.5"], "The quick brown fox jumps. " * 4
+    with serving(artifact, *drafted) as server:
+        tokens = GREEDY | {"temperature": 0, "extra_body": {"ignore_eos": True}}
+        asked = [server.client.completions.create(prompt=prompt, max_tokens=5, **tokens) for _ in range(2)]
+        status = httpx2.get(f"{server.client.base_url}status").json()
+    expected = answer(artifact, prompt, 5, capsys, "--ignore-eos", *drafted)
+    assert (expected["prompt_tokens"], expected["read_tokens"]) == (108, 32 + 12)
+    assert [completion.choices[0].text for completion in asked] == [expected["text"]] * 2
+    assert asked[0].usage is not None
+    assert asked[0].usage.prompt_tokens == 108
+    assert status["keep"] == 0.5
+    totals = status["totals"]
+    assert (totals["shortened_prompts"], totals["left_out_prompt_tokens"]) == (2, 2 * 64)
+    assert totals["draft_seconds"] > 0
+
+
 def test_a_port_that_is_taken(artifact: Path, capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -210,6 +227,8 @@ REFUSED = {
     "cache": (["--prompt-cache", "-1"], 2, "argument --prompt-cache: '-1' is no size in bytes"),
     "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
     "threads": (["--threads", "0"], 2, "--threads is 0"),
+    "keep": (["--keep", "0.5"], 2, "--keep is of prompts that a --draft shortens"),
+    "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], 2, "give it to the other one"),
     "key": (["--api-key", "a b"], 2, "--api-key is no key"),
     "empty-key": (["--api-key", ""], 2, "--api-key is no key"),
     "interpreter": (["--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),

@@ -17,6 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from sscc.compiler.driver import compile_model
+from sscc.compiler.options import CompileOptions
 from sscc.compiler.quality import report, runner
 from sscc.compiler.quality.cells import Selection
 from sscc.compiler.quality.example import Example
@@ -373,3 +375,29 @@ class TestOptions:
         record = cell.records["t#0"]
         assert len(record.tokens) == 2
         assert record.score == float(record.tokens == [1, 2])
+
+
+def test_cells_that_read_a_part_of_their_prompts(options: EvalOptions, model: Path, tmp_path: Path) -> None:
+    """Each prompt is scored once, the full cache is compared with them, and a run goes on with the same draft alone."""
+    draft = tmp_path / "draft.rdu"
+    compile_model(CompileOptions(model, draft, max_context=512, kv_budget=64))
+    given = replace(options, tasks=("passkey",), text=None, methods=("full", "snapstream"), examples=1)
+    given = replace(given, draft=draft, keeps=(0.5, 1.0))
+    found = evaluate(given, tmp_path / "results")
+    names = [cell.cell.name for cell in found.cells]
+    rows = f"snapstream {BUDGET}"
+    assert names == ["full", "full keep 0.5", "full keep 1", rows, f"{rows} keep 0.5", f"{rows} keep 1"]
+    records = {cell.cell.name: cell.records for cell in found.cells}
+    for example in found.examples:
+        said = {name: each[example.name].tokens for name, each in records.items()}
+        assert said["full"] == said["full keep 1"]
+        assert said[rows] == said[f"{rows} keep 1"]
+        halves = records["full keep 0.5"][example.name]
+        chunks = math.ceil(len(example.prompt) / 32)
+        most = 32 * math.ceil(chunks / 2) + len(halves.tokens)
+        assert halves.kept_rows <= most < len(example.prompt) + len(halves.tokens) or chunks < 2
+        assert halves.prompt_tokens == len(example.prompt)
+    assert report.paired(found.cells) is not None
+    assert evaluate(given, tmp_path / "results").cells[1].records == records["full keep 0.5"]
+    with pytest.raises(UsageError, match="was made with keeps"):
+        evaluate(replace(given, keeps=(0.5,)), tmp_path / "results")
