@@ -21,7 +21,8 @@ from torch_mlir import ir
 from sscc.ir.builders import ROLES, STORED, short_name
 from sscc.ir.dialects import df, kv
 from sscc.ir.levels import get_facts, get_level
-from sscc.ir.rewriting import fill_value, functions, is_zeros, module_path, producer
+from sscc.ir.locations import module_path
+from sscc.ir.rewriting import fill_value, functions, is_zeros, producer
 
 WIDTH = 110
 """Columns that lines are broken at."""

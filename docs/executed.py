@@ -4,9 +4,9 @@ python docs/executed.py docs/tutorial.md            exit 1 where a command says 
 python docs/executed.py docs/tutorial.md --write    write what the commands say into the page
 
 A block ```console has commands behind `$ `, each followed by what it says, stdout and stderr together. A line `...` of
-the page stands for any lines. A block ```python whose first line is `# NAME.py` becomes that file, for a command to
-run. All of a page runs in one folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put
-there.
+the page stands for any lines, and an error of rounding (6.54e-07) for any other of less than 1e-5: it is the CPU's. A
+block ```python whose first line is `# NAME.py` becomes that file, for a command to run. All of a page runs in one
+folder, which holds tests/models/tiny as `recall`: what the page tells a reader to put there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sscc.compiler import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 ANY = "..."
+_ROUNDING = re.compile(r"\b\d\.\d+e-(?:0[6-9]|[1-9]\d)\b")
 ENVIRONMENT = {"NO_COLOR": "1", "COLUMNS": "120"}
 
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -120,9 +121,15 @@ def _run_shell(line: str, folder: Path, text: str = "") -> tuple[str, int]:
 
 
 def _stands_for(shown: str, lines: str) -> bool:
-    """Whether a page's text is what was said, where a line `...` is any lines."""
-    pattern = "\n".join("(?:.*)" if line == ANY else re.escape(line) for line in shown.split("\n"))
-    return re.fullmatch(pattern, lines, re.DOTALL) is not None
+    """Whether a page's text is what was said, where a line `...` is any lines, and one error of rounding any other of
+    less than 1e-5."""
+    return re.fullmatch("\n".join(map(_pattern, shown.split("\n"))), lines, re.DOTALL) is not None
+
+
+def _pattern(line: str) -> str:
+    if line == ANY:
+        return ".*"
+    return _ROUNDING.pattern.join(map(re.escape, _ROUNDING.split(line)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Writes docs/reference/*.md from the sources: the command line, Python, passes, the kv and df dialects, the schedule.
+"""Writes docs/reference/*.md from the sources: the command line, Python, passes, the kv and df dialects, and the files:
+schedule, artifact, machine description.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where a committed file is not what would be written
@@ -22,12 +23,13 @@ from typing import Any, get_args
 import sscc
 from sscc.compiler.commands.examples import EXAMPLES
 from sscc.compiler.commands.parser import build_parser, command_parsers, help_of
-from sscc.ir import operations, schedule
+from sscc.ir import cache_plan, looping, operations, schedule, target
 from sscc.ir.dialects import df, kv
 from sscc.ir.operations import OPERATIONS
 from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
 from sscc.passes.base import Pass, options_of
 from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_text
+from sscc.runtime.artifact import manifest, signature
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by docs/generate.py from {source}: change that, then run it again. -->"
@@ -64,6 +66,8 @@ def pages() -> dict[Path, str]:
         "kv.md": _dialect(),
         "df.md": _dataflow(),
         "schedule.md": _schedule(),
+        "artifact.md": _artifact(),
+        "machine.md": _machine(),
     }
     return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
@@ -315,6 +319,51 @@ def _schedule() -> Iterator[str]:
                     yield from _group(kind.record)
 
 
+def _artifact() -> Iterator[str]:
+    yield "# The artifact"
+    yield NOTICE.format(source="runtime/artifact/manifest.py and what it is made of")
+    yield (
+        "[architecture.md](../architecture.md#the-runtime) has the folder's files, and how they are read; the program "
+        "is a [schedule](schedule.md), the machine a [description](machine.md)."
+    )
+    yield markdown(f"`{(manifest.__doc__ or '').lstrip()}".replace("manifest.json", "manifest.json`", 1))
+    yield f"This is format {manifest.FORMAT_VERSION}."
+    for record in (
+        manifest.Manifest, manifest.FileRecord, manifest.WeightsRecord, signature.Signature, cache_plan.LayerGroup,
+        cache_plan.Stream, looping.Looping,
+    ):  # fmt: skip
+        yield from _record(record)
+    yield "A `Geometry` is in [python.md](python.md#geometry)."
+
+
+def _machine() -> Iterator[str]:
+    yield "# Machine descriptions"
+    yield NOTICE.format(source="ir/target.py and ir/targets/")
+    yield markdown(target.__doc__ or "")
+    yield (
+        f"A file is one JSON object of `format` ({target.FORMAT_VERSION}) and the fields of a `Target`. "
+        "`sscc targets --json` writes one, [a guide](../guides/add-a-target.md) says how to change it."
+    )
+    for record in (
+        target.Target, target.MemoryLevel, target.Units, target.Costs, target.SocketLink, target.Figure,
+    ):  # fmt: skip
+        yield from _record(record)
+    default = target.load_target(target.FAMILY)
+    for name in target.shipped_targets():
+        shipped = target.load_target(f"{target.FAMILY}:{name}")
+        yield f"## {target.FAMILY}:{name}"
+        yield markdown(shipped.note)
+        if name != default.name:
+            yield f"What differs from {target.FAMILY}:{default.name}:"
+        rows = ["| figure | value | unit | origin | |", "|---|---:|---|---|---|"]
+        rows += [
+            f"| `{key}` | {figure.value:.12g} | {figure.unit} | {figure.origin} | {_inline(figure.note)} |"
+            for key, figure in shipped.figures.items()
+            if name == default.name or figure != default.figures.get(key)
+        ]
+        yield "\n".join(rows)
+
+
 def _letters() -> str:
     """What the letters of shapes stand for."""
     text = (operations.__doc__ or "").partition("Letters: ")[2]
@@ -382,7 +431,7 @@ def _type(text: str) -> str:
     """A field's type, its choices spelled out."""
     if text in ("Dtype", "Role", "Tier", "ParamAccess", "When"):
         return " or ".join(f'"{choice}"' for choice in getattr(schedule, text).__args__)
-    return f"`{text}`"
+    return f"`{text}`".replace(" | ", "` or `")
 
 
 if __name__ == "__main__":

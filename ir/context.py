@@ -18,13 +18,13 @@ from torch_mlir.passmanager import PassManager
 
 from sscc.ir.dialects.df import Df
 from sscc.ir.dialects.kv import Kv
-from sscc.ir.dump_text import readable
+from sscc.ir.dump_text import readable, without_locations
 from sscc.ir.errors import InputError
+from sscc.ir.locations import describe_location, origin_of, text_place
 
 EXCERPT_COLUMNS = 100  # of a line that an error shows
 MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
 _BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|->|[<>]=|//[^\n]*|[()\[\]{}<>]')  # text and comments have none
-_TEXT_PLACE = re.compile(r'^loc\("-":(\d+):(\d+)\)$')
 
 
 @cache
@@ -55,14 +55,35 @@ def parse_module(text: str, name: str) -> ir.Module:
     """Parses and verifies IR text.
 
     Raises:
-        InputError: with the parser's or verifier's first message; `name` says whose text it is.
+        InputError: with the parser's or verifier's first message, and its line and column in the text, also where
+            operations have locations of their own; `name` says whose text it is.
     """
     _check_depth(text, name)
     try:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
-        message = f"{name} is not valid IR: {first_diagnostic(error, name)}"
-        raise InputError(message, excerpt=_pointed_at(error, text)) from None
+        found, origin = _in_the_text(error, text)
+        message = f"{name} is not valid IR: {first_diagnostic(found, name)}"
+        excerpt = _pointed_at(found, text)
+        raise InputError(f"{message} (of {origin})" if origin else message, excerpt=excerpt) from None
+
+
+def parse_by_line(text: str) -> ir.Module:
+    """What `parse_module` has parsed, with the lines and columns of the text as locations."""
+    return ir.Module.parse(without_locations(text))
+
+
+def _in_the_text(error: ir.MLIRError, text: str) -> tuple[ir.MLIRError, str]:
+    """The error with places in the text, and where in the model it is where only that is said: a verifier knows no
+    other place of an operation than its location."""
+    if _place(error) is not None:
+        return error, ""
+    try:
+        parse_by_line(text)
+    except ir.MLIRError as same:
+        if _place(same) is not None and error.error_diagnostics:
+            return same, describe_location(error.error_diagnostics[0].location)
+    return error, ""
 
 
 def _check_depth(text: str, name: str) -> None:
@@ -80,24 +101,35 @@ def _check_depth(text: str, name: str) -> None:
 
 
 def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:
-    """The first error of an MLIRError as `location: message`; a place in the text itself as `name:line:column`."""
-    for diagnostic in error.error_diagnostics:
-        place = _TEXT_PLACE.sub(rf"{name}:\1:\2", str(diagnostic.location)) if name else str(diagnostic.location)
-        return f"{place}: {diagnostic.message}"
-    return str(error)
+    """The first error of an MLIRError after its place; one in the text itself is `name:line:column`."""
+    if not error.error_diagnostics:
+        return str(error)
+    diagnostic, place = error.error_diagnostics[0], _place(error)
+    if name and place is not None:
+        return f"{name}:{place[0]}:{place[1]}: {diagnostic.message}"
+    return f"{origin_of(diagnostic)}{diagnostic.message}"
+
+
+def _place(error: ir.MLIRError) -> tuple[int, int] | None:
+    """Line and column in the text that was parsed, of the first error; None where it names none."""
+    return next((text_place(diagnostic.location) for diagnostic in error.error_diagnostics), None)
 
 
 def _pointed_at(error: ir.MLIRError, text: str) -> str:
-    """The line of the text that the first error is about, and a caret below its column; "" where it names no place in
-    the text. Of a long line, the part around the place."""
-    place = next((_TEXT_PLACE.match(str(diagnostic.location)) for diagnostic in error.error_diagnostics), None)
+    place = _place(error)
+    return "" if place is None else pointed_at(text, *place)
+
+
+def pointed_at(text: str, line: int, column: int) -> str:
+    """A line of the text and a caret below a column of it, both counted from 1; "" where there is no such line. Of a
+    long line, the part around the place."""
     lines = text.split("\n")
-    if place is None or int(place[1]) > len(lines):
+    if line > len(lines):
         return ""
-    line, column = lines[int(place[1]) - 1], int(place[2]) - 1
-    first = max(0, min(column - EXCERPT_COLUMNS // 2, len(line) - EXCERPT_COLUMNS))
-    shown = "".join(c if c.isprintable() else " " for c in line[first : first + EXCERPT_COLUMNS])
-    return f"  {shown}\n  {' ' * (column - first)}^"
+    shown, column = lines[line - 1], column - 1
+    first = max(0, min(column - EXCERPT_COLUMNS // 2, len(shown) - EXCERPT_COLUMNS))
+    part = "".join(c if c.isprintable() else " " for c in shown[first : first + EXCERPT_COLUMNS])
+    return f"  {part}\n  {' ' * (column - first)}^"
 
 
 def print_module(module: ir.Module) -> str:

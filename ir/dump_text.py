@@ -4,6 +4,8 @@ MLIR prints `%arg17`; what the argument is stands in its attributes (`sscc.weigh
 print names, from locations, would name every operation after the module of the model that it comes from, which is what
 our locations have, and the parameters of every loop body. So the text is rewritten. It is the same module: it parses
 back, and prints as the same text.
+
+`without_locations` is the other way round: of whatever text, where each operation stands in it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _ARGUMENT = re.compile(rf"{_STRING}|%arg(\d+)(?![\w$.-])")
 _FUNCTION = re.compile(r"^(?=  func\.func )", re.MULTILINE)
 _NAMED = re.compile(r"%([A-Za-z$._-][\w$.-]*)")
 _NO_IDENTIFIER = re.compile(r"[^\w$.-]", re.ASCII)
+_LOCATION = re.compile(rf"{_STRING}|//[^\n]*|\bloc\(")
+_STRING_OR_BRACKET = re.compile(rf"{_STRING}|[()]")
+_ALIAS = re.compile(r"^#loc\d* =[ ]*$", re.MULTILINE)
 _LIST = re.compile(rf"{re.escape(SOURCES)} = (\[{_STRING}(?:, {_STRING})*\])")
 
 
@@ -40,6 +45,30 @@ def readable(text: str, module: ir.Module) -> str:
     aliases = "".join(f"#{alias} = {_broken(value)}\n" for value, alias in large.items())
     place = head.rfind("module ") if head.startswith("module ") else head.rfind("\nmodule ") + 1
     return head[:place] + aliases + head[place:] + "".join(bodies)
+
+
+def without_locations(text: str) -> str:
+    """`text` of IR with blanks in place of its locations: parsed, every operation has its line and column in `text`."""
+    parts, end, at = [], 0, 0
+    while (match := _LOCATION.search(text, at)) is not None:
+        at = match.end()
+        if match.group() != "loc(":
+            continue
+        at = _closed(text, at)
+        blank = re.sub(r"[^\n]", " ", text[match.start() : at])
+        parts += [text[end : match.start()], blank]
+        end = at
+    return _ALIAS.sub("", "".join([*parts, text[end:]]))
+
+
+def _closed(text: str, at: int) -> int:
+    """Behind the bracket that closes one that was opened before `at`; the end of the text where none does."""
+    depth = 1
+    for match in _STRING_OR_BRACKET.finditer(text, at):
+        depth += {"(": 1, ")": -1}.get(match.group(), 0)
+        if not depth:
+            return match.end()
+    return len(text)
 
 
 def _module_attributes(head: str, module: ir.Module, large: dict[str, str]) -> str:

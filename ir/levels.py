@@ -21,6 +21,7 @@ from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geom
 from sscc.ir.dialects.shapes import SignatureMismatch
 from sscc.ir.errors import InputError, InternalError
 from sscc.ir.geometry import Geometry
+from sscc.ir.locations import Located, origin_of
 from sscc.ir.looping import Looping
 from sscc.ir.target import Target, load_target, parse_target
 from sscc.ir.weight_format import Encoding
@@ -344,22 +345,37 @@ def walk(op: Any) -> Iterator[ir.Operation]:
     return iter(ops[1:])
 
 
+class IllegalIR(InternalError):
+    """IR that its level does not permit.
+
+    Attributes:
+        location: the location of the operation at fault.
+        reason: what is wrong with it, without that.
+    """
+
+    def __init__(self, op: Located, reason: str) -> None:
+        super().__init__(f"{origin_of(op)}{reason}")
+        self.location = op.location
+        self.reason = reason
+
+
 def check_legal(module: ir.Module, level: str) -> None:
     """Verifies the module and that it holds only what `level` may hold.
 
     Raises:
-        InternalError: naming the operation and its location; a pass produced illegal IR.
+        InternalError: naming the operation and its location; a pass produced illegal IR. Of what the level does not
+            permit it is IllegalIR.
     """
     try:
         module.operation.verify()
     except ir.MLIRError as error:
-        messages = "; ".join(f"{d.location}: {d.message}" for d in error.error_diagnostics)
+        messages = "; ".join(f"{origin_of(d)}{d.message}" for d in error.error_diagnostics)
         raise InternalError(f"invalid IR at level {level}: {messages or error}") from None
     legal = LEGAL_DIALECTS[level]
     for op in walk(module):
         dialect = op.name.partition(".")[0]
         if dialect not in legal:
-            raise InternalError(f"{op.location}: '{op.name}' is not legal at level {level}")
+            raise IllegalIR(op, f"'{op.name}' is not legal at level {level}")
         for attribute in op.attributes.values():
             _check_literal(op, attribute)
 
@@ -374,9 +390,7 @@ def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:
     for size in shaped.shape:
         elements *= size
     if elements * _width(shaped) > MAX_LITERAL_BYTES:
-        raise InternalError(
-            f"{op.location}: '{op.name}' holds a literal of {elements} elements, over {MAX_LITERAL_BYTES} bytes"
-        )
+        raise IllegalIR(op, f"'{op.name}' holds a literal of {elements} elements, over {MAX_LITERAL_BYTES} bytes")
 
 
 def _width(shaped: ir.RankedTensorType) -> int:

@@ -1,4 +1,4 @@
-"""Small tools that several passes share: cloning operations with a value map, and reading locations."""
+"""Small tools that several passes share: cloning operations with a value map, and finding them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from torch_mlir import ir
 
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import walk
+from sscc.ir.locations import origin_of
 
 ValueMap = dict[ir.Value, ir.Value]
 
@@ -81,7 +82,7 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
         if operand not in values and source is not None and is_rematerialised(source):
             clone_with(source, values)
         if operand not in values:
-            raise InternalError(f"{op.location}: '{op.name}' reads a value that was left behind")
+            raise InternalError(f"{origin_of(op)}'{op.name}' reads a value that was left behind")
     clone: ir.Operation = op.clone().operation
     for inner in (clone, *walk(clone)):
         for index, operand in enumerate(inner.operands):
@@ -97,17 +98,6 @@ def clone_all(ops: Iterable[ir.Operation], values: ValueMap) -> None:
     for op in ops:
         if not is_rematerialised(op):
             clone_with(op, values)
-
-
-def module_path(location: ir.Location) -> str:
-    """The model's module path in a location ("" when it has none), looking through call sites and fusions."""
-    if isinstance(location, ir.NameLoc):
-        return str(location.name_str)
-    if isinstance(location, ir.CallSiteLoc):
-        return module_path(location.callee)
-    if isinstance(location, ir.FusedLoc):
-        return next((path for path in map(module_path, location.locations) if path), "")
-    return ""
 
 
 def functions(module: ir.Module) -> Iterator[ir.OpView]:

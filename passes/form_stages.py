@@ -83,15 +83,8 @@ from sscc.ir.builders import Argument, elementwise, make_function
 from sscc.ir.collectives import COLLECTIVES
 from sscc.ir.dialects import df, kv
 from sscc.ir.levels import get_target, walk
-from sscc.ir.rewriting import (
-    ValueMap,
-    clone_with,
-    functions,
-    is_rematerialised,
-    module_path,
-    outer_values,
-    producer,
-)
+from sscc.ir.locations import module_path
+from sscc.ir.rewriting import ValueMap, clone_with, functions, is_rematerialised, outer_values, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.structure import structure
 from sscc.ir.views import MOVED, RESHAPES, SLICES, computes, is_view, permutation_of, reshaped_strides, root_of

@@ -21,6 +21,7 @@ from torch_mlir.dialects import arith, linalg, tensor
 from sscc.ir.builders import index_constant, positions_tensor, tensor_type
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import walk
+from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, is_rematerialised, outer_values, producer
 from sscc.ir.sizes import format_bytes
 from sscc.ir.views import bytes_of, computes, is_view
@@ -59,7 +60,7 @@ def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
     scoring = _read_by_choices(block)
     for op in scoring:
         if any(result.type.has_rank and not result.type.has_static_shape for result in op.results):
-            raise UnsupportedError(f"{op.location}: '{op.name}' makes a tensor whose shape is not static")
+            raise UnsupportedError(f"{origin_of(op)}'{op.name}' makes a tensor whose shape is not static")
     large = {op for op in scoring if computes(op) and any(is_large(r, room) for r in op.results if any(r.uses))}
     if not large:
         return []
@@ -73,7 +74,7 @@ def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
             most = max(bytes_of(result) for source in _sources(op) for result in source.results)
             if most > room:
                 raise UnsupportedError(
-                    f"{op.location}: '{op.name}' reads {format_bytes(most)}, of which {format_bytes(room)} fit on the "
+                    f"{origin_of(op)}'{op.name}' reads {format_bytes(most)}, of which {format_bytes(room)} fit on the "
                     "chip, and which cannot be computed a part at a time; a smaller obs or --max-context needs less, "
                     "and -O0 keeps it in memory"
                 )

@@ -48,6 +48,7 @@ from torch_mlir.passmanager import PassManager
 from sscc.ir.context import first_diagnostic
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import walk
+from sscc.ir.locations import origin_of
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.insertions import compute_insertions
 
@@ -89,7 +90,7 @@ class LowerTorch(Pass):
             if op.name == "cf.assert":
                 op.erase()
             elif op.name.startswith("tm_tensor."):  # sequential operations of a dialect that comes with torch-mlir
-                raise UnsupportedError(f"{op.location}: an operator is lowered to {op.name}, which sscc does not have")
+                raise UnsupportedError(f"{origin_of(op)}an operator is lowered to {op.name}, which sscc does not have")
         run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
         count("insertions computed", compute_insertions(module))
 
@@ -100,5 +101,5 @@ def _unlowered(error: ir.MLIRError) -> str:
         unknown = re.search(r"torch\.operator.*name = \"([^\"]+)\"", diagnostic.message)
         match = unknown or re.search(r"operation '([^']+)'", diagnostic.message)
         if match:
-            return f"{diagnostic.location}: the operator {match.group(1)} cannot be lowered to linalg"
+            return f"{origin_of(diagnostic)}the operator {match.group(1)} cannot be lowered to linalg"
     return f"the model cannot be lowered to linalg: {first_diagnostic(error)}"

@@ -67,7 +67,8 @@ from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, re
 from sscc.ir.dialects import kv
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.levels import KINDS, RULE
-from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, module_path, outer_values, producer
+from sscc.ir.locations import module_path, origin_of
+from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, outer_values, producer
 from sscc.ir.structure import describe
 from sscc.passes.base import Pass, count
 
@@ -121,7 +122,7 @@ class _Splitter:
             if stage is None:
                 stage = after if after < self.layers - 1 else self.layers
             if stage < after:
-                raise UnsupportedError(f"{op.location}: layer {stage} reads a value that layer {after} makes")
+                raise UnsupportedError(f"{origin_of(op)}layer {stage} reads a value that layer {after} makes")
             self.stage[op] = stage
             if any(value in self.of_token for value in operands):
                 self.of_token.update(op.results)
@@ -231,7 +232,7 @@ class _Splitter:
                     raise LayersDiffer(f"layer {self.numbers[layer]} reads slice {index} of what the embedding makes")
                 if index != self.numbers[layer]:
                     raise UnsupportedError(
-                        f"{reader.location}: layer {self.numbers[layer]} reads slice {index} of the inputs per layer "
+                        f"{origin_of(reader)}layer {self.numbers[layer]} reads slice {index} of the inputs per layer "
                         "that the embedding makes; it may read its own only"
                     )
                 slices[value] = stack
@@ -270,7 +271,7 @@ class _Splitter:
             if origin != stage - 1:
                 origin_name = "the embedding" if origin == EMBED else f"layer {origin}"
                 raise UnsupportedError(
-                    f"{reader.location}: {self._stage_name(stage)} reads a value of {origin_name}; "
+                    f"{origin_of(reader)}{self._stage_name(stage)} reads a value of {origin_name}; "
                     "it may read only the hidden state of the stage before it"
                 )
             hidden[value] = reader
@@ -450,7 +451,7 @@ def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
     for op, path in zip(attentions, paths, strict=True):
         if not any(part.isdigit() for part in path):
             raise UnsupportedError(
-                f"{op.location}: this attention operator is not inside a numbered module (such as layers.0), so the "
+                f"{origin_of(op)}this attention operator is not inside a numbered module (such as layers.0), so the "
                 "layers cannot be told apart; put the decoder layers into a torch.nn.ModuleList"
             )
     if len(paths) == 1:
@@ -462,7 +463,7 @@ def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
     for index, op in enumerate(attentions):
         if prefixes[index] in prefixes[:index]:
             raise UnsupportedError(
-                f"{op.location}: two attention operators are in the module {prefixes[index]}, so the layers cannot be "
+                f"{origin_of(op)}two attention operators are in the module {prefixes[index]}, so the layers cannot be "
                 "told apart; every decoder layer must be a module of its own"
             )
     return prefixes

@@ -140,6 +140,7 @@ from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import RULE, GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
+from sscc.ir.locations import origin_of
 from sscc.ir.operations import CachedAttention
 from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, producer
 from sscc.ir.views import begins, is_view
@@ -191,7 +192,7 @@ def attention_of(function: Any) -> ir.Operation:
     """What attends in a layer's function, as captured. Raises UnsupportedError where that is other than one."""
     attentions = [op.operation for op in function.entry_block.operations if op.operation.name in _ATTENDING]
     if len(attentions) != 1:
-        raise UnsupportedError(f"{function.location}: {function.name.value} has {len(attentions)} attention operators")
+        raise UnsupportedError(f"{origin_of(function)}{function.name.value} has {len(attentions)} attention operators")
     return attentions[0]
 
 
@@ -251,7 +252,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             raise UnsupportedError(
-                f"{attention.location}: the queries have {query[0]} heads of dim {query[1]}, those of another layer "
+                f"{origin_of(attention)}the queries have {query[0]} heads of dim {query[1]}, those of another layer "
                 f"whose K and V are alike {queries[tuple(rows)][0]} of dim {queries[tuple(rows)][1]}: it could not be "
                 "told which observation window is whose"
             )
@@ -259,10 +260,10 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         shapes = [tuple(up.type.shape) for up in attended.ups]
         if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise UnsupportedError(
-                f"{attention.location}: latent rows are as wide as another layer's, but K and V of the heads are not"
+                f"{origin_of(attention)}latent rows are as wide as another layer's, but K and V of the heads are not"
             )
         if kinds.setdefault(layer, kind) != kind:
-            raise UnsupportedError(f"{attention.location}: layer {layer} attends in another way in prefill and decode")
+            raise UnsupportedError(f"{origin_of(attention)}layer {layer} attends in another way in prefill and decode")
     for layer, attention in sharing:
         _check_sharer(layer, attention, geometry, kinds)
     members: dict[tuple[Any, ...], list[int]] = {}
@@ -281,7 +282,7 @@ def _check_sharer(
 ) -> None:
     """Refuses a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
     source = attention.attributes["shares"].value
-    where = f"{attention.location}: layer {layer} shares the K and V of layer {source}"
+    where = f"{origin_of(attention)}layer {layer} shares the K and V of layer {source}"
     if source not in kinds or source > layer:
         raise UnsupportedError(f"{where}, which keeps none that it could read")
     window = kv.window_of(attention).inside(geometry.max_context)
@@ -370,14 +371,14 @@ class _Threader:
         try:
             check_bits(self.geometry.landmark_bits, self.streams[0].width)
         except UsageError as error:
-            raise UsageError(f"{self.attention.location}: {error}") from None
+            raise UsageError(f"{origin_of(self.attention)}{error}") from None
 
     def _check_rows(self) -> None:
         bits = self.geometry.row_format.bits
         for width in (stream.width for stream in self.streams):
             if width * bits % 8:
                 raise UnsupportedError(
-                    f"{self.attention.location}: rows of {width} numbers do not fill bytes with codes of {bits} bits: "
+                    f"{origin_of(self.attention)}rows of {width} numbers do not fill bytes with codes of {bits} bits: "
                     "use --kv-dtype int8"
                 )
 
@@ -807,7 +808,7 @@ class _Threader:
         sinks, arguments = self.attended.sinks, list(self.function.arguments)
         if not all(value in arguments for value in sinks):
             raise UnsupportedError(
-                f"{self.attention.location}: layer {self.layer} computes the logits of its learned sinks: they must "
+                f"{origin_of(self.attention)}layer {self.layer} computes the logits of its learned sinks: they must "
                 "be a weight where --kv-fetch chooses at the end of a prompt"
             )
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
@@ -820,7 +821,7 @@ class _Threader:
             views.insert(0, op)
             value = op.operands[0]
         if op is not None:
-            raise UnsupportedError(f"{self.attention.location}: what makes keys of latent rows is no weight")
+            raise UnsupportedError(f"{origin_of(self.attention)}what makes keys of latent rows is no weight")
         return arguments_of(self.function)[ir.BlockArgument(value).arg_number], value, views
 
     def _up(self, weight: ir.Value) -> ir.Value:
@@ -869,7 +870,7 @@ class _Threader:
         """Scores [Hkv, T] of a prompt's positions by the function of a rule of one's own, which is copied here."""
         if self.attended.ups or len(rows) == 1:
             raise UnsupportedError(
-                f"{self.attention.location}: layer {self.layer} keeps latent rows, of which a rule of one's own would "
+                f"{origin_of(self.attention)}layer {self.layer} keeps latent rows, of which a rule of one's own would "
                 "see neither the keys nor the values of a head: use --kv-policy snapstream or query"
             )
         g = self.geometry
@@ -892,7 +893,7 @@ class _Threader:
                 ir.FloatAttr(numbers[name]).value for name in ("scale", "softcap")
             ):
                 return function
-        raise InputError(f"{self.attention.location}: the module has no function that scores the prompts of this layer")
+        raise InputError(f"{origin_of(self.attention)}the module has no function that scores the prompts of this layer")
 
     def _positions(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
         """Which position each row of the cache holds."""

@@ -98,6 +98,7 @@ from sscc.ir.builders import (
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import get_target, walk
+from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
 from sscc.ir.sizes import TILE_ROWS
 from sscc.ir.structure import structure
@@ -460,7 +461,7 @@ def _tiled_operand(op: ir.Operation, index: int, types: list[ir.Type], values: V
     if not isinstance(operand.type, ir.RankedTensorType):
         return clone_with(source, {}).results[0]
     if index < len(op.operands) - len(types):
-        raise InternalError(f"{op.location}: '{op.name}' reads a constant tensor")
+        raise InternalError(f"{origin_of(op)}'{op.name}' reads a constant tensor")
     return _initial(source, types[index - len(op.operands)])
 
 

@@ -48,6 +48,9 @@ def test_every_pass_operation_and_record_is_there() -> None:
     assert all(f"\n## {name}\n" in text["passes.md"] for name in REGISTRY)
     assert all(f"\n## {name}\n" in text["kv.md"] for name in ("kv.self_attention", "kv.gather", "kv.decode_attention"))
     assert all(f"\n## {name}\n" in text["df.md"] for name in ("df.load", "BufferPlace"))
+    assert all(f"\n## {name}\n" in text["artifact.md"] for name in ("Manifest", "WeightsRecord", "LayerGroup"))
+    assert all(f"\n## {name}\n" in text["machine.md"] for name in ("Target", "Figure", "rdu:sn40l", "rdu:sn40l-16"))
+    assert "| `hbm.capacity` | 68719476736 | bytes per socket | published |" in text["machine.md"]
     records = ("Tensor", "Launch (`launch`)", "Product (`product`)", "Pipeline (`pipeline`)", "Stage", "Program")
     assert all(f"\n## {name}\n" in text["schedule.md"] for name in records)
 

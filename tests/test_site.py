@@ -47,3 +47,20 @@ def test_the_tutorial_shows_what_is_said(tmp_path: Path) -> None:
     executed = runpy.run_path(str(ROOT / "docs" / "executed.py"))
     page = (ROOT / "docs" / "tutorial.md").read_text()
     assert list(executed["differences"](page, executed["executed"](page, tmp_path))) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "said", "same"),
+    [
+        ("x 6.54e-07 4.77e-06", "x 5.87e-07 3.81e-08", True),
+        ("x 6.54e-07", "x 6.54e-05", False),
+        ("x 6.54e-07", "x 0.00e+00", False),
+        ("x 0.00e+00", "x 6.54e-07", False),
+        ("within 1e-05", "within 1e-04", False),
+        ("x\n...\ny", "x\nany\nlines\ny", True),
+        ("x.y", "xzy", False),
+    ],
+)
+def test_what_a_page_shows_may_differ_in_rounding_alone(shown: str, said: str, same: bool) -> None:
+    executed = runpy.run_path(str(ROOT / "docs" / "executed.py"))
+    assert executed["_stands_for"](shown, said) is same

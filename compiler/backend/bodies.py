@@ -18,8 +18,9 @@ from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.errors import InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import walk
+from sscc.ir.locations import describe_location, origin_of
 from sscc.ir.opspec import Operand
-from sscc.ir.rewriting import fill_value, module_path, outer_values
+from sscc.ir.rewriting import fill_value, outer_values
 from sscc.ir.views import RESHAPES, is_view, permutation_of
 
 COMBINERS = {
@@ -54,16 +55,6 @@ def dtype_of(type_: ir.Type) -> Any:
     return name
 
 
-def describe_location(location: ir.Location) -> str:
-    """`module.path file.py:line` of an operation, as far as known."""
-    path = module_path(location)
-    while isinstance(location, (ir.NameLoc, ir.CallSiteLoc)):
-        location = location.child_loc if isinstance(location, ir.NameLoc) else location.callee
-    if isinstance(location, ir.FileLineColLoc):
-        return f"{path} {location.filename}:{location.start_line}".strip()
-    return path
-
-
 def emit_body(function: Any) -> EmittedBody:
     """Emits a stage's body function, whose named linalg operations have been generalised.
 
@@ -73,8 +64,7 @@ def emit_body(function: Any) -> EmittedBody:
     try:
         return _BodyEmitter(function).emit()
     except UnsupportedError as error:
-        where = describe_location(function.location)
-        raise UnsupportedError(f"{where}: {error}" if where else str(error)) from None
+        raise UnsupportedError(f"{origin_of(function)}{error}") from None
 
 
 @dataclass
@@ -207,7 +197,7 @@ class _BodyEmitter:
         else:
             raise UnsupportedError(f"'{op.name}' with offsets that are not constant has no place inside a stage")
         if view is None:
-            raise InternalError(f"{op.location}: {op.operands[0].type} cannot be seen as {op.results[0].type}")
+            raise InternalError(f"{origin_of(op)}{op.operands[0].type} cannot be seen as {op.results[0].type}")
         self.views[op.results[0]] = view
 
     def _constant(self, op: ir.Operation) -> Literal:

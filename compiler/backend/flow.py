@@ -12,6 +12,7 @@ from torch_mlir import ir
 from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed
 from sscc.ir import schedule as sch
 from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.locations import describe_location, origin_of
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import RESHAPES, SLICES, is_view, permutation_of
 
@@ -69,7 +70,7 @@ class Flow(ABC):
         elif op.name.startswith("arith."):
             self._scalar(op)
         else:
-            raise InternalError(f"{op.location}: '{op.name}' has no place in {self.function.name.value}")
+            raise InternalError(f"{origin_of(op)}'{op.name}' has no place in {self.function.name.value}")
 
     def scalar_name(self) -> str:
         return f"s{len(self.scalars)}"
@@ -88,7 +89,7 @@ class Flow(ABC):
         elif op.name in SCALAR_OPS:
             name = SCALAR_OPS[op.name]
         else:
-            raise InternalError(f"{op.location}: '{op.name}' is not scalar arithmetic of a schedule")
+            raise InternalError(f"{origin_of(op)}'{op.name}' is not scalar arithmetic of a schedule")
         scalar = sch.Scalar(self.scalar_name(), name, args)
         self.items[-1].append(scalar)
         self.scalars[result] = scalar.name
@@ -98,7 +99,7 @@ class Flow(ABC):
         constant = producer(table)
         numbers = None if constant is None or constant.name != "arith.constant" else constant.attributes["value"]
         if not isinstance(numbers, ir.DenseIntElementsAttr) or len(indices) != 1:
-            raise UnsupportedError(f"{op.location}: '{op.name}' of what is no table of constants has no place here")
+            raise UnsupportedError(f"{origin_of(op)}'{op.name}' of what is no table of constants has no place here")
         scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[indices[0]], *map(int, numbers)))
         self.items[-1].append(scalar)
         self.scalars[op.results[0]] = scalar.name
@@ -111,7 +112,7 @@ class Flow(ABC):
             self.copy(source, packed, op.operands[0].type)
             window = reshaped(packed, type_.shape)
         if window is None:
-            raise InternalError(f"{op.location}: {op.operands[0].type} cannot be seen as {type_}")
+            raise InternalError(f"{origin_of(op)}{op.operands[0].type} cannot be seen as {type_}")
         self.windows[op.results[0]] = window
 
     def _transpose(self, op: ir.Operation) -> None:
@@ -150,8 +151,9 @@ class Flow(ABC):
             here = around[shared.block]
             if here != shared and here.is_before_in_block(shared):
                 raise UnsupportedError(
-                    f"{op.location}: '{op.name}' overwrites a value that {reader.location} reads later; a schedule "
-                    "updates in place: read the value before, or the new one"
+                    f"{origin_of(op)}'{op.name}' overwrites a value that '{reader.name}' "
+                    f"({describe_location(reader.location)}) reads later; a schedule updates in place: read the value "
+                    "before, or the new one"
                 )
 
     # --------------------------------------------------------------------------------------------------- control
@@ -167,7 +169,7 @@ class Flow(ABC):
         before, in and after it."""
         lower, upper, step, *inits = op.operands
         if self.scalars[step] != 1:
-            raise InternalError(f"{op.location}: a loop with a step other than 1")
+            raise InternalError(f"{origin_of(op)}a loop with a step other than 1")
         targets = [self.windows[init] for init in inits]
         number, *arguments = op.regions[0].blocks[0].arguments
         self.scalars[number] = index
@@ -178,7 +180,7 @@ class Flow(ABC):
         otherwise = op.regions[1].blocks[0]
         *work, terminator = [inner.operation for inner in otherwise.operations]
         if work:
-            raise InternalError(f"{op.location}: a branch that works on both sides")
+            raise InternalError(f"{origin_of(op)}a branch that works on both sides")
         targets = [self.windows[value] for value in terminator.operands]
         body = self.block(op.regions[0].blocks[0], targets)
         self.items[-1].append(sch.If(self.scalars[op.operands[0]], body))
@@ -208,7 +210,7 @@ class Flow(ABC):
             source = self.windows[value]
             if source.tensor in overwritten:
                 raise UnsupportedError(
-                    f"{terminator.location}: {source.tensor} and {target.tensor} trade places, which needs a third"
+                    f"{origin_of(terminator)}{source.tensor} and {target.tensor} trade places, which needs a third"
                 )
             overwritten.add(target.tensor)
             self.copy(source, target, value.type)

@@ -14,13 +14,14 @@ from typing import Any
 from torch_mlir import ir
 
 from sscc.compiler.backend.access import identity_map
-from sscc.compiler.backend.bodies import EmittedBody, describe_location, dtype_of
+from sscc.compiler.backend.bodies import EmittedBody, dtype_of
 from sscc.compiler.backend.flow import Flow
 from sscc.compiler.backend.windows import dropped, is_whole, whole
 from sscc.ir import schedule as sch
 from sscc.ir.choices import ON_CHIP
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
+from sscc.ir.locations import describe_location, origin_of
 
 TILE = "t0"
 """The index of a stage's firings."""
@@ -177,7 +178,7 @@ class KernelAnalysis(Flow):
         """A loop whose iterations overlap is the open pipeline's, in which only loads may stand before it."""
         pipeline = self._pipeline()
         if any(stage.when != "first" for stage in self.stages[pipeline.name]):
-            raise InternalError(f"{op.location}: stages that compute stand before a pipelined loop in its block")
+            raise InternalError(f"{origin_of(op)}stages that compute stand before a pipelined loop in its block")
         block, streams = op.regions[0].blocks[0], self.streams[pipeline.name]
         lower, upper, targets = self.enter(op, pipeline.index)
         for yielded, target in zip(list(block.operations)[-1].operands, targets, strict=True):
@@ -225,7 +226,7 @@ class KernelAnalysis(Flow):
                 self.operation(inner)
         for value, argument in zip(terminator.operands, accumulators, strict=True):
             if self.windows[value] != self.windows[argument]:
-                raise InternalError(f"{op.location}: a tile loop that yields something else than it accumulates")
+                raise InternalError(f"{origin_of(op)}a tile loop that yields something else than it accumulates")
 
     def offset(self, value: ir.Value) -> sch.ScalarOperand | tuple[str, int]:
         return (TILE, self.factors[value]) if value in self.factors else super().offset(value)
@@ -262,14 +263,14 @@ class KernelAnalysis(Flow):
         if df.BUFFERS not in op.attributes and result in self.returned:
             return whole(self.returned[result], result.type.shape)
         if df.BUFFERS not in op.attributes or not df.buffers_of(op)[index].depth:
-            raise InternalError(f"{op.location}: {df.stage_name(op)} makes a value that no pass has placed")
+            raise InternalError(f"{origin_of(op)}{df.stage_name(op)} makes a value that no pass has placed")
         return self._stream(op, index, df.stage_name(op))
 
     def _inserted(self, result: ir.Value) -> sch.View:
         """Where a tile goes: the window that the loop inserts it into."""
         users = [use.owner.operation for use in result.uses]
         if len(users) != 1 or users[0].name != "tensor.insert_slice":
-            raise InternalError(f"{result.owner.location}: a tile that is not inserted into one result")
+            raise InternalError(f"{origin_of(result.owner)}a tile that is not inserted into one result")
         insert = users[0]
         box = self.box(insert, self.windows[insert.operands[1]], list(insert.operands)[2:])
         return dropped(box, result.type.shape)

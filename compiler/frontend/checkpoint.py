@@ -191,6 +191,8 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
         ".json": _open_config,
     }
     opener = openers.get(path.suffix.lower())
+    if path.suffix.lower() == ".mlir":
+        raise UsageError(f"{path} is a dump: compile it on with --compile-from LEVEL, which it has as sscc.level")
     if opener is None:
         raise UsageError(
             f"{path} is not a form that is known: give a Hugging Face folder or a .gguf, .pt, .pth, .pt2 file"

@@ -24,6 +24,7 @@ from sscc.ir.dialects.kv import ExpertProduct, ObservationScores, SelfAttention,
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import RULE, ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
+from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
 
 _LIBRARY = re.compile(r"/torch/")
@@ -119,7 +120,7 @@ def _raise_operators(module: ir.Module) -> None:
             continue
         name = op.attributes["name"].value
         if name not in _RAISED:
-            raise UnsupportedError(f"{op.location}: the operator {name} has no lowering")
+            raise UnsupportedError(f"{origin_of(op)}the operator {name} has no lowering")
         with ir.InsertionPoint(op), op.location:
             raised = _RAISED[name](op)
             for old, new in zip(op.results, raised.operation.results, strict=True):

@@ -16,6 +16,7 @@ from torch_mlir import ir
 
 from sscc.compiler.interpret.types import Types
 from sscc.ir.errors import CheckError, UnsupportedError
+from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import outer_values
 
 Frame = list[Any]  # slot -> Tensor, None where it holds nothing
@@ -36,7 +37,7 @@ def undefined(reason: str) -> NoReturn:
 
 def refuse(op: ir.Operation, reason: str) -> NoReturn:
     """Raises UnsupportedError that names `op` and its location."""
-    raise UnsupportedError(f"{op.location}: '{op.name}' {reason}")
+    raise UnsupportedError(f"{origin_of(op)}'{op.name}' {reason}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class RunnableBlock:
             try:
                 step.fire(frame)
             except _Undefined as error:
-                raise CheckError(f"{step.location}: '{step.name}' {error}") from None
+                raise CheckError(f"{origin_of(step)}'{step.name}' {error}") from None
             for slot in step.released:
                 frame[slot] = None
         values = [frame[slot] for slot in self.returned]

@@ -1,4 +1,10 @@
-"""manifest.json of an artifact: what was compiled, for which sizes, with which weights, and every file."""
+"""manifest.json of an artifact: what was compiled, for which sizes, with which weights, and every file.
+
+One JSON object of `format` (`FORMAT_VERSION`) and the fields of a `Manifest`, of which those of the signature stand by
+themselves (`geometry`, `batch`, `prefill_chunk`, `dtype`, `vocab_size`, `eos_token_ids`, and its plan as `groups`).
+Keys are sorted, so that equal artifacts have equal manifests. A field that is missing or of another type is refused,
+and so is another format.
+"""
 
 from __future__ import annotations
 

@@ -12,9 +12,11 @@ import pytest
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
+from sscc.compiler.dumps import read_dump
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.sessions import open_session
 from sscc.ir.choices import LEVELS
+from sscc.ir.context import mlir
 from sscc.ir.errors import InputError, OutputError, UsageError
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact.reading import Artifact
@@ -239,7 +241,7 @@ DAMAGE = {
     "facts": ("batch = 2 : i64", 'batch = "2"', "batch is"),
     "level": ('sscc.level = "graph"', 'sscc.level = "grape"', "no known sscc.level"),
     "shapes": ("tensor<1x2x8x4xf32>", "tensor<1x2x9x4xf32>", "is not valid IR"),
-    "illegal": ('sscc.level = "graph"', 'sscc.level = "import"', "is not legal at level import"),
+    "illegal": ('sscc.level = "graph"', 'sscc.level = "import"', "is not legal at level import (of "),
 }
 
 
@@ -272,6 +274,22 @@ def test_an_error_in_a_dump_has_its_line(dumps: Path, tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:20], "  nonsense here", *lines[20:]]))
     message = refused(path, "graph", tmp_path, InputError)
     assert re.search(rf"^{re.escape(str(path))} is not valid IR: {re.escape(str(path))}:21:\d+: ", message)
+
+
+def test_what_is_not_legal_at_a_dumps_level_has_its_line(dumps: Path, tmp_path: Path) -> None:
+    path = damaged(dumps, tmp_path, "02-split-layers.mlir", 'sscc.level = "graph"', 'sscc.level = "import"')
+    with mlir(), pytest.raises(InputError) as caught:
+        read_dump(path)
+    place = re.search(r": \S+dump\.mlir:(\d+):(\d+): '(\S+)' is not legal at level import \(of ", str(caught.value))
+    assert place is not None
+    line = path.read_text().splitlines()[int(place[1]) - 1]
+    assert place[3] in line[int(place[2]) - 1 :]
+    assert caught.value.excerpt.split("\n")[1].endswith("^")
+
+
+def test_a_dump_without_its_level_is_told_the_option(dumps: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"02-split-layers\.mlir is a dump: compile it on with --compile-from LEVEL"):
+        compile_model(CompileOptions(dumps / "02-split-layers.mlir", output=tmp_path / "out.rdu"))
 
 
 def test_a_dash_is_stdout_for_text_and_refused_for_all_else(
@@ -423,14 +441,15 @@ def test_unwritable_dumps(dumps: Path, tmp_path: Path) -> None:
     assert listing(tmp_path) == ["file"]
 
 
-def test_the_command_line_says_it_in_one_line(dumps: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_the_command_line_shows_the_line_of_the_dump(dumps: Path, tmp_path: Path, capsys: Capture) -> None:
     path = damaged(dumps, tmp_path, "02-split-layers.mlir", *DAMAGE["illegal"][:2])
     words = ["compile", str(path), "--compile-from", "import", "--no-weights", "-o", str(tmp_path / "x.rdu")]
     assert cli.main(words) == InputError.exit_code
-    err = capsys.readouterr().err
-    assert err.startswith("sscc: error: ")
-    assert err.count("\n") == 1
-    assert "report" not in err
+    message, line, caret = capsys.readouterr().err.splitlines()
+    assert message.startswith("sscc: error: ")
+    assert line.strip()
+    assert caret.strip() == "^"
+    assert "report" not in message
 
 
 def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_an_operator_that_no_level_has_is_refused_with_its_line(
     file = written(tmp_path, scoring(f"return {MASS}.cumsum(dim=1)"))
     arguments = ["compile", str(TINY), "--no-weights", "--policy", str(file), "--kv-budget", "64"]
     assert cli.main([*arguments, "-o", str(tmp_path / "out.rdu")]) == 3
-    assert 'loc("mine.py":7:0): an operator is lowered to tm_tensor.scan' in capsys.readouterr().err
+    assert 'mine.py:7: an operator is lowered to tm_tensor.scan' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

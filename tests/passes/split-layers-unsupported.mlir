@@ -9,7 +9,7 @@
 // CASE: another layer's slice
 // Of what the embedding makes for every layer each reads its own.
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("layers.1.mlp"("model.py":7:0)): layer 1 reads slice 2 of the inputs per layer that the
+// ERROR: UnsupportedError: layers.1.mlp (model.py:7): layer 1 reads slice 2 of the inputs per layer that the
 // ERROR: embedding makes; it may read its own only
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}, %all: tensor<2x1x3x8xf32> {sscc.weight = "w"}) -> !h {
@@ -49,7 +49,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: the head reads an early layer
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("head"): the head reads a value of layer 0; it may read only the hidden state of the
+// ERROR: UnsupportedError: head: the head reads a value of layer 0; it may read only the hidden state of the
 // ERROR: stage before it
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
@@ -83,7 +83,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: a layer that reads a later one
 // Layers that run in another order than they are numbered.
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("layers.0.mlp"): layer 0 reads a value that layer 1 makes
+// ERROR: UnsupportedError: layers.0.mlp: layer 0 reads a value that layer 1 makes
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -98,7 +98,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: attention outside a numbered module
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("block.attention"("model.py":9:0)): this attention operator is not inside a numbered
+// ERROR: UnsupportedError: block.attention (model.py:9): this attention operator is not inside a numbered
 // ERROR: module (such as layers.0), so the layers cannot be told apart; put the decoder layers into a
 // ERROR: torch.nn.ModuleList
 module attributes {kv.geometry = #geometry} {
@@ -126,7 +126,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: one module attends twice
 // Layers that share a module, weights and all.
 // PASSES: split-layers
-// ERROR: UnsupportedError: loc("layers.0.attention"): two attention operators are in the module layers.0.attention, so
+// ERROR: UnsupportedError: layers.0.attention: two attention operators are in the module layers.0.attention, so
 // ERROR: the layers cannot be told apart; every decoder layer must be a module of its own
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {

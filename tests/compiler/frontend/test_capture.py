@@ -29,7 +29,8 @@ from sscc.ir.dialects import df
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
-from sscc.ir.rewriting import functions, module_path
+from sscc.ir.locations import module_path
+from sscc.ir.rewriting import functions
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.session import Session
