@@ -174,6 +174,18 @@ RUNS = {
         "--kv-pool 7",
         8,
     ),
+    "smollm2-draft": EvalRun(
+        "smollm2",
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --budgets 512 --methods full snapstream "
+        "--draft {smollm2-draft} --keep 0.1 0.2 0.3 0.5",
+        20,
+    ),
+    "qwen-draft": EvalRun(
+        "qwen",
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --budgets 512 --methods full snapstream "
+        "--draft {smollm2-draft} --keep 0.1 0.2 0.3 0.5",
+        10,
+    ),
     "kvpress": EvalRun(
         "smollm2",
         "--dtype f32 --tasks niah_single kv_retrieval --lengths 768 --budgets 256 --methods full streamingllm snapkv "
@@ -224,13 +236,20 @@ def sscc(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "sscc.compiler.cli", *words], check=True)
 
 
+def draft() -> Path:
+    """A program of SmolLM2 that scores prompts, compiled once."""
+    path = FOLDER / "smollm2-draft.rdu"
+    if not path.exists():
+        cache = ("--kv-rows", "indexed", "--kv-budget", "2048", "--max-context", "8192")
+        sscc("compile", str(model("smollm2")), "-o", str(path), "--dtype", "bf16", *cache, "--weights", "reference", "-q")
+    return path
+
+
 def evaluate(name: str, examples: int | None, threads: int) -> Path:
     """Runs `sscc eval` for a table. Returns its folder."""
     run, output = RUNS[name], FOLDER / name
-    options = [
-        word.format(tiny=tiny_queries() if "{tiny}" in word else "", essays=essays() if "{essays}" in word else "")
-        for word in run.options.split()
-    ]
+    made = {"{tiny}": tiny_queries, "{essays}": essays, "{smollm2-draft}": draft}
+    options = [str(made[word]()) if word in made else word for word in run.options.split()]
     count = ["--examples", str(examples or run.examples), "--threads", str(threads)]
     sscc("eval", str(model(run.model)), "-o", str(output), *options, *count)
     return output
