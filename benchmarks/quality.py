@@ -241,7 +241,8 @@ def draft() -> Path:
     path = FOLDER / "smollm2-draft.rdu"
     if not path.exists():
         cache = ("--kv-rows", "indexed", "--kv-budget", "2048", "--max-context", "8192")
-        sscc("compile", str(model("smollm2")), "-o", str(path), "--dtype", "bf16", *cache, "--weights", "reference", "-q")
+        numbers = ("--dtype", "bf16", "--weights", "reference")
+        sscc("compile", str(model("smollm2")), "-o", str(path), *numbers, *cache, "-q")
     return path
 
 
