@@ -387,7 +387,7 @@ LACKS = {
 }
 KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router", ("gate ", "topk", "mlp.gate.")),
-    ("experts", ("expert", "gate", "up_proj", "down_proj", "post_attention_layernorm", "addf 2")),
+    ("experts", ("expert", "mlp", "gate", "up_proj", "down_proj", "post_attention_layernorm", "addf 2")),
     ("output projection", ("o_proj", "addf")),
     ("SnapKV", ("observ", "select", "log_sum_exp", "all_reduce", "kept_positions", "concat", "self_attn.kv_b_proj")),
     ("ring", ("gather",)),
