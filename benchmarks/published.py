@@ -150,7 +150,8 @@ class Row:
 
     Attributes:
         bound: "up to" or "over" where a bound is published, and not a figure.
-        why: what explains a difference, or what the figure means.
+        why: what the figure means, or rests on.
+        lacks: what the model lacks, or assumes, that explains a difference; said where the row is outside.
     """
 
     what: str
@@ -159,6 +160,7 @@ class Row:
     unit: str
     bound: str = ""
     why: str = ""
+    lacks: str = ""
 
     @property
     def ratio(self) -> float:
@@ -167,6 +169,10 @@ class Row:
     @property
     def inside(self) -> bool:
         return abs(self.ratio - 1) <= INSIDE or (self.bound == OVER and self.ratio > 1)
+
+    @property
+    def remark(self) -> str:
+        return "; ".join(text for text in (self.why, "" if self.inside else self.lacks) if text)
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -260,14 +266,17 @@ def deployments(programs: Programs) -> Iterator[Row]:
         power = 1 << (most.bit_length() - 1)
         seconds = programs.served(one.setup)
         rate = rates[one.context, one.rows] = MULTI_TOKEN * one.batch / seconds
-        yield Row(f"{one.name}: largest batch", one.batch, power, "", why=f"a power of two; HBM has room for {most}")
+        yield Row(f"{one.name}: largest batch", one.batch, power, "", why=f"a power of two; HBM has room for {most}",
+                  lacks="what else is in main memory, of which nothing is published, is not counted")  # fmt: skip
         yield Row(f"{one.name}: step", 1e3 * one.step, 1e3 * seconds, "ms",
-                  why=f"{100 * step.roofline_fraction:.0f} % of the HBM roofline")  # fmt: skip
-        yield Row(f"{one.name}: tokens/s", one.rate, rate, "")
+                  why=f"{100 * step.roofline_fraction:.0f} % of the HBM roofline",
+                  lacks="what keeps published steps at 80 ms whatever is read is not modelled")  # fmt: skip
+        yield Row(f"{one.name}: tokens/s", one.rate, rate, "", lacks="as the step, of as many sequences as published")
     for context, full, rows in ((131072, 131072, 32768), (32768, 32768, 8192)):
         published = {(one.context, one.rows): one.rate for one in DEPLOYMENTS}
         yield Row(f"{context // 1024}k: gain of compression", published[context, rows] / published[context, full],
-                  rates[context, rows] / rates[context, full], "x", why="tokens/s")  # fmt: skip
+                  rates[context, rows] / rates[context, full], "x", why="tokens/s",
+                  lacks="published steps do not grow with the batch, modelled ones do")  # fmt: skip
     alone = programs.step(ONE_USER)
     seconds, looped = (programs.served(dataclasses.replace(ONE_USER, level=level)) for level in (R1_LEVEL, 2))
     overhead = (R1_KERNELS - 1) * len(alone.launches) * alone.launch_overhead
@@ -383,11 +392,16 @@ PROMPT = DEPLOYMENTS[1].setup
 LACKS = {
     "output projection": "what it exchanges, in f32, at the assumed bandwidth of links; see below",
     "experts": f"their weights are read for every chunk of {R1_CHUNK} tokens, in the published kernel once",
-    "attention": "the keys and values of all rows so far are made of latent rows for every chunk",
+    "attention": "the others' shares are too large; the keys and values of all rows so far are made of latent rows for "
+    "every chunk",
+    "router": "scores are counted at the peak, and putting tokens in order of their experts is not counted",
+    "SnapKV": "scores are counted at the peak, rows that are gathered at HBM's bandwidth, and no kernel's beginning "
+    "and end",
+    "ring": "rows that are gathered are counted at HBM's bandwidth, and no kernel's beginning and end",
 }
 KERNELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("router", ("gate ", "topk", "mlp.gate.")),
-    ("experts", ("expert", "gate", "up_proj", "down_proj", "post_attention_layernorm", "addf 2")),
+    ("experts", ("expert", "mlp", "gate", "up_proj", "down_proj", "post_attention_layernorm", "addf 2")),
     ("output projection", ("o_proj", "addf")),
     ("SnapKV", ("observ", "select", "log_sum_exp", "all_reduce", "kept_positions", "concat", "self_attn.kv_b_proj")),
     ("ring", ("gather",)),
@@ -401,7 +415,11 @@ def prefill(programs: Programs) -> Iterator[Row]:
     """A prompt of 131072 tokens of DeepSeek-R1 on 16 sockets: shares of a layer of experts."""
     shares = kernel_shares(layer_of_experts(programs.prompt(PROMPT)), programs.machine(1))
     for name, share in PREFILL_SHARES.items():
-        yield Row(name, share, shares[name], "%", why=LACKS.get(name, ""))
+        lacks = LACKS.get(name, "")
+        if name == "QKV":
+            ratios = (each[name] / each["attention"] for each in (shares, PREFILL_SHARES))
+            lacks = "as attention, of which it is {:.3f}, published {:.3f}".format(*ratios)
+        yield Row(name, share, shares[name], "%", lacks=lacks)
 
 
 CHUNKS = (128, 256, 512, 640, 1024)
@@ -582,7 +600,7 @@ def table(make: Callable[[Programs], Iterator[Row]]) -> Callable[[Programs], str
             ratio = f"{row.ratio:.2f}" if row.inside else f"**outside** {row.ratio:.2f}"
             published, modelled = (f"{value:.4g} {row.unit}".strip() for value in (row.published, row.modelled))
             bound = f"{row.bound} {published}".strip()
-            lines.append(f"| {row.what} | {bound} | {modelled} | {ratio} | {row.why} |")
+            lines.append(f"| {row.what} | {bound} | {modelled} | {ratio} | {row.remark} |")
         return "\n".join(lines)
 
     return rendered

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,7 +31,7 @@ from sscc.ir.extras import COMPILE, require
 from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
-from sscc.runtime.collectives.crew import Crew, follow
+from sscc.runtime.collectives.crew import OPENING_PATIENCE, Crew, follow
 from sscc.runtime.collectives.links import PATIENCE, Link
 from sscc.runtime.collectives.processes import SPIN_US, Distributed, ProcessGroup, SharedMemory, shared_by_all
 
@@ -130,7 +131,7 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
     processes = [_started(task, opening, (), {**common, "RANK": str(rank)}) for rank in range(1, ranks)]
     os.environ.update(common, RANK="0")
     try:
-        joined = join(transport, opening.threads * ranks)
+        joined = _join_unless_one_ends(processes, lambda: join(transport, opening.threads * ranks, OPENING_PATIENCE))
     except BaseException:
         _stop(processes, True)
         raise
@@ -143,6 +144,30 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
         leave(at_once)
 
     return Crew(joined.commands, joined.group, stop, joined.beats)
+
+
+def _join_unless_one_ends(processes: Sequence[subprocess.Popen[bytes]], join_them: Callable[[], Joined]) -> Joined:
+    """Joins the others in a thread, because torch waits for all of them, also for one that has ended. Raises RankError
+    for such a one, and what `join` raises."""
+    outcome: list[Joined | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(join_them())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="sscc-joining", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        ended = [rank for rank, process in enumerate(processes, 1) if process.poll() is not None]
+        # One that has found out by itself why it cannot join ends, too; then this one is about to find out.
+        thread.join(1.0 if ended else 0.05)
+        if ended and thread.is_alive():
+            raise RankError(f"rank {ended[0]} has ended")
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
 
 
 def _started(
@@ -233,11 +258,13 @@ class Joined:
     threads: int
 
 
-def join(transport: str | None, threads: int | None) -> Joined:
+def join(transport: str | None, threads: int | None, patience: float = _FORMING_SECONDS) -> Joined:
     """Joins the ranks that torchrun has started.
 
     Args:
         transport: MEMORY, or a backend of torch.distributed; None: memory where all ranks share it, else gloo.
+        patience: seconds in which all others must have come. Machines are started one after another; ranks that a
+            process has started itself need not have as long.
 
     Raises:
         InputError: the ranks do not find each other, or have nothing through which to exchange.
@@ -246,7 +273,7 @@ def join(transport: str | None, threads: int | None) -> Joined:
     import torch.distributed as distributed
 
     try:
-        distributed.init_process_group(DEFAULT_BACKEND, timeout=timedelta(seconds=_FORMING_SECONDS))
+        distributed.init_process_group(DEFAULT_BACKEND, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:
         raise InputError(f"the ranks do not find each other: {quoted(error)}") from None
     rank, ranks = distributed.get_rank(), distributed.get_world_size()

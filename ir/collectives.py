@@ -15,7 +15,7 @@ from math import prod
 from torch_mlir import ir
 from torch_mlir.dialects import shard
 
-EXCHANGES = frozenset({"shard.all_reduce", "shard.all_gather", "shard.all_to_all"})
+EXCHANGES = frozenset({"shard.all_reduce", "shard.reduce_scatter", "shard.all_gather", "shard.all_to_all"})
 """In which ranks wait for each other."""
 COLLECTIVES = EXCHANGES | {"shard.all_slice"}
 GRID = "ranks"
@@ -72,6 +72,10 @@ class Peers:
 
     def summed(self, value: ir.Value) -> ir.Value:
         return shard.all_reduce(value.type, GRID, value, grid_axes=self._axes)
+
+    def scattered_sum(self, value: ir.Value, axis: int) -> ir.Value:
+        """This one's of as many equal parts of the sum along `axis` as there are peers."""
+        return shard.reduce_scatter(self._resized(value.type, split=axis), GRID, value, axis, grid_axes=self._axes)
 
     def gathered(self, value: ir.Value, axis: int) -> ir.Value:
         """The values of all peers, one behind the other along `axis`."""

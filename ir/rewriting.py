@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from torch_mlir import ir
 
@@ -91,6 +91,20 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
     for old, new in zip(op.results, clone.results, strict=True):
         values[old] = new
     return clone
+
+
+def resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
+    """A tensor made anew as `source` makes it, in another shape."""
+    values: dict[ir.Value, ir.Value] = {}
+    if source.name != "tensor.empty":
+        for operand in source.operands:
+            inner = producer(operand)
+            if isinstance(operand.type, ir.RankedTensorType) and inner is not None:
+                values[operand] = resized(inner, shape)
+    copy = clone_with(source, values)
+    result: ir.Value = copy.results[0]
+    result.set_type(ir.RankedTensorType.get(list(shape), result.type.element_type))
+    return result
 
 
 def clone_all(ops: Iterable[ir.Operation], values: ValueMap) -> None:

@@ -343,6 +343,18 @@ class AllReduce:
 
 
 @dataclass(frozen=True)
+class ReduceScatter:
+    """piece = of the sum of what the ranks of a group have in `part` (`AllReduce`) that which is this rank's
+    (`AllSlice`, along the dimension `axis`)."""
+
+    kind: ClassVar[str] = "reduce_scatter"
+    part: str
+    piece: str
+    axis: int
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class AllGather:
     """whole = what the ranks of a group (`AllReduce`) have in `part`, joined along the dimension `axis`."""
 
@@ -378,7 +390,7 @@ class AllToAll:
     axes: tuple[int, ...]
 
 
-Collective = AllReduce | AllGather | AllSlice | AllToAll
+Collective = AllReduce | ReduceScatter | AllGather | AllSlice | AllToAll
 """What ranks do together: each of them comes to the same ones in the same order."""
 
 Step = Union[
@@ -386,6 +398,7 @@ Step = Union[
     Reduction,
     Product,
     AllReduce,
+    ReduceScatter,
     AllGather,
     AllSlice,
     AllToAll,

@@ -54,6 +54,12 @@ What ranks exchange of a sum are the parts as they are accumulated, in f32, and 
 `sums=model` each rank rounds its part wherever the model rounds the sum, and sums that the model adds up before it
 needs them go together: of a bf16 model half the bytes or less, for the rounding of each part.
 
+Where a sum is rounded before anything else is done with it, and is large, each rank adds up and rounds its part of it,
+along the first axis that divides, and the rounded parts are put together: `shard.reduce_scatter`, and
+`shard.all_gather` behind the rounding. The bits are the same, and of bf16 a rank sends three quarters of the bytes.
+Two such sums that are added up next are added up in parts, and put together once. It is done where a link would take
+longer to send the rest than a message's latency: for prompts and steps of many slots, not for a single token.
+
 KV heads that are fewer than ranks are each on several neighbours, which have their parts of the query heads that read
 it (`kv.head_parts`, of which thread-cache makes the collectives by which they keep the same rows). Sums over what is
 cut in fewer parts than there are ranks go over one rank for each part, along the first axes of the grid of ranks.
@@ -67,7 +73,7 @@ Preserves: every operation, its order and location; what a rank computes of a cu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -79,13 +85,14 @@ from sscc.ir.collectives import Peers, make_grid, shape_of_grid
 from sscc.ir.dialects import kv
 from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.levels import walk
-from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer
+from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer, resized
 from sscc.ir.sharding import Cut, within
 from sscc.ir.suggestions import check_choice
 from sscc.passes.base import Pass, count
 from sscc.passes.cut_consequences import GATHERING, VIEWS, box_of, decide_cuts, parts_in, parts_of_sum
 from sscc.passes.gathered_products import cut_where_it_pays
 from sscc.passes.meeting_axes import Space, is_sum, space_of
+from sscc.passes.scattered_sums import ScatteredSums, axis_of, gather_sums_once
 from sscc.passes.split_layers import ATTENTIONS
 
 
@@ -111,8 +118,10 @@ class Shard(Pass):
         make_grid(module, shape)
         apart = _cut_apart(module, cuts)
         _note_parts(module, cuts)
+        scattered = ScatteredSums.on(module, self.ranks)
         for function in functions(module):
-            _Rewriter(module, function, cuts, apart, self.sums == "model").rewrite()
+            _Rewriter(module, function, cuts, apart, scattered, self.sums == "model").rewrite()
+            gather_sums_once(function)
 
 
 def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
@@ -145,9 +154,15 @@ class _Rewriter:
     each rank rounds its part where the sum would be rounded."""
 
     def __init__(
-        self, module: ir.Module, function: Any, cuts: Mapping[ir.Value, Cut], apart: Set[str], rounds: bool
+        self,
+        module: ir.Module,
+        function: Any,
+        cuts: Mapping[ir.Value, Cut],
+        apart: Set[str],
+        scattered: ScatteredSums,
+        rounds: bool,
     ) -> None:
-        self.module, self.function, self.apart, self.rounds = module, function, apart, rounds
+        self.module, self.function, self.apart, self.scattered, self.rounds = module, function, apart, scattered, rounds
         results = [result for op in function.entry_block.operations for result in op.operation.results]
         self.values = [*function.arguments, *results]
         self.cuts = {value: cuts[value] for value in self.values if value in cuts}
@@ -207,7 +222,7 @@ class _Rewriter:
                      for letter, size in zip(letters, value.type.shape, strict=True)]  # fmt: skip
             if shape != list(value.type.shape):
                 with ir.InsertionPoint(op), op.location:
-                    op.operands[index] = _resized(source, shape)
+                    op.operands[index] = resized(source, shape)
 
     def _resize_slice(self, op: ir.Operation) -> None:
         source, result = op.operands[0], op.results[0]
@@ -231,10 +246,30 @@ class _Rewriter:
         source = producer(value)
         assert source is not None  # what a function takes is no part of a sum
         peers = Peers.with_each_part(self.module, parts)
+        count("sums over ranks")
+        rounding = self.scattered.rounding_of(value, peers)
+        if rounding is not None:
+            self._scatter(value, peers, rounding)
+            return
         with ir.InsertionPoint.after(source), source.location:
             total = peers.summed(value)
         value.replace_all_uses_except(total, total.owner.operation)
-        count("sums over ranks")
+
+    def _scatter(self, value: ir.Value, peers: Peers, rounding: ir.Operation) -> None:
+        """Each rank rounds its part of a sum, and the rounded parts are put together."""
+        axis, made_anew = axis_of(value, peers), producer(rounding.operands[1])
+        assert axis is not None  # or it would not be scattered
+        assert made_anew is not None  # as a rounding writes a tensor of its own
+        with ir.InsertionPoint(rounding), rounding.location:
+            piece = peers.scattered_sum(value, axis)
+            new = {value: piece, rounding.operands[1]: resized(made_anew, piece.type.shape)}
+            rounded = clone_with(rounding, new).results[0]
+            rounded.set_type(ir.RankedTensorType.get(piece.type.shape, rounded.type.element_type))
+            whole = peers.gathered(rounded, axis)
+        rounding.results[0].replace_all_uses_with(whole)
+        self.ops.remove(rounding)
+        rounding.erase()
+        count("sums in parts")
 
     def _gather_products(self) -> None:
         for op in [op for op in self.ops if GATHERING in op.attributes]:
@@ -294,17 +329,3 @@ def _is_linear(op: ir.Operation, partial: Mapping[ir.Value, int], rounds: bool) 
                 return False
             inside.update(operation.results)
     return False
-
-
-def _resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
-    """A tensor made anew as `source` makes it, in another shape."""
-    values: dict[ir.Value, ir.Value] = {}
-    if source.name != "tensor.empty":
-        for operand in source.operands:
-            inner = producer(operand)
-            if isinstance(operand.type, ir.RankedTensorType) and inner is not None:
-                values[operand] = _resized(inner, shape)
-    copy = clone_with(source, values)
-    result: ir.Value = copy.results[0]
-    result.set_type(ir.RankedTensorType.get(list(shape), result.type.element_type))
-    return result

@@ -423,6 +423,11 @@ def _all_reduce(e: _BodyEmitter, op: ir.Operation) -> None:
     e.steps.append(sch.AllReduce(e.operand(op, 0), e.written(op.results[0]), grid_axes(op)))
 
 
+def _reduce_scatter(e: _BodyEmitter, op: ir.Operation) -> None:
+    axis = op.attributes["scatter_dim"].value
+    e.steps.append(sch.ReduceScatter(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
+
+
 def _all_gather(e: _BodyEmitter, op: ir.Operation) -> None:
     axis = op.attributes["gather_axis"].value
     e.steps.append(sch.AllGather(e.operand(op, 0), e.written(op.results[0]), axis, grid_axes(op)))
@@ -479,6 +484,7 @@ _STEPS: dict[str, Callable[[_BodyEmitter, ir.Operation], None]] = {
     "kv.kept_positions": _kept_positions,
     "kv.expert_product": _expert_product,
     "shard.all_reduce": _all_reduce,
+    "shard.reduce_scatter": _reduce_scatter,
     "shard.all_gather": _all_gather,
     "shard.all_slice": _all_slice,
     "shard.all_to_all": _all_to_all,

@@ -18,6 +18,15 @@ def handlers(ranks: Ranks) -> dict[str, Handler]:
         types, axes = b.types, grid_axes(op)
         return lambda part: summed(ranks.exchange(part, axes), types.sums(part.dtype))
 
+    def reduce_scatter(op: ir.Operation, b: Builder) -> Compute:
+        axis, types, axes = op.attributes["scatter_dim"].value, b.types, grid_axes(op)
+
+        def compute(part: torch.Tensor) -> torch.Tensor:
+            values = [part_of(value, axis, ranks, axes) for value in ranks.exchange(part, axes)]
+            return summed(values, types.sums(part.dtype))
+
+        return compute
+
     def all_gather(op: ir.Operation, b: Builder) -> Compute:
         axis, axes = op.attributes["gather_axis"].value, grid_axes(op)
         return lambda part: torch.cat(ranks.exchange(part, axes), axis)
@@ -36,6 +45,7 @@ def handlers(ranks: Ranks) -> dict[str, Handler]:
 
     return {
         "shard.all_reduce": single(all_reduce),
+        "shard.reduce_scatter": single(reduce_scatter),
         "shard.all_gather": single(all_gather),
         "shard.all_slice": single(all_slice),
         "shard.all_to_all": single(all_to_all),

@@ -71,12 +71,17 @@ class Distributed:
 
     Args:
         backend: torch.distributed's name of how, such as "gloo".
+
+    Raises:
+        InputError: this torch has no such backend, or cannot make a group by it.
     """
 
     def __init__(self, backend: str) -> None:
         import torch.distributed
 
         self._distributed: Any = torch.distributed
+        if not torch.distributed.is_backend_available(backend):  # of names that it does not know, torch asserts
+            raise InputError(f"torch.distributed of this machine has no backend {backend!r}")
         try:
             self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE))
         except (RuntimeError, ValueError) as error:

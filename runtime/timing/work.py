@@ -20,7 +20,8 @@ Counting rules, where a step does not simply touch everything it sees once:
 * Encoded rows move as they are stored, bytes of codes and a scale, and are computed on as the numbers that they stand
   for: `ENCODE_OPS` element-wise operations per number where they are made, `DECODE_OPS` where they are attended to.
 * Of a sum over N ranks each takes 1/N of the values from all others, adds them up, and gives the sums to all others:
-  two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes. What is put together of pieces takes one hop,
+  two hops, in which it sends (and receives) 2 (N - 1) / N of its bytes; where each keeps what it has added up, it is
+  the first of them and half of these bytes. What is put together of pieces takes one hop,
   in which it sends its piece to all others; what all give to all takes one, in which it sends all but its own part.
 * Softmax counts `SOFTMAX_OPS` element-wise operations per score, a streaming top-K log2(k) + 1 per candidate.
 """
@@ -64,6 +65,7 @@ from sscc.ir.schedule import (
     Product,
     QuantizeRows,
     QueryAttention,
+    ReduceScatter,
     Reduction,
     Segment,
     Select,
@@ -338,6 +340,14 @@ def _all_reduce(meter: _Meter, step: AllReduce) -> None:
     meter.send(2 * (ranks - 1) * ceil(count / ranks) * DTYPE_BYTES[meter.dtype(step.part)], 2)
 
 
+def _reduce_scatter(meter: _Meter, step: ReduceScatter) -> None:
+    ranks, count = meter.ranks(step.axes), prod(meter.shape(step.piece))
+    meter.elements(step.part, ranks * count)
+    meter.elements(step.piece, count, write=True)
+    meter.vector(count, ranks - 1)
+    meter.send((ranks - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
+
+
 def _all_gather(meter: _Meter, step: AllGather) -> None:
     count = prod(meter.shape(step.part))
     meter.elements(step.part, count)
@@ -580,6 +590,7 @@ ARITHMETIC: dict[type[Step], Callable[..., None]] = {
     Reduction: _reduction,
     Product: _product,
     AllReduce: _all_reduce,
+    ReduceScatter: _reduce_scatter,
     AllGather: _all_gather,
     AllSlice: _all_slice,
     AllToAll: _all_to_all,

@@ -388,7 +388,7 @@ class _BodyProof:
             self._refuse(f"it goes along axes {list(step.axes)} of the grid {list(self._grid)} of ranks")
         name, made, split, joined = _sides(step)
         source, result = self._place(name), self._place(made)
-        if isinstance(step, sch.AllReduce) and source.dtype not in _FLOATS:
+        if isinstance(step, sch.AllReduce | sch.ReduceScatter) and source.dtype not in _FLOATS:
             self._refuse(f"it sums {name!r}, which is {source.dtype}")
         shape = list(source.shape)
         for axis, does in ((split, "splits"), (joined, "joins")):
@@ -455,6 +455,8 @@ def _sides(step: sch.Collective) -> tuple[str, str, int | None, int | None]:
     """What a collective takes and what it makes, and the axes of which it takes a part and along which it joins."""
     if isinstance(step, sch.AllReduce):
         return step.part, step.total, None, None
+    if isinstance(step, sch.ReduceScatter):
+        return step.part, step.piece, step.axis, None
     if isinstance(step, sch.AllGather):
         return step.part, step.whole, None, step.axis
     if isinstance(step, sch.AllSlice):

@@ -46,10 +46,13 @@ def test_rows_are_inside_or_outside(row: Row, inside: bool) -> None:
 
 
 def test_a_table_says_what_is_outside() -> None:
-    rows = [Row("step", 80, 40, "ms", why="a reason"), Row("share", 90, 99, "%", OVER)]
+    rows = [
+        Row("step", 80, 40, "ms", why="a reason", lacks="an effect"),
+        Row("share", 90, 99, "%", OVER, lacks="nothing that shows"),
+    ]
     lines = published.table(lambda _: iter(rows))(published.Programs(Path())).splitlines()
     assert lines[2:] == [
-        "| step | 80 ms | 40 ms | **outside** 0.50 | a reason |",
+        "| step | 80 ms | 40 ms | **outside** 0.50 | a reason; an effect |",
         "| share | over 90 % | 99 % | 1.10 |  |",
     ]
 
@@ -58,6 +61,12 @@ def test_the_page_has_a_place_for_every_table() -> None:
     page = PAGE.read_text()
     for name in (*TABLES, "figures"):
         assert f"\n\n{name} again\n\n" in replace_block(page, name, f"{name} again")
+
+
+def test_the_page_says_of_every_row_outside_what_explains_it() -> None:
+    outside = [line for line in PAGE.read_text().splitlines() if "| **outside** " in line]
+    assert outside
+    assert [line for line in outside if not line.rstrip("| ").rpartition("|")[2].strip(" *outside.0123456789")] == []
 
 
 def test_published_batches_hold_as_many_rows() -> None:

@@ -14,7 +14,9 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.errors import UsageError
+from sscc.ir.levels import set_target
 from sscc.ir.schedule import DecodeAttention, Program
+from sscc.ir.target import Target, load_target
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of
 from sscc.passes.shard import Shard
@@ -31,22 +33,27 @@ from sscc.runtime.contract import prove
 from sscc.runtime.session import Session
 from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, weights
 from tests.passes.test_shard import imported
+from tests.targets import changed
 
 
 @cache
-def compiled(family: str, ranks: int, opt_level: int) -> tuple[Program, Signature]:
+def compiled(
+    family: str, ranks: int, opt_level: int, dtype: str = "f32", machine: Target | None = None
+) -> tuple[Program, Signature]:
     with mlir():
-        module: ir.Module = parse_module(imported(family), family)
+        module: ir.Module = parse_module(imported(family, dtype), family)
+        if machine is not None:
+            set_target(module, machine)
         run_passes(module, pipeline_of(opt_level, shard=Shard(ranks)))
         program, signature = emit_program(module), signature_of(module)
     prove(program, signature)
     return program, signature
 
 
-def stored(program: Program, family: str, group: Group) -> dict[str, Array]:
+def stored(program: Program, family: str, group: Group, dtype: str = "f32") -> dict[str, Array]:
     """What a rank has of a family's weights."""
     layout = {**layout_of(program, "weight", group.rank), **layout_of(program, "constant", group.rank)}
-    return stack_tensors(layout, reading(to_arrays(weights(family)), "the model"))
+    return stack_tensors(layout, reading(to_arrays(weights(family, dtype)), "the model"))
 
 
 def session(family: str, ranks: int, opt_level: int, group: Group = ALONE) -> Session:
@@ -85,6 +92,31 @@ def test_ranks_run_what_one_does(family: str, ranks: int, opt_level: int) -> Non
         return logits(Session(signature, interpreter))
 
     _check(run_ranks(thread_groups(ranks), on_native), expected)
+
+
+def test_sums_in_parts_are_the_sums() -> None:
+    """Rounded on the rank that adds them up, and put together: bit for bit, in both interpreters."""
+    machine = load_target("rdu:sn40l-16")
+    quick = changed({"socket.latency": 1e-15}, machine)
+    kinds, answers = [], []
+    for target in (machine, quick):
+        program, signature = compiled("experts-softmax", 2, 2, "bf16", target)
+        parts = [stored(program, "experts-softmax", group, "bf16") for group in thread_groups(2)]
+        code = make_code(program, optimise=0)
+
+        def on_native(group: Group) -> np.ndarray:
+            interpreter = NativeInterpreter(program, parts[group.rank], code=code, group=group)  # noqa: B023
+            return logits(Session(signature, interpreter))  # noqa: B023
+
+        def on_reference(group: Group) -> np.ndarray:
+            conditions = Conditions(checked=True, group=group)
+            return logits(Session(signature, Reference(program).open(parts[group.rank], conditions)))  # noqa: B023
+
+        kinds.append({step.kind for body in program.bodies for step in body.steps})
+        answers.append([run_ranks(thread_groups(2), run) for run in (on_native, on_reference)])
+    assert kinds[1] - kinds[0] == {"reduce_scatter"}
+    for whole, in_parts in zip(*answers, strict=True):
+        assert all(np.array_equal(rows, whole[0]) for rows in (*whole, *in_parts))
 
 
 def test_ranks_have_slots_of_their_own() -> None:

@@ -108,6 +108,26 @@ def test_a_rank_that_is_killed(artifact: Artifact) -> None:
     assert set(children()) == before
 
 
+def test_a_rank_that_is_killed_before_it_joins(artifact: Artifact) -> None:
+    """torch.distributed would wait for it."""
+    before = set(children())
+    errors: list[RankError] = []
+
+    def opening() -> None:
+        with pytest.raises(RankError) as caught:
+            open_session(artifact, transport="gloo")
+        errors.append(caught.value)
+
+    thread = threading.Thread(target=opening)
+    thread.start()
+    while not (started := set(children()) - before):
+        time.sleep(0.001)
+    os.kill(started.pop(), signal.SIGKILL)
+    thread.join(10)
+    assert [str(error) for error in errors] == ["rank 1 has ended"]
+    assert set(children()) == before
+
+
 def test_an_interruption_is_for_rank_0(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
     """Others say nothing of it, not even where it comes before their first line; and they outlive the thread that has
     asked for them."""

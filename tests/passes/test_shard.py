@@ -245,6 +245,32 @@ def test_parts_may_be_rounded_before_they_are_exchanged() -> None:
         graph(family, 2, sums="bf16")
 
 
+def test_large_sums_are_rounded_in_parts() -> None:
+    """What ranks then compute is the same bits. Sums of chosen and shared experts meet in parts and are put together
+    once. Small sums, those of f32, and parts that are rounded before stay as they are."""
+    family = "latent-among-experts"
+    machine = load_target("rdu:sn40l-16")
+    quick = changed({"socket.latency": 1e-15}, machine)
+
+    def exchanges(module: ir.Module, function: str = "prefill.layer.1") -> str:
+        (layer,) = (each for each in functions(module) if each.name.value == function)
+        letters = {"shard.all_reduce": "r", "shard.reduce_scatter": "s", "shard.all_gather": "g"}
+        return "".join(letters.get(op.operation.name, "") for op in layer.entry_block.operations)
+
+    whole, parts = (graph(family, 2, machine=each, dtype="bf16") for each in (machine, quick))
+    assert [exchanges(each) for each in (whole, parts)] == ["rrr", "sgssg"]
+    assert exchanges(parts, "decode.layer.1") == "sgssg"
+    assert exchanges(graph(family, 2, machine=quick)) == "rr"
+    assert exchanges(graph(family, 2, machine=quick, sums="model", dtype="bf16")) == "rr"
+
+    def by_rank(module: ir.Module) -> list[np.ndarray]:
+        groups = thread_groups(2)
+        sessions = [session(module, family, group) for group in groups]
+        return run_ranks(groups, lambda group: logits(sessions[group.rank]))
+
+    assert all(map(np.array_equal, by_rank(whole), by_rank(parts)))
+
+
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="nothing of this model can be cut over 7 ranks"):
         graph("llama", 7)

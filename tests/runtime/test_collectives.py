@@ -20,6 +20,7 @@ from sscc.ir.schedule import (
     Launch,
     Param,
     Program,
+    ReduceScatter,
     Tensor,
     View,
     Window,
@@ -70,6 +71,21 @@ def test_sums_are_over_the_ranks_along_the_axes_in_their_order(axes: tuple[int, 
         assert torch.equal(total, expected.to(torch.bfloat16))
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_each_has_its_part_of_a_sum(axes: tuple[int, ...]) -> None:
+    """The bits that a sum of everything has there."""
+    size = ranks_along(GRID, axes)
+    assert size is not None
+    x = read("x", 2, 6, dtype="bf16")
+    values, pieces = run(program(ReduceScatter("x", "y", 1, axes), x, write("y", 2, 6 // size, dtype="bf16")),
+                         torch.bfloat16)  # fmt: skip
+    _, totals = run(program(AllReduce("x", "y", axes), x, write("y", 2, 6, dtype="bf16")), torch.bfloat16)
+    for rank, piece in enumerate(pieces):
+        others = peers(GRID, axes, rank)
+        assert torch.equal(piece, totals[rank].chunk(size, 1)[others.index(rank)])
+    assert len({value.sum().item() for value in values}) == len(values)
+
+
 def test_pieces_are_joined_along_any_axis_through_windows() -> None:
     step = AllGather("across", "y", 0, (1,))
     across = Window("across", View("x", (5, 4), (1, 5)))
@@ -102,6 +118,7 @@ def test_a_program_runs_on_as_many_ranks_as_it_is_for() -> None:
 
 
 SUM, JOIN = AllReduce("x", "y", (1,)), AllGather("x", "y", 0, (1,))
+SCATTER = ReduceScatter("x", "y", 1, (1,))
 X = read("x", 2, 3)
 
 
@@ -118,6 +135,10 @@ X = read("x", 2, 3)
         (SUM, (write("x", 2, 3), write("y", 2, 3)), "reads elements of 'x' that no step before it has written"),
         (replace(SUM, total="x"), (X, write("y", 2, 3)), "share elements of 'x'"),
         (replace(SUM, part="z"), (X, write("y", 2, 3)), "'z', which does not exist"),
+        (SCATTER, (X, write("y", 2, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[2, 3\]"),
+        (replace(SCATTER, axis=0), (X, write("y", 1, 3)), r"splits 'x' of shape .* along axis 0 into 3 parts"),
+        (replace(SCATTER, axis=2), (X, write("y", 2, 1)), "splits 'x' of shape .* along axis 2"),
+        (SCATTER, (read("x", 2, 3, dtype="i64"), write("y", 2, 1, dtype="i64")), "it sums 'x', which is i64"),
         (JOIN, (X, write("y", 4, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[4, 3\]"),
         (replace(JOIN, axis=2), (X, write("y", 6, 3)), "along axis 2"),
         (AllSlice("x", "y", 0, (1,)), (X, write("y", 1, 3)), r"splits 'x' of shape \[2, 3\] along axis 0 into 3 parts"),
@@ -174,3 +195,7 @@ def test_what_a_sum_and_a_joining_send() -> None:
     body = Body("body", (read("x", 2, 3), write("y", 6, 3)), (), (), (), (JOIN,))
     work = measure(body, {}, grid=GRID)
     assert (work.sent, work.hops, work.read, work.written) == (2 * 24, 1, {"x": 24}, {"y": 72})
+    body = Body("body", (read("x", 2, 3), write("y", 2, 1)), (), (), (), (SCATTER,))
+    work = measure(body, {}, grid=GRID)
+    assert (work.sent, work.hops, work.read, work.written) == (2 * 8, 1, {"x": 24}, {"y": 8})
+    assert work.vectors == ((2, 2),)

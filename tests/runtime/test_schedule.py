@@ -68,6 +68,7 @@ STEPS = (
     schedule.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     schedule.TopK("s", "i", "v"),
     schedule.AllReduce("p", "t", (0,)),
+    schedule.ReduceScatter("p", "s", 0, (1,)),
     schedule.AllGather("p", "w", 1, (0, 1)),
     schedule.AllSlice("w", "p", 1, (0,)),
     schedule.AllToAll("p", "j", 0, 1, (1,)),

@@ -11,7 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from sscc.ir.schedule import DTYPE_BYTES, AllGather, AllReduce, AllSlice, AllToAll, Body, Instr, Kernel, pipelines
+from sscc.ir.schedule import (
+    DTYPE_BYTES,
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Body,
+    Instr,
+    Kernel,
+    ReduceScatter,
+    pipelines,
+)
 from sscc.ir.sharding import peers
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions
@@ -39,7 +50,7 @@ class Windows:
         return [rank * self.nbytes for rank in peers(self.grid, axes, 0)]
 
 
-Exchange = AllReduce | AllGather | AllToAll
+Exchange = AllReduce | ReduceScatter | AllGather | AllToAll
 
 
 def exchanges_of(body: Body) -> list[Exchange]:
@@ -72,6 +83,9 @@ def box_of(step: Exchange | AllSlice, body: Body, regions: Regions) -> Box:
         whole, shape = regions.resolve(step.part), list(regions.resolve(step.part).shape)
         shape[step.split], strides = regions.resolve(step.joined).shape[step.split], dense_strides(whole.shape)
         axis, first, parameter = step.split, 0, ""
+    elif isinstance(step, ReduceScatter):
+        whole, shape = regions.resolve(step.part), list(regions.resolve(step.piece).shape)
+        axis, strides, first, parameter = step.axis, dense_strides(whole.shape), 0, ""
     else:
         whole, shape = regions.resolve(step.whole), list(regions.resolve(step.part).shape)
         axis, strides, first, parameter = step.axis, whole.strides, whole.constant, whole.region
@@ -130,6 +144,10 @@ def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: s
         total = regions.resolve(step.total)
         inputs = [LinearAccess(inbox, offset, dense) for offset in offsets]
         return put, _vector(part.shape, inputs, LinearAccess(total.region, total.constant, total.strides), dtype)
+    if isinstance(step, ReduceScatter):
+        piece = regions.resolve(step.piece)
+        inputs = [LinearAccess(inbox, offset, dense) for offset in offsets]
+        return put, _vector(piece.shape, inputs, LinearAccess(piece.region, piece.constant, piece.strides), dtype)
     # The ranks of a group as dimensions in front, one for each axis of the grid, the last one the innermost.
     whole = regions.resolve(step.whole if isinstance(step, AllGather) else step.joined)
     counts = tuple(windows.grid[axis] for axis in step.axes)
@@ -138,9 +156,10 @@ def exchange_nests(step: Exchange, regions: Regions, windows: Windows, outbox: s
         shape[step.split] = whole.shape[step.split]
     strides = dense_strides(windows.grid)
     apart = windows.nbytes // DTYPE_BYTES[dtype]
-    piece = shape[step.axis] * whole.strides[step.axis]
+    next_piece = shape[step.axis] * whole.strides[step.axis]
     source = LinearAccess(inbox, 0, (*(strides[axis] * apart for axis in step.axes), *dense))
-    target = LinearAccess(whole.region, whole.constant, (*(n * piece for n in dense_strides(counts)), *whole.strides))
+    pieces = (n * next_piece for n in dense_strides(counts))
+    target = LinearAccess(whole.region, whole.constant, (*pieces, *whole.strides))
     return put, _vector((*counts, *shape), [source], target)
 
 

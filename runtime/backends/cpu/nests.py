@@ -23,6 +23,7 @@ from sscc.ir.schedule import (
     Collective,
     Instr,
     Product,
+    ReduceScatter,
     Reduction,
     Vector,
 )
@@ -122,6 +123,8 @@ class Regions:
         """The parameters, locals and windows that a step which is not affine names."""
         if isinstance(step, AllReduce):
             return [step.part, step.total]
+        if isinstance(step, ReduceScatter):
+            return [step.part, step.piece]
         if isinstance(step, AllGather | AllSlice):
             return [step.part, step.whole]
         if isinstance(step, AllToAll):

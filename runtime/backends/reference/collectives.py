@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sscc.ir.schedule import AllGather, AllReduce, AllSlice, AllToAll
+from sscc.ir.schedule import AllGather, AllReduce, AllSlice, AllToAll, ReduceScatter
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.collectives.group import Ranks
 
@@ -33,6 +33,21 @@ def compile_all_reduce(step: AllReduce, interface: Interface) -> Bind:
 
         def fire(_: Scalars) -> None:
             total.copy_(summed(interface.ranks.exchange(part.clone(), step.axes), wide))
+
+        return fire
+
+    return bind
+
+
+def compile_reduce_scatter(step: ReduceScatter, interface: Interface) -> Bind:
+    wide, ranks = interface.numerics.accumulate, interface.ranks
+
+    def bind(views: Views) -> Fire:
+        part, piece = views[step.part], views[step.piece]
+
+        def fire(_: Scalars) -> None:
+            values = ranks.exchange(part.clone(), step.axes)
+            piece.copy_(summed([part_of(value, step.axis, ranks, step.axes) for value in values], wide))
 
         return fire
 

@@ -26,6 +26,7 @@ STEPS: dict[type, Callable[[Any, Interface], Bind]] = {
     schedule.Reduction: vector.compile_reduction,
     schedule.Product: product.compile_product,
     schedule.AllReduce: collectives.compile_all_reduce,
+    schedule.ReduceScatter: collectives.compile_reduce_scatter,
     schedule.AllGather: collectives.compile_all_gather,
     schedule.AllSlice: collectives.compile_all_slice,
     schedule.AllToAll: collectives.compile_all_to_all,

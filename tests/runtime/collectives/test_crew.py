@@ -20,7 +20,7 @@ from sscc.runtime.collectives import crew as crews
 from sscc.runtime.collectives.crew import LeadingInterpreter, simulated
 from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.collectives.links import Link
-from sscc.runtime.collectives.processes import ProcessGroup, SharedMemory, shared_by_all
+from sscc.runtime.collectives.processes import Distributed, ProcessGroup, SharedMemory, shared_by_all
 from tests.runtime.collectives.test_native import COLUMNS, ROWS, data, mixing, on_reference
 
 HALF = (ROWS // 2, COLUMNS)
@@ -207,3 +207,8 @@ def test_a_file_that_all_ranks_have_open() -> None:
         return shared_by_all(exchange, group.rank)
 
     assert run_ranks(thread_groups(2), elsewhere) == [None, None]
+
+
+def test_a_backend_that_torch_does_not_have() -> None:
+    with pytest.raises(InputError, match=r"torch.distributed of this machine has no backend 'carrier-pigeon'"):
+        Distributed("carrier-pigeon")

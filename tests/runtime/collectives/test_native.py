@@ -25,6 +25,7 @@ from sscc.ir.schedule import (
     Pipeline,
     Port,
     Program,
+    ReduceScatter,
     Stage,
     Vector,
     View,
@@ -104,6 +105,16 @@ def test_sums(grid: tuple[int, ...], dtype: str) -> None:
     half = (ROWS // 2, COLUMNS)
     steps = AllReduce("a", "t", (0,)), AllReduce("t", "u", tuple(range(len(grid))))
     check(mixing(grid, steps, (Local("t", half, dtype), Local("u", half, dtype)), dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("grid", "axes", "axis"), [((2, 3), (1,), 1), ((3, 2), (0,), 1), ((2,), (0,), 0)])
+def test_parts_of_sums(grid: tuple[int, ...], axes: tuple[int, ...], axis: int, dtype: str) -> None:
+    """Each rank adds up its part, and the parts are put together."""
+    half = (ROWS // 2, COLUMNS)
+    piece = tuple(size // grid[axes[0]] if number == axis else size for number, size in enumerate(half))
+    steps = ReduceScatter("a", "s", axis, axes), AllGather("s", "t", axis, axes)
+    check(mixing(grid, steps, (Local("s", piece, dtype), Local("t", half, dtype)), dtype))
 
 
 @pytest.mark.parametrize(("grid", "axes"), [((2,), (0,)), ((2, 3), (0,)), ((2, 3), (1,)), ((2, 3), (0, 1))])
