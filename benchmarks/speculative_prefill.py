@@ -1,0 +1,156 @@
+"""Time to the first token of a long prompt, whole and as a draft shortens it.
+
+    python benchmarks/speculative_prefill.py [--model qwen] [--draft smollm2] [--tokens 8000]
+        [--write docs/performance.md]
+
+The models are those of docs/quality.md. In each repeat the whole prompt is read, then the draft scores it, then what it
+keeps is read, for each share. Beside the ratio stands the one that operations allow: those of reading the whole prompt,
+by those of the draft's reading and of reading the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+import numpy as np
+
+import sscc
+from benchmarks import table
+from benchmarks.harness import say
+from benchmarks.quality import FOLDER, model
+from sscc.compiler.quality.haystack import Haystack, fit
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.excerpt import PromptTokens
+from sscc.runtime.session import Session
+from sscc.runtime.shortening import Shortener
+from sscc.runtime.speculative_prefill import Draft
+from sscc.runtime.text import encode
+
+BLOCK = "benchmarks/speculative_prefill.py"
+KEEPS = (0.1, 0.2, 0.3, 0.5)
+SEED, ROOM = 5, 192
+TARGET, DRAFT = ("--kv-budget", "1024"), ("--kv-rows", "indexed", "--kv-budget", "2048")
+
+
+@dataclass
+class Times:
+    """Seconds of every repeat, and tokens that are read."""
+
+    tokens: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def artifact(name: str, kind: str, context: int, cache: Sequence[str]) -> Path:
+    """A compiled model, which is kept."""
+    path = FOLDER / f"{name}-{kind}-{context}.rdu"
+    if not path.exists():
+        shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", str(context))
+        compile_ = (sys.executable, "-m", "sscc.compiler.cli", "compile", model(name), "-o", path, "-q")
+        subprocess.run([*map(str, compile_), *shape, *cache], check=True)
+    return path
+
+
+def operations(program: Artifact, tokens: int) -> float:
+    """Of a prompt of so many tokens: two for each weight that every token meets, and four for each pair of positions,
+    head and number of a head's width."""
+    s = program.signature
+    weights = [tensor for tensor in program.program.tensors if tensor.role == "weight" and len(tensor.shape) > 1]
+    met = sum(math.prod(tensor.shape) for tensor in weights if s.vocab_size not in tensor.shape)
+    widths = sum(len(group.layers) * group.heads * group.width for group in s.plan)
+    return 2.0 * met * tokens + float(widths) * tokens**2
+
+
+def measured(words: argparse.Namespace) -> str:
+    """Markdown: a row for the whole prompt, and one for each share of it."""
+    context = words.tokens + ROOM
+    paths = artifact(words.model, "target", context, TARGET), artifact(words.draft, "draft", context, DRAFT)
+    programs = [Artifact.load(path) for path in paths]
+    target, drafts = (sscc.load(path, threads=words.threads) for path in paths)
+    shortener = Shortener(Draft(drafts), target.signature, target.tokenizer)
+
+    def count(text: str) -> int:
+        return max(len(encode(session.tokenizer, text)) for session in (target, drafts))
+
+    haystack = Haystack.prose(Random(SEED))
+    text = fit(haystack.text, words.tokens, count, "a text")
+    prompt = np.array(encode(target.tokenizer, text), np.int64)
+    whole, scoring = Times(len(prompt)), Times(0)
+    parts = {keep: Times(0) for keep in words.keeps}
+    for repeat in range(words.repeats):
+        say(f"repeat {repeat + 1} of {words.repeats}")
+        whole.seconds.append(prefill_seconds(target, prompt))
+        start = time.perf_counter()
+        scored = shortener.scored(prompt, text)
+        scoring.seconds.append(time.perf_counter() - start)
+        scoring.tokens = 0 if scored.scores is None else len(scored.scores)
+        for keep, part in parts.items():
+            left = scored.left(keep)
+            part.tokens = len(left)
+            part.seconds.append(prefill_seconds(target, left))
+    return render(programs, whole, scoring, parts, words)
+
+
+def prefill_seconds(session: Session, prompt: PromptTokens) -> float:
+    start = time.perf_counter()
+    session.prefill(0, prompt)
+    return time.perf_counter() - start
+
+
+def render(
+    programs: Sequence[Artifact], whole: Times, scoring: Times, parts: dict[float, Times], words: argparse.Namespace
+) -> str:
+    target, draft = programs
+    all_of_it, reading = operations(target, whole.tokens), operations(draft, scoring.tokens)
+    lines = [
+        f"{table.machine()}, {words.threads} threads; {words.draft} drafts for {words.model}, both bf16; "
+        f"{whole.tokens} tokens of {words.model}, {scoring.tokens} of {words.draft}; medians of {words.repeats}.",
+        "",
+        "| prompt | tokens read | draft, s | prefill, s | first token, s | times as fast | by operations |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        f"| whole | {whole.tokens} | | {whole.median:.2f} | {whole.median:.2f} | 1 | 1 |",
+    ]
+    for keep, part in parts.items():
+        first = scoring.median + part.median
+        bound = all_of_it / (reading + operations(target, part.tokens))
+        cells = [f"keep {keep:g}", str(part.tokens), f"{scoring.median:.2f}", f"{part.median:.2f}", f"{first:.2f}"]
+        lines.append("| " + " | ".join([*cells, f"{whole.median / first:.2f}", f"{bound:.2f}"]) + " |")
+    share = reading / all_of_it
+    lines += ["", f"The draft's reading is {share:.2f} of the operations of the whole prompt's."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time to the first token, whole prompts and shortened ones.")
+    parser.add_argument("--model", default="qwen", choices=("qwen", "smollm2"), help="that answers (qwen)")
+    parser.add_argument("--draft", default="smollm2", choices=("smollm2", "qwen"), help="that scores (smollm2)")
+    parser.add_argument("--tokens", type=int, default=8000, help="of the prompt (8000)")
+    parser.add_argument("--keeps", type=float, nargs="+", default=KEEPS, metavar="SHARE")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
+    words = parser.parse_args()
+    text = measured(words)
+    print(text)
+    if words.write:
+        name = f"{BLOCK} {words.draft} for {words.model}"
+        words.write.write_text(table.replace_block(words.write.read_text(), name, text))
+
+
+if __name__ == "__main__":
+    main()
