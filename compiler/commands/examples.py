@@ -26,12 +26,15 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
         ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
+        ("a long prompt, shortened by a draft", "sscc run model.rdu --prompt-file long.txt --draft small.rdu --keep 0.3"),
         ("which tokens the cache has kept", "sscc run model.rdu --prompt-file prompt.txt --show-kept"),
         ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
     ),
     "serve": (
         ("on port 8000 of this machine", "sscc serve served.rdu --port 8000"),
         ("prompts that begin alike share their prefill", "sscc serve served.rdu --prompt-cache 2GiB --max-body 16M"),
+        ("long prompts, shortened by a draft", "sscc serve served.rdu --draft small.rdu --keep 0.3"),
+        ("answers here, prompts there", "sscc serve served.rdu --role decode --prefill-from http://127.0.0.1:8001"),
     ),
     "chat": (
         ("with a system message", 'sscc chat served.rdu --system "Answer in one sentence."'),
@@ -76,6 +79,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "eval": (
         ("two budgets beside the full cache, at 1024 tokens", "sscc eval model.gguf -o results --budgets 256 512"),
+        ("what a draft's choice costs", "sscc eval model.gguf -o results --draft small.rdu --keep 0.1 0.3 0.5"),
         ("one task of long prompts", "sscc eval model.gguf -o results --tasks passkey --lengths 4096 --examples 50"),
     ),
     "bisect": (
