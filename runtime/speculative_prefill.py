@@ -89,8 +89,8 @@ class Draft:
         return result_of(self.scoring(prompt))
 
     def scoring(self, prompt: Array, steps: int | None = None) -> Generator[None, None, Array]:
-        """The same in pieces: each `next` does `steps` chunk steps at most, or a decode step; None: as many as there
-        are, or are in a layer."""
+        """The same in pieces: each `next` does about `steps` chunk steps, or a decode step; None: as many as there
+        are."""
         session = self.session
         try:
             fill = self._empty_chunks(len(prompt))
@@ -131,29 +131,33 @@ class Draft:
         queries = len(text) - length + 1
         window = min(group.geometry.obs for group, _ in self._groups.values())
         best = np.zeros((queries, length), np.float32)
+        since = 0
         for first in range(0, queries, window):
             rows = best[first : first + window]
             read = text[: length + first + len(rows) - 1]
             prefix = [fill[chunk] for chunk in range(min(len(fill), self.session.reusable_chunks(len(read))))]
-            for layer in self._layers(read, prefix, steps):
-                if layer is not None and layer in self._groups:
+            for layer, taken in self._layers(read, prefix, steps):
+                if layer in self._groups:
                     scores = self._layer_scores(*self._groups[layer], len(rows), len(read), length)
                     np.maximum(rows, scores, out=rows)
-                yield
+                since += taken
+                if steps is not None and since >= steps:
+                    since = 0
+                    yield
         mean: Array = best.mean(axis=0)
         return mean
 
-    def _layers(self, text: Array, prefix: list[Copy], steps: int | None) -> Iterator[int | None]:
-        """Prefills, and stops after so many chunks of a layer: with its number after its last one."""
+    def _layers(self, text: Array, prefix: list[Copy], steps: int | None) -> Iterator[tuple[int, int]]:
+        """Prefills, and stops after so many chunks of a layer: with its number after its last one, else -1, and with
+        how many chunk steps it took."""
         signature = self.session.signature
         chunks = signature.chunks(len(text)) - len(prefix)
         self.session.start_prefill(SLOT, text, prefix)
         for phase in range(signature.layers + 1):  # the embedding first; the head has nothing to say
             for first in range(0, chunks, steps or chunks):
-                if first:
-                    yield None
-                self.session.step_prefill(min(steps or chunks, chunks - first))
-            yield phase - 1 if phase else None
+                taken = min(steps or chunks, chunks - first)
+                self.session.step_prefill(taken)
+                yield phase - 1 if first + taken == chunks else -1, taken
         self.session.abandon_prefill()
 
     def _layer_scores(self, group: LayerGroup, index: int, queries: int, read: int, length: int) -> Array:

@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
         ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
-        ("a long prompt, shortened by a draft", "sscc run model.rdu --prompt-file long.txt --draft small.rdu --keep 0.3"),
+        ("a long prompt, shortened by a draft", "sscc run model.rdu --prompt-file a.txt --draft small.rdu --keep 0.3"),
         ("which tokens the cache has kept", "sscc run model.rdu --prompt-file prompt.txt --show-kept"),
         ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
     ),
