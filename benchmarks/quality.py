@@ -178,13 +178,13 @@ RUNS = {
         "smollm2",
         "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --budgets 512 --methods full snapstream "
         "--draft {smollm2-draft} --keep 0.1 0.2 0.3 0.5",
-        20,
+        10,
     ),
     "qwen-draft": EvalRun(
         "qwen",
-        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --budgets 512 --methods full snapstream "
-        "--draft {smollm2-draft} --keep 0.1 0.2 0.3 0.5",
-        10,
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --methods full --draft {smollm2-draft} "
+        "--keep 0.1 0.2 0.3 0.5",
+        8,
     ),
     "kvpress": EvalRun(
         "smollm2",
