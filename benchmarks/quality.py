@@ -177,12 +177,12 @@ RUNS = {
     "smollm2-draft": EvalRun(
         "smollm2",
         "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --budgets 512 --methods full snapstream "
-        "--draft {smollm2-draft} --keep 0.1 0.2 0.3 0.5",
+        "--draft {draft} --keep 0.1 0.2 0.3 0.5",
         10,
     ),
     "qwen-draft": EvalRun(
         "qwen",
-        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --methods full --draft {smollm2-draft} "
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 2000 --methods full --draft {draft} "
         "--keep 0.1 0.2 0.3 0.5",
         8,
     ),
@@ -249,7 +249,7 @@ def draft() -> Path:
 def evaluate(name: str, examples: int | None, threads: int) -> Path:
     """Runs `sscc eval` for a table. Returns its folder."""
     run, output = RUNS[name], FOLDER / name
-    made = {"{tiny}": tiny_queries, "{essays}": essays, "{smollm2-draft}": draft}
+    made = {"{tiny}": tiny_queries, "{essays}": essays, "{draft}": draft}
     options = [str(made[word]()) if word in made else word for word in run.options.split()]
     count = ["--examples", str(examples or run.examples), "--threads", str(threads)]
     sscc("eval", str(model(run.model)), "-o", str(output), *options, *count)

@@ -44,7 +44,6 @@ from sscc.compiler.progress import prompt_bar, status
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.backends.interpreter import MemoryUse
-from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.excerpt import Excerpt
     from sscc.runtime.golden_replay import Check
     from sscc.runtime.kept_positions import Kept
     from sscc.runtime.sampling import Sampling
@@ -223,6 +223,8 @@ def _shortened(
     """The prompt as it is read, and how long the draft took; as it was given without one."""
     if args.draft is None:
         return given, None
+    from sscc.runtime.excerpt import Excerpt
+
     with opened_shortener(args, session.signature, tokenizer) as shortener, status("shortening the prompt"):
         assert shortener is not None
         prompt = session.check_request(given, 1)

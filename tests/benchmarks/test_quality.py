@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", RUNS)
 def test_runs_are_commands(name: str) -> None:
-    words = RUNS[name].options.format(tiny="recall.jsonl", essays="essays.txt").split()
+    words = RUNS[name].options.format(tiny="recall.jsonl", essays="essays.txt", draft="draft.rdu").split()
     args = build_parser("eval").parse_args(["eval", "model.pt", "-o", "results", *words])
     assert options_from(args).threads is None
 

@@ -205,7 +205,7 @@ def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, o
         session.save_slot(1, tmp_path / "slot")
         assert inspect_artifact(artifact, context=len(first)).slot_message_bytes == (tmp_path / "slot").stat().st_size
         assert bool(session.rows.chunk_bytes) == (kv != {})
-        limit = 5 * session.rows.chunk_bytes or 7700  # of three prompts
+        limit = 5 * session.rows.chunk_bytes or 8100  # of three prompts
         with Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
             done = [engine.generate(request) for request in requests]
     assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]

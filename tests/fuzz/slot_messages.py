@@ -96,8 +96,11 @@ class SlotMessages(Target):
 
     def _judge(self, session: Session, message: SlotMessage) -> None:
         length, geometry = len(message.tokens), session.signature.geometry
-        if not all(0 <= token < SIGNATURE.vocab_size for token in message.tokens.tolist()):
-            raise Finding(f"tokens {message.tokens.tolist()}")
+        tokens, positions = message.tokens.tokens.tolist(), message.tokens.positions.tolist()
+        if not all(0 <= token < SIGNATURE.vocab_size for token in tokens):
+            raise Finding(f"tokens {tokens}")
+        if positions != sorted({*positions}) or not 0 <= positions[0] <= positions[-1] < geometry.max_context:
+            raise Finding(f"tokens stand at {positions}")
         for part in message.parts:
             for name, rows in part.items():
                 if rows.dtype != np.int64 or name == RESIDENT_PLACES:
@@ -108,9 +111,10 @@ class SlotMessages(Target):
             if places is not None and {*places.reshape(-1).tolist()} != {*range(geometry.topk)}:
                 raise Finding(f"places {places.tolist()}")
         session.restore(1, session.adopt(message))
-        if session.position(1) != length:
-            raise Finding(f"the slot is at {session.position(1)}, and the prompt has {length} tokens")
-        session.decode({1: 3} if length < geometry.max_context else {})
+        text_length = positions[-1] + 1
+        if session.position(1) != text_length:
+            raise Finding(f"the slot is at {session.position(1)}, and the prompt has {text_length} tokens")
+        session.decode({1: 3} if text_length < geometry.max_context else {})
 
 
 def _changed(choose: random.Random, data: bytes) -> bytes:

@@ -169,7 +169,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", "is not JSON"),
         ("[]", "format version None"),
-        (edited("version", value=99), "format version 99, this sscc reads 8"),
+        (edited("version", value=99), "format version 99, this sscc reads 9"),
         (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
         (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
         (edited("arena_bytes", drop=True), "program lacks arena_bytes$"),
@@ -178,7 +178,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
         (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
         (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
         (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
-        (edited("version", value=1), "format version 1, this sscc reads 8"),
+        (edited("version", value=1), "format version 1, this sscc reads 9"),
         (edited("tensors", 1, "sources", value="w"), r"program.tensors\[1\].sources is 'w', expected a list"),
         (edited("bodies", 0, "steps", 0, "kind", value="vectr"), r"program.bodies\[0\].steps\[0\] is"),
         (edited("bodies", 0, "steps", 0, "dims", drop=True), r"steps\[0\] lacks dims$"),
