@@ -8,7 +8,7 @@ must say the same, and the validator proves the rest for every call that a sessi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
@@ -18,6 +18,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.validator import EntryReport, Report, validate
 
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
@@ -174,6 +175,16 @@ def _tensors(s: Signature) -> dict[str, _Kind]:
     for group in s.plan:
         known |= _states(s, group)
     return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
+
+
+def states_of(signature: Signature) -> dict[str, TensorSpec]:
+    """Shapes and dtypes of the states that a slot's rows are in, by name."""
+    kinds = {name: kind for group in signature.plan for name, kind in _states(signature, group).items()}
+    return {name: TensorSpec(shape, dtype) for name, (_, dtype, shape) in kinds.items() if _known(shape)}
+
+
+def _known(shape: tuple[int | None, ...]) -> TypeGuard[tuple[int, ...]]:
+    return None not in shape
 
 
 def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:

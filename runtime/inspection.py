@@ -24,6 +24,7 @@ from sscc.ir.target import Target
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
+from sscc.runtime.contract import states_of
 from sscc.runtime.kept_rows import KeptRows
 from sscc.runtime.slot_message import SlotFormat
 from sscc.runtime.timing import ExpertReads, KernelSummary, Timing, expert_reads, time_entry
@@ -248,8 +249,7 @@ class _Rank:
 
 def slot_message_bytes(artifact: Artifact, length: int) -> int:
     """Bytes of the message of a slot after a prompt of so many tokens, by the shapes of the program's states alone."""
-    program = artifact.program
-    states = {tensor.name: tensor for tensor in program.tensors if tensor.role == "state"}
+    program, states = artifact.program, states_of(artifact.signature)
 
     def shaped(name: str) -> Array:
         """As large as the state, in no memory."""
