@@ -45,6 +45,7 @@ class Result:
         beside: of those that came while others streamed.
         gaps: between tokens of the others, while long prompts came.
         calm: the same, before any came.
+        reading: seconds of a prompt of `alone` that were chunk steps, in the mean.
         message: bytes of the slot of the longest prompt as it is moved; 0 where none is.
     """
 
@@ -52,12 +53,18 @@ class Result:
     beside: Sequence[float]
     gaps: Sequence[float]
     calm: Sequence[float]
+    reading: float
     message: int
+
+    @property
+    def beyond(self) -> float:
+        """Seconds of a long prompt that were no chunk steps: waiting, moving, the first token."""
+        return statistics.fmean(self.alone) - self.reading
 
 
 @contextmanager
-def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterator[str]:
-    """The address of the server that answers: alone, or with one that prefills for it."""
+def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterator[tuple[str, str]]:
+    """The addresses of the server that answers, and of the one that prefills: the same one, or another."""
 
     def server(name: str, core: int, *options: object) -> Server:
         serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", artifact, "--threads", 1, *options)
@@ -68,19 +75,23 @@ def serving(words: argparse.Namespace, artifact: Path, *, split: bool) -> Iterat
         more: tuple[object, ...] = ()
         if split:
             prefill = server("prefill", words.cores[1], "--role", "prefill")
-            more = ("--role", "decode", "--prefill-from", stack.enter_context(running(prefill, 1)))
-        yield stack.enter_context(running(server("decode" if split else "both", words.cores[0], *more), 1))
+            prefills = stack.enter_context(running(prefill, 1))
+            more = ("--role", "decode", "--prefill-from", prefills)
+        answers = stack.enter_context(running(server("decode" if split else "both", words.cores[0], *more), 1))
+        yield answers, prefills if split else answers
 
 
-async def measured(url: str, words: argparse.Namespace) -> Result:
-    """Long prompts one after another, alone and beside clients that stream."""
+async def measured(url: str, prefills: str, words: argparse.Namespace) -> Result:
+    """Long prompts one after another, alone and beside clients that stream; `prefills` is where they are prefilled."""
     vocabulary = models.MODELS[words.model].vocab
     length = (words.prompt, words.prompt)
     first, *alone = load.make_requests(words.repeats + 1, length, 2, vocabulary, SEED)
     streams = load.make_requests(words.streams, (16, 16), words.new_tokens, vocabulary, SEED + 1)
     shorter = load.make_requests(words.streams, (16, 16), words.new_tokens // 4, vocabulary, SEED + 2)
     await load.closed(url, [first], 1, words.limit)  # the first request also touches the weights
+    before = _totals(prefills)["prefill_seconds"]
     undisturbed = await load.closed(url, alone, 1, words.limit)
+    reading = (_totals(prefills)["prefill_seconds"] - before) / len(undisturbed)
     calm = await load.closed(url, shorter, len(shorter), words.limit)
     streaming = asyncio.create_task(load.closed(url, streams, len(streams), words.limit))
     beside: list[Answer] = []
@@ -89,9 +100,13 @@ async def measured(url: str, words: argparse.Namespace) -> Result:
         if streaming.done():
             break
     disturbed = await streaming
-    totals = httpx2.get(f"{url}/v1/status").json()["totals"]
-    message = totals["slot_message_bytes"] and _message_bytes(url)
-    return Result(_firsts(undisturbed), _firsts(beside), _gaps(disturbed), _gaps(calm), message)
+    message = _message_bytes(url) if _totals(url)["slot_message_bytes"] else 0
+    return Result(_firsts(undisturbed), _firsts(beside), _gaps(disturbed), _gaps(calm), reading, message)
+
+
+def _totals(url: str) -> dict[str, float]:
+    totals: dict[str, float] = httpx2.get(f"{url}/v1/status").json()["totals"]
+    return totals
 
 
 def _message_bytes(url: str) -> int:
@@ -134,9 +149,14 @@ def render(results: dict[str, Result], words: argparse.Namespace) -> str:
         cells += [f"{1000 * median:.3g} / {1000 * last:.3g}", f"{last / median:.2f}"]
         cells += [f"{1000 * quiet:.3g} / {1000 * quiet_last:.3g}", moved]
         lines.append("| " + " | ".join(cells) + " |")
-    one, two = (statistics.median(result.alone) for result in results.values())
-    added = f"Prefill on another process adds {100 * (two / one - 1):.1f} % to a long prompt."
-    return "\n".join([*lines, "", added]) + "\n"
+    one, two = results.values()
+    beyond = [1000 * result.beyond for result in (one, two)]
+    added = (two.beyond - one.beyond) / statistics.fmean(two.alone)
+    told = (
+        f"Of a long prompt alone {beyond[0]:.0f} and {beyond[1]:.0f} ms are no chunk steps: prefill on another process "
+        f"adds {100 * added:.1f} % to it."
+    )
+    return "\n".join([*lines, "", told]) + "\n"
 
 
 def main() -> None:
@@ -160,8 +180,8 @@ def main() -> None:
     results: dict[str, Result] = {}
     for title, split in (("one", False), ("prefill and decode", True)):
         say(title)
-        with serving(words, artifact, split=split) as url:
-            results[title] = asyncio.run(measured(url, words))
+        with serving(words, artifact, split=split) as (url, prefills):
+            results[title] = asyncio.run(measured(url, prefills, words))
     text = render(results, words)
     print(text)
     if words.write:
