@@ -106,8 +106,8 @@ def throughput(answers: Sequence[Answer]) -> float:
     return summary(answers).new_tokens_per_second
 
 
-async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -> list[str]:
-    """The answers themselves, every second one streamed; an error is text too."""
+async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace, *, streamed: int = 2) -> list[str]:
+    """The answers themselves, one of so many streamed, none for 0; an error is text too."""
     gate = asyncio.Semaphore(words.clients)
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx2.AsyncClient(timeout=words.limit, limits=limits) as client:
@@ -120,7 +120,7 @@ async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace
                 "seed": number,
                 "temperature": 1.0,
                 "ignore_eos": True,
-                "stream": number % 2 == 0,
+                "stream": streamed > 0 and number % streamed == 0,
             }
             async with gate:
                 text = (await client.post(f"{url}/v1/completions", json=body)).text
@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Loads fleets of one and of two replicas, and kills one.")
     parser.add_argument("--model", default="m125", choices=models.MODELS, metavar="NAME", help="m125 (default), m1b")
     parser.add_argument("--slots", type=int, default=8, help="of each replica (8)")
-    parser.add_argument("--clients", type=int, default=16, help="that ask at a time (16)")
+    parser.add_argument("--clients", type=int, default=32, help="that ask at a time (32)")
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--lengths", type=int, nargs=2, default=(64, 512), help="of prompts (64 512)")
     parser.add_argument("--new-tokens", type=int, default=128, help="of every answer (128)")
@@ -165,13 +165,16 @@ def main() -> None:
     artifact = compiled(models.checkpoint(words.model), name, (*shape, "--batch", words.slots, "--kv-budget", 256))
     vocabulary = models.MODELS[words.model].vocab
     work = make_requests(words.requests, tuple(words.lengths), words.new_tokens, vocabulary, SEED)
-    rates = {}
+    rates, whole = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         for replicas in (1, 2):
             say(f"{replicas} of one thread")
             with fleet(artifact, replicas, words.slots, Path(folder)) as url:
                 loaded(url, work[: 2 * replicas], words)  # which also touches the weights
                 rates[replicas] = throughput(loaded(url, work, words))
+                start = time.perf_counter()
+                asyncio.run(texts(url, work, words, streamed=0))
+                whole[replicas] = len(work) * words.new_tokens / (time.perf_counter() - start)
                 if replicas == 1:
                     expected = asyncio.run(texts(url, work, words))
                     continue
@@ -179,11 +182,13 @@ def main() -> None:
                 start = time.perf_counter()
                 asyncio.run(texts(url, work, words))
                 outcome = killed(url, work, expected, time.perf_counter() - start, words)
-    ratio = rates[2] / rates[1]
+    ratios = [each[2] / each[1] for each in (rates, whole)]
     if words.json:
-        print(json.dumps({"new_tokens_per_second": rates, "ratio": ratio, "killed": outcome}))
+        print(json.dumps({"new_tokens_per_second": rates, "whole": whole, "ratios": ratios, "killed": outcome}))
         return
-    print(f"new tokens a second: {rates[1]:.0f} with one replica, {rates[2]:.0f} with two: {ratio:.2f} times as many")
+    for kind, rate, ratio in zip(("streamed", "not streamed"), (rates, whole), ratios, strict=True):
+        both = f"{rate[1]:.0f} with one replica, {rate[2]:.0f} with two"
+        print(f"new tokens a second, {kind}: {both}: {ratio:.2f} times as many")
     print("one of two killed: " + ", ".join(f"{value:g} {name}" for name, value in outcome.items()))
 
 

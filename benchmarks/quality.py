@@ -176,8 +176,8 @@ RUNS = {
     ),
     "smollm2-draft": EvalRun(
         "smollm2",
-        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --budgets 256 --methods full snapstream "
-        "--draft {draft} --keep 0.1 0.2 0.3 0.5",
+        "--dtype bf16 --tasks niah_single kv_retrieval --lengths 1024 --methods full --draft {draft} "
+        "--keep 0.1 0.2 0.3 0.5",
         10,
     ),
     "qwen-draft": EvalRun(
