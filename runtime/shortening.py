@@ -73,17 +73,17 @@ class Shortener:
     Args:
         draft: scores them.
         signature, tokenizer: of the program that reads what is left; None: it has no tokenizer.
-        delimiter: where text is left out, of two tokenizers.
+        delimiter: where text is left out, of two tokenizers; None: `DELIMITER`.
 
     Raises UsageError where the draft has other tokens, and either has no tokenizer to translate them.
     """
 
     def __init__(
-        self, draft: Draft, signature: Signature, tokenizer: Tokenizer | None, delimiter: str = DELIMITER
+        self, draft: Draft, signature: Signature, tokenizer: Tokenizer | None, delimiter: str | None = None
     ) -> None:
         self.draft = draft
         self._vocabulary = signature.vocab_size
-        self._tokenizer, self._delimiter = tokenizer, delimiter
+        self._tokenizer, self._delimiter = tokenizer, DELIMITER if delimiter is None else delimiter
         self._of_draft = tokenizer_of(draft.session)
         self.same_tokens = self._same_tokens()
 
@@ -91,7 +91,8 @@ class Shortener:
         """Whether a token is the same text in both programs."""
         theirs, ours = self._of_draft, self._tokenizer
         if theirs is not None and ours is not None:
-            return dict(theirs.get_vocab()) == dict(ours.get_vocab())
+            same: bool = theirs.get_vocab() == ours.get_vocab()
+            return same
         sizes = self.draft.session.signature.vocab_size, self._vocabulary
         if theirs is ours and sizes[0] == sizes[1]:
             return True

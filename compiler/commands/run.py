@@ -205,8 +205,10 @@ def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: ar
     kept, ranks = session.kept(args.slot), artifact.program.ranks
     times = draft_seconds, first - start, end - first
     figures = _figures(tokens, text, finish, len(given), kept, times, memory, ranks)
-    read = session.prompt(args.slot).tokens.tokens.tolist()
-    shown = None if args.show_kept is None else _Shown.of(artifact, tokenizer, [*read, *tokens], kept, args)
+    shown = None
+    if args.show_kept is not None:
+        read = session.prompt(args.slot).tokens.tokens.tolist()
+        shown = _Shown.of(artifact, tokenizer, [*read, *tokens], kept, args)
     if args.json:
         print(json.dumps(asdict(figures) | ({} if shown is None else {"kept": shown.record()})))
     elif shown is not None:

@@ -72,12 +72,11 @@ def opened_shortener(
         yield None
         return
     from sscc.compiler.sessions import open_session
-    from sscc.runtime.shortening import DELIMITER, Shortener
+    from sscc.runtime.shortening import Shortener
     from sscc.runtime.speculative_prefill import Draft
 
     draft = open_artifact(args.draft, verify=args.verify)
     with status(f"opening {args.draft.name}"):
         session = open_session(draft, interpreter=args.interpreter, threads=args.threads)
     with closing(session):
-        delimiter = DELIMITER if args.keep_delimiter is None else args.keep_delimiter
-        yield Shortener(Draft(session), signature, tokenizer, delimiter)
+        yield Shortener(Draft(session), signature, tokenizer, args.keep_delimiter)

@@ -14,7 +14,7 @@ from sscc.ir.errors import InternalError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.session import Session
-from sscc.runtime.shortening import DELIMITER, ScoredPrompt, Shortener
+from sscc.runtime.shortening import ScoredPrompt, Shortener
 from sscc.runtime.speculative_prefill import Draft
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class DraftedPrompts:
             if artifact is None:
                 raise InternalError("a prompt is to be shortened, and there is no draft")
             self._session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
-            delimiter = DELIMITER if options.delimiter is None else options.delimiter
-            self._shortener = Shortener(Draft(self._session), signature, self._tokenizer, delimiter)
+            self._shortener = Shortener(Draft(self._session), signature, self._tokenizer, options.delimiter)
         return self._shortener
 
     def __enter__(self) -> DraftedPrompts:
