@@ -22,7 +22,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from sscc.ir.target import Figure, SocketLink, Target
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.timing import Timing
-    from sscc.runtime.timing.result import PipelineTiming, StageTiming
+    from sscc.runtime.timing.result import PipelineTiming
 
 FOLDER = Path(__file__).parent / "configs"
 INSIDE = 0.15
@@ -523,52 +522,36 @@ def distance(rows: Sequence[Row]) -> float:
     return math.exp(math.sqrt(sum(each**2 for each in off) / len(off)))
 
 
-TILES = tuple(2**power for power in range(7))
-"""In how many tiles a sum may be exchanged."""
-
-
 def exchanges(programs: Programs) -> str:
     """What sums over ranks take of a step, and what other ways of taking them could gain at most."""
     lines = [
-        "Milliseconds of a step; of it, how long stages that exchange are busy; the step with sums of bf16 "
-        "(`--tp-sums model`); and how much shorter a step could be at most if each exchange sent tiles while the "
-        "product before it goes on, in as many as serve it best, and if what is added to a sum, and the norm after it, "
-        "were computed on each rank's part alone.\n",
-        "| step | takes | exchanging | with sums of bf16 | less by tiles | less by norms on parts |",
+        "Milliseconds of a step; of it, how long stages that exchange are busy, in tiles or whole; the step with sums "
+        "of bf16 (`--tp-sums model`); and how much shorter a step could be at most if what is added to a sum, and the "
+        "norm after it, were computed on each rank's part alone.\n",
+        "| step | takes | exchanging in tiles | whole | with sums of bf16 | less by norms on parts |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, setup in LINKED.items():
-        step, gains = programs.step(setup), Counter[str]()
-        for stages in (pipeline.stages for launch in step.launches for pipeline in launch.kernel.pipelines):
-            gains.update(exchange_gains(stages, step.target, setup.sockets))
+        step, parts = programs.step(setup), Counter[str]()
+        for pipeline in (pipeline for launch in step.launches for pipeline in launch.kernel.pipelines):
+            parts.update(exchange_seconds(pipeline, step.target, setup.sockets))
         rounded = programs.step(dataclasses.replace(setup, sums="model"))
-        shown = (step.seconds, gains["exchanging"], rounded.seconds, gains["tiles"], gains["parts"])
+        shown = (step.seconds, parts["tiles"], parts["whole"], rounded.seconds, parts["norms"])
         lines.append(f"| {name} | {' | '.join(f'{1e3 * each:.4g}' for each in shown)} |")
     return "\n".join(lines)
 
 
-def exchange_gains(stages: Sequence[StageTiming], target: Target, sockets: int) -> Counter[str]:
-    """Seconds of one execution of a pipeline.
-
-    A product of P seconds and an exchange of E seconds and L of latency take P + E + L one after the other. In n tiles
-    each tile is sent while the next is computed: the longer of both goes on all the time, the shorter one's first or
-    last tile beside it, and latency is paid n times.
-    """
+def exchange_seconds(pipeline: PipelineTiming, target: Target, sockets: int) -> Counter[str]:
+    """Of one execution of a pipeline: how long stages are busy that exchange `tiles`, or `whole` values; and what
+    `norms` on each rank's part would save."""
     (link,) = target.links
-    gains = Counter[str]()
-    working = [stage for stage in stages if not stage.name.startswith(("load ", "store "))]
-    for before, stage in pairwise(working):
+    seconds = Counter[str]()
+    for stage in pipeline.stages:
         if stage.name.startswith(("addf", "post_attention_layernorm", "input_layernorm")):
-            gains["parts"] += stage.busy_seconds * (1 - 1 / sockets)
-        if link.name not in stage.nbytes:
-            continue
-        sending = stage.nbytes[link.name] / link.bandwidth.value
-        latency = stage.busy_seconds - sending
-        gains["exchanging"] += stage.busy_seconds
-        gains["tiles"] += max(
-            min(before.busy_seconds * (1 - 1 / n) - (n - 1) * latency, sending * (1 - 1 / n)) for n in TILES
-        )
-    return gains
+            seconds["norms"] += stage.busy_seconds * (1 - 1 / sockets)
+        if link.name in stage.nbytes:
+            seconds["tiles" if stage.firings > pipeline.iterations else "whole"] += stage.busy_seconds
+    return seconds
 
 
 def _link_figures(link: SocketLink) -> Iterator[tuple[Figure, float, str]]:

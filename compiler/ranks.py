@@ -32,7 +32,7 @@ from sscc.runtime import _native
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.collectives.crew import OPENING_PATIENCE, Crew, follow
-from sscc.runtime.collectives.links import PATIENCE, Link
+from sscc.runtime.collectives.links import PATIENCE, Link, Waited
 from sscc.runtime.collectives.processes import SPIN_US, Distributed, ProcessGroup, SharedMemory, shared_by_all
 
 MEMORY = "memory"
@@ -118,7 +118,7 @@ def start(opening: Opening, ranks: int, transport: str | None) -> Crew:
         _stop(processes, True)
         raise InputError(f"rank {len(processes) + 1} cannot be started: {error.strerror}") from None
     group = ProcessGroup(0, ranks, values, SharedMemory(memory, 0, ranks, spin_us))
-    return Crew(commands, group, lambda at_once: _stop(processes, at_once), beats)
+    return Crew(commands, group, lambda at_once: _stop(processes, at_once), beats, _Suspensions(processes).long)
 
 
 def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
@@ -143,12 +143,12 @@ def _start_distributed(opening: Opening, ranks: int, transport: str) -> Crew:
         _stop(processes, at_once)
         leave(at_once)
 
-    return Crew(joined.commands, joined.group, stop, joined.beats)
+    return Crew(joined.commands, joined.group, stop, joined.beats, _Suspensions(processes).long)
 
 
 def _join_unless_one_ends(processes: Sequence[subprocess.Popen[bytes]], join_them: Callable[[], Joined]) -> Joined:
-    """Joins the others in a thread, because torch waits for all of them, also for one that has ended. Raises RankError
-    for such a one, and what `join` raises."""
+    """Joins the others in a thread, because torch waits for all of them, also for one that has ended or is suspended.
+    Raises RankError for such a one, and what `join` raises."""
     outcome: list[Joined | BaseException] = []
 
     def work() -> None:
@@ -159,7 +159,10 @@ def _join_unless_one_ends(processes: Sequence[subprocess.Popen[bytes]], join_the
 
     thread = threading.Thread(target=work, name="sscc-joining", daemon=True)
     thread.start()
+    suspensions = _Suspensions(processes)
     while thread.is_alive():
+        if suspended := suspensions.long():
+            raise RankError(f"rank {suspended[0]} does not answer")
         ended = [rank for rank, process in enumerate(processes, 1) if process.poll() is not None]
         # One that has found out by itself why it cannot join ends, too; then this one is about to find out.
         thread.join(1.0 if ended else 0.05)
@@ -168,6 +171,31 @@ def _join_unless_one_ends(processes: Sequence[subprocess.Popen[bytes]], join_the
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
+
+
+class _Suspensions:
+    """Which of the ranks that were started here are suspended (SIGSTOP, Ctrl-Z), as the system says."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+        self._waited: dict[int, Waited] = {}
+
+    def long(self) -> list[int]:
+        """Those that have been for `PATIENCE` whenever this was asked."""
+        for rank, process in enumerate(self._processes, 1):
+            if _is_suspended(process.pid):
+                self._waited.setdefault(rank, Waited())
+            else:
+                self._waited.pop(rank, None)
+        return [rank for rank, waited in self._waited.items() if waited.seconds() > PATIENCE]
+
+
+def _is_suspended(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it has ended, or the system has no such file
+        return False
+    return state == "T"
 
 
 def _started(

@@ -137,7 +137,7 @@ class FormStages(Pass):
                 calls[stage.attributes["callee"].value].append(stage)
             for body in fused:
                 _fuse(body)
-                _look_outside(body, calls[body.name.value], all_shapes=df.BOUNDED in body.attributes)
+                look_outside(body, calls[body.name.value], all_shapes=df.BOUNDED in body.attributes)
 
 
 def _fuse(body: Any) -> None:
@@ -160,9 +160,10 @@ def _fuse(body: Any) -> None:
     _sign(body, inputs, returned[: len(results)])
 
 
-def _look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
-    """Fusion moves a reshape to the front of what it fuses, and so to what the body reads. Where that is strided
-    outside, or with `all_shapes`, each of the `calls` reshapes it instead, as `_Groups.with_views` has it."""
+def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
+    """Fusion moves a reshape to the front of what it fuses, and so to what the body reads; a tile of a matrix in memory
+    is strided. Where what a body reshapes is strided outside, or with `all_shapes`, each of the `calls` reshapes it
+    instead, as `_Groups.with_views` has it."""
     block = body.entry_block
     moved = [
         (index, op)

@@ -65,26 +65,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import ceil, prod, sqrt
+from math import sqrt
 from typing import Any, ClassVar
 
 from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
-from sscc.ir.collectives import EXCHANGES
-from sscc.ir.dialects import df, kv
+from sscc.ir.dialects import df
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.levels import get_target
 from sscc.ir.rewriting import functions
 from sscc.ir.sizes import align, format_bytes
-from sscc.ir.target import MemoryLevel, Target, Units
-from sscc.ir.views import bytes_of, computes, is_view
+from sscc.ir.target import MemoryLevel, Target
+from sscc.ir.views import bytes_of, is_view
 from sscc.passes.base import Pass, count
 from sscc.passes.form_stages import StageBody, body_blocks
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
+from sscc.passes.stage_work import exchanges, work_of
 from sscc.passes.tile_stages import carried_on_chip
-from sscc.passes.tiling import is_contraction
 
 
 @dataclass(frozen=True)
@@ -134,12 +133,15 @@ class _Pipeline:
     """Stages that are on the chip together.
 
     Attributes:
+        stages: the calls.
+        givers: what has their results: stages, or the tile loops around them.
         handed: what an iteration of a loop hands to the next on the chip.
         loops: whether it is a loop, not a straight run.
     """
 
     streams: list[_Stream] = field(default_factory=list)
     stages: list[ir.Operation] = field(default_factory=list)
+    givers: list[ir.Operation] = field(default_factory=list)
     handed: list[ir.Value] = field(default_factory=list)
     loops: bool = False
 
@@ -150,10 +152,11 @@ class _Pipeline:
 
     def look_ahead(self) -> None:
         """Finds the tiles that can be loaded while a stage waits for other ranks."""
-        exchanging = [index for index, stage in enumerate(self.stages) if _exchanges(stage)]
+        exchanging = [index for index, stage in enumerate(self.stages) if exchanges(StageBody.of(stage).ops)]
         waiting = self.stages[0 if self.loops else exchanging[0] :] if exchanging else []
+        loops = [stage.parent for stage in waiting if df.TILES in stage.parent.attributes]
         for stream in self.streams:
-            if stream.kind == "tile" and stream.op.parent in waiting:
+            if stream.kind == "tile" and stream.op.name == "df.load" and stream.op.parent in loops:
                 stream.ahead = _tiles(stream.op.parent)
 
     def place(self, target: Target, kernel: str) -> None:
@@ -181,7 +184,7 @@ class _Pipeline:
             address += align(depth * stream.slot)
         count("buffers", len(self.streams))
         count("bytes on the chip, all pipelines", address)
-        for op in [*self.stages, *(stream.op for stream in self.streams)]:
+        for op in dict.fromkeys([*self.givers, *(stream.op for stream in self.streams)]):
             updated = df.BufferPlace(0)
             carried = df.BufferPlace(depths["carried"])  # it takes the place of the value that the loop carries
             results = [carried if result in self.handed else updated for result in op.results]
@@ -213,7 +216,7 @@ class _Pipeline:
 
     def _units(self, target: Target, kernel: str) -> None:
         """Compute units by work, at least one each."""
-        work = [_work(op, target.units) for op in self.stages]
+        work = [work_of(StageBody.of(op).ops, target.units) * _firings(op) for op in self.stages]
         units = int(target.units.pcus.value)
         if len(self.stages) > units:
             raise UnsupportedError(
@@ -223,7 +226,7 @@ class _Pipeline:
         spare, total = units - len(self.stages), sum(shares) or 1.0
         i64 = ir.IntegerType.get_signless(64)
         for op, share in zip(self.stages, shares, strict=True):
-            _call(op).attributes[df.PCUS] = ir.IntegerAttr.get(i64, 1 + int(spare * share / total))
+            op.attributes[df.PCUS] = ir.IntegerAttr.get(i64, 1 + int(spare * share / total))
 
 
 def _pipelines(kernel: Any) -> Iterator[_Pipeline]:
@@ -256,10 +259,11 @@ def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
         if op.name == "df.load":
             pipeline.streams.append(_Stream(op, 0, bytes_of(op.results[0]), "whole"))
         elif df.TILES in op.attributes:
-            pipeline.stages.append(op)
+            stages = _stages_of(op)
             for inner in [inner.operation for inner in op.regions[0].blocks[0].operations]:
-                if inner.name == "df.load":
+                if inner.name == "df.load" or inner in stages[:-1]:  # the last one's tiles go into the loop's results
                     pipeline.streams.append(_Stream(inner, 0, bytes_of(inner.results[0]), "tile"))
+            pipeline.stages += stages
             _add_results(op, pipeline)
         elif df.is_stage(op):
             pipeline.stages.append(op)
@@ -268,6 +272,7 @@ def _collect(block: ir.Block, pipeline: _Pipeline) -> None:
 
 def _add_results(op: ir.Operation, pipeline: _Pipeline) -> None:
     """Buffers for results that are no updates in memory; what the loop hands on goes where its value is."""
+    pipeline.givers.append(op)
     tied = StageBody.of(_call(op)).tied
     for index, result in enumerate(op.results):
         if index not in tied and result not in pipeline.handed:
@@ -289,66 +294,22 @@ def _is_weight(load: ir.Operation) -> bool:
 
 
 def _call(op: ir.Operation) -> ir.Operation:
-    """The call of a stage, of its tile loop, or a load itself."""
-    if df.TILES not in op.attributes:
-        return op
-    inside = (inner.operation for inner in op.regions[0].blocks[0].operations)
-    return next(inner for inner in inside if df.is_stage(inner))
+    """What makes the results of a tile loop: the last of its stages. A stage or a load itself."""
+    return op if df.TILES not in op.attributes else _stages_of(op)[-1]
 
 
-def _work(op: ir.Operation, units: Units) -> float:
-    """Seconds that all firings of a stage would take of one compute unit."""
-    inside = [inner for inner in StageBody.of(_call(op)).ops if computes(inner)]
-    return sum(_seconds(inner, units) for inner in inside) * (_tiles(op) if df.TILES in op.attributes else 1)
+def _stages_of(loop: ir.Operation) -> list[ir.Operation]:
+    """The stages that fire in a tile loop, in order."""
+    inside = (inner.operation for inner in loop.regions[0].blocks[0].operations)
+    return [inner for inner in inside if df.is_stage(inner)]
 
 
-def _seconds(op: ir.Operation, units: Units) -> float:
-    """Seconds that an operation takes of one compute unit: its products at their peak, or what is done element by
-    element, so many operations for each."""
-    if is_contraction(op) or op.name in _OF_PRODUCTS:
-        factors = [value.type.element_type for value in op.operands if isinstance(value.type, ir.RankedTensorType)][:2]
-        peak = units.bf16_flops if all(str(type_) == "bf16" for type_ in factors) else units.f32_flops
-        return _points(op) * (2 if is_contraction(op) else 1) * units.pcus.value / peak.value
-    body = [inner for region in op.regions for block in region.blocks for inner in block.operations]
-    passes = ceil((len(body) - 1) / units.simd_stages.value)  # without what yields
-    return _points(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)
-
-
-_OF_PRODUCTS = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product"})
-"""Operations of which `_points` counts the operations of products."""
+def _firings(stage: ir.Operation) -> int:
+    """How often a stage fires in an iteration: once for each of the tile loop around it."""
+    loop = stage.parent.operation
+    return _tiles(loop) if df.TILES in loop.attributes else 1
 
 
 def _tiles(loop: ir.Operation) -> int:
     """Iterations of a loop over tiles."""
     return int(loop.operands[1].owner.operation.attributes["value"].value)
-
-
-def _exchanges(op: ir.Operation) -> bool:
-    """Whether a stage sends values to other ranks."""
-    return any(inner.name in EXCHANGES for inner in StageBody.of(_call(op)).ops)
-
-
-def _points(op: ir.Operation) -> int:
-    """Points of an operation's iteration space; for attention, operations of its scores, also those by landmarks, and
-    of the sum of values. Of a prompt a chunk sees half of the rows in the mean."""
-    if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
-        _, heads, queries, width = kv.operand_of(op, "query").type.shape
-        rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
-        return 2 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
-    if op.name in (*kv.DECODING, "kv.chunk_attention"):
-        slots, heads, queries, width = kv.operand_of(op, "query").type.shape
-        near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]
-        rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
-        rows = rows // 2 if op.name == "kv.chunk_attention" else rows
-        points = 4 * int(slots * heads * queries * width * rows)
-        if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
-            points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2
-        return points
-    if op.name == "kv.expert_product":
-        return 2 * int(prod(op.results[0].type.shape) * op.operands[0].type.shape[2])
-    tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
-    shapes = [prod(type_.shape) for type_ in tensors]
-    if is_contraction(op):
-        a, b, out = shapes[:3]
-        return int((a * b * out) ** 0.5)
-    return max(shapes, default=0)

@@ -13,6 +13,11 @@ that multiplies by so many rows at once, as the CPU's does, would find others sp
 
 A stage with values inside that are too large for the chip (`df.bounded`) has as many tiles at least as make them small.
 
+Where ranks exchange what a product makes, several stages may be in one loop: the product, what comes after it, and the
+exchange, each on a tile that the one before has made. One tile is sent while the next is computed, and what is between
+them is there for a tile only. That is done where it takes less time: every tile pays for a message's latency
+(`sscc.passes.exchanged_tiles` says how it is estimated). An expert's matrix is cut along its rows there.
+
 Why: a matrix of weights does not fit on the chip beside all others, and a stage that waited for all of it would idle.
 In tiles, loading and computing overlap.
 
@@ -69,6 +74,8 @@ After, the body::
 When it does not apply: a stage that no axis cuts, or whose tiles would not pay for their firings, fires once, on whole
 values. What an operation updates in place, or fetches row by row (tables, the prompt's scratch), it reaches in memory
 without a stream. Before a loop whose length depends on the prompt nothing is loaded early: it may run not at all.
+Stages do not exchange tiles along the axis on which ranks have their parts (logits, which are put together), nor where
+a stage between needs more than one tile (a norm), or a product would read its weight again for every tile.
 
 Preserves: results; a product's sums run over the same elements in the same order for every tile.
 """
@@ -105,7 +112,8 @@ from sscc.ir.structure import structure
 from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
-from sscc.passes.form_stages import StageBody, body_blocks
+from sscc.passes.exchanged_tiles import Link, find
+from sscc.passes.form_stages import StageBody, body_blocks, look_outside
 from sscc.passes.large_values import held, is_large, parts_of
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
@@ -130,6 +138,12 @@ class TileStages(Pass):
                     tiler.block(block, kernel)
                 for loop in [op for op in walk(kernel) if df.PIPELINED in op.attributes]:
                     _hoist(loop, kernel)
+        calls: dict[str, list[ir.Operation]] = {name: [] for name in tiler.tiled.values()}
+        for op in (op for kernel in functions(module) for op in walk(kernel)):
+            if df.is_stage(op) and op.attributes["callee"].value in calls:
+                calls[op.attributes["callee"].value].append(op)
+        for name, those in calls.items():
+            look_outside(bodies[name], those, all_shapes=False)
         for body in bodies.values():
             if body.name.value not in tiler.used:
                 body.operation.erase()
@@ -222,7 +236,44 @@ class _Plan:
 
 
 @dataclass
+class _Step:
+    """A stage that is about to be tiled.
+
+    Attributes:
+        streamed: the operands that it reads from memory through streams.
+        own: those of them that no other stage reads.
+        operands: what it will read.
+        link: its place in a chain of stages that fire in turn.
+    """
+
+    op: ir.Operation
+    body: StageBody
+    plan: _Plan
+    streamed: set[int]
+    own: set[int]
+    link: Link | None = None
+    operands: list[ir.Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operands = list(self.op.operands)
+
+    def erase(self) -> None:
+        """Takes the stage away, and what showed its input to it."""
+        self.op.erase()
+        for view in reversed(self.link.views if self.link is not None else ()):
+            view.erase()
+
+
+@dataclass
 class _Tiler:
+    """Tiles the stages of a module.
+
+    Attributes:
+        bodies: those that stages call, by name, with those of tiles that are made.
+        used: the names of those that are called in the end.
+        tiled: the names of those of tiles, by what they do.
+    """
+
     module: ir.Module
     target: Target
     bodies: dict[str, Any]
@@ -238,14 +289,27 @@ class _Tiler:
         """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
         and once."""
         stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
+        chains = find(stages, self.target, self.module)
         streamed = [self._streamed(op) for op in stages]
         readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
         bounded = [op for op in stages if self._is_bounded(op)]  # they would not be cut if they read a whole value
         shared -= {value for op in bounded for value in op.operands if is_large(value, self.room)}
         loaded: dict[ir.Value, ir.Value] = {}
-        for op, indices in zip(stages, streamed, strict=True):
-            self._stage(op, indices, shared, loaded, kernel)
+        places = {op: index for index, op in enumerate(stages)}
+        chained = {places[link.op]: chain for chain in chains for link in chain.links}
+        for index, op in enumerate(stages):
+            if index not in chained:
+                self._stage([self._step(op, streamed[index], shared)], loaded, kernel)
+            elif op == chained[index].last:  # everything that the stages before it read is there by now
+                chain = chained[index]
+                members = [number for number, other in chained.items() if other is chain]
+                steps = [
+                    self._link(link, streamed[number], shared, chain.count)
+                    for link, number in zip(chain.links, members, strict=True)
+                ]
+                count("chains of stages around exchanges")
+                self._stage(steps, loaded, kernel)
 
     def _is_bounded(self, op: ir.Operation) -> bool:
         return df.BOUNDED in self.bodies[op.attributes["callee"].value].attributes
@@ -264,32 +328,38 @@ class _Tiler:
             and not (value in updated and _may_overlap(value))
         }
 
-    def _stage(
-        self,
-        op: ir.Operation,
-        streamed: set[int],
-        shared: set[ir.Value],
-        loaded: dict[ir.Value, ir.Value],
-        kernel: Any,
-    ) -> None:
+    def _step(self, op: ir.Operation, streamed: set[int], shared: set[ir.Value]) -> _Step:
+        """A stage by itself."""
         body = StageBody(self.bodies[op.attributes["callee"].value])
-        operands = list(op.operands)
-        own = {index for index in streamed if operands[index] not in shared}
-        plan = self._plan(body, own)
-        for index in streamed:
-            value = operands[index]
-            if index in own and plan.count > 1 and plan.operands[index] != WHOLE:
-                continue
-            if value not in loaded:
-                with ir.InsertionPoint(op), op.location:
-                    loaded[value] = _load(value, _load_name(value, kernel, op))
-            operands[index] = loaded[value]
-        if plan.count == 1:
-            self.used.add(body.function.name.value)
-            for index, value in enumerate(operands):
-                op.operands[index] = value
-        else:
-            self._loop(op, body, plan, operands, own, kernel)
+        own = {index for index in streamed if op.operands[index] not in shared}
+        return _Step(op, body, self._plan(body, own), streamed, own)
+
+    def _link(self, link: Link, streamed: set[int], shared: set[ir.Value], tiles: int) -> _Step:
+        """A stage of a chain."""
+        own = {index for index in streamed if link.op.operands[index] not in shared}
+        operands = [link.tiling.axes.get(argument, WHOLE) for argument in link.body.function.arguments]
+        plan = _Plan(tiles, operands, [link.axis], link.tiling)
+        return _Step(link.op, link.body, plan, streamed, own, link)
+
+    def _stage(self, steps: list[_Step], loaded: dict[ir.Value, ir.Value], kernel: Any) -> None:
+        """Tiles a stage, or several in one loop, and streams what they read from memory."""
+        last = steps[-1].op
+        for step in steps:
+            for index in step.streamed:
+                value = step.operands[index]
+                if index in step.own and step.plan.count > 1 and step.plan.operands[index] != WHOLE:
+                    continue
+                if value not in loaded:
+                    with ir.InsertionPoint(last), step.op.location:
+                        loaded[value] = _load(value, _load_name(value, kernel, step.op))
+                step.operands[index] = loaded[value]
+        if steps[0].plan.count > 1:
+            self._loop(steps, kernel)
+            return
+        for step in steps:
+            self.used.add(step.body.function.name.value)
+            for index, value in enumerate(step.operands):
+                step.op.operands[index] = value
 
     # --------------------------------------------------------------------------------------------------- the plan
 
@@ -333,40 +403,64 @@ class _Tiler:
 
     # --------------------------------------------------------------------------------------------------- the loop
 
-    def _loop(self, op: ir.Operation, body: StageBody, plan: _Plan, operands: list[ir.Value], streamed: set[int],
-              kernel: Any) -> None:  # fmt: skip
-        callee = self._tile_body(body, plan)
+    def _loop(self, steps: list[_Step], kernel: Any) -> None:
+        """A loop in which each step fires once on a tile; the tiles of the last one are the loop's results."""
+        last, tiles = steps[-1], steps[-1].plan.count
+        op, tied = last.op, last.body.tied
+        callees = [self._tile_body(step.body, step.plan) for step in steps]
         with ir.InsertionPoint(op), op.location:
             inits = [
-                op.operands[body.tied[index]]
-                if index in body.tied
+                op.operands[tied[index]]
+                if index in tied
                 else tensor.EmptyOp(list(result.type.shape), result.type.element_type).result
                 for index, result in enumerate(op.results)
             ]
-            loop = scf.ForOp(index_constant(0), index_constant(plan.count), index_constant(1), inits)
+            loop = scf.ForOp(index_constant(0), index_constant(tiles), index_constant(1), inits)
             with ir.InsertionPoint(loop.body):
                 accumulated = list(loop.inner_iter_args)
-                position = {body.tied[index]: value for index, value in enumerate(accumulated) if index in body.tied}
-                tiles: list[ir.Value] = []
-                for index, value in enumerate(operands):
-                    tile = self._cut(position.get(index, value), plan.operands[index], plan.count, loop)
-                    if index in streamed and plan.operands[index] != WHOLE:
-                        tile = _load(tile, _load_name(op.operands[index], kernel, op))
-                    tiles.append(tile)
-                types = list(callee.type.results)
-                call = func.CallOp(types, callee.name.value, tiles)
-                call.operation.attributes[df.STAGE] = op.attributes[df.STAGE]
+                position = {tied[index]: value for index, value in enumerate(accumulated) if index in tied}
+                made: list[ir.Value] = []
+                for step, callee in zip(steps, callees, strict=True):
+                    made = self._fire(step, callee, made, position if step is last else {}, loop, kernel)
                 next_accumulated = [
                     self._put(tile, into, axis, loop)
-                    for tile, into, axis in zip(call.results, accumulated, plan.results, strict=True)
+                    for tile, into, axis in zip(made, accumulated, last.plan.results, strict=True)
                 ]
                 scf.YieldOp(next_accumulated)
         loop.operation.attributes[df.TILES] = ir.UnitAttr.get()
-        count("tiled stages")
-        count("tiles", plan.count)
+        count("tiled stages", len(steps))
+        count("tiles", tiles)
         for old, new in zip(op.results, loop.results, strict=True):
             old.replace_all_uses_with(new)
-        op.erase()
+        for step in reversed(steps):
+            step.erase()
+
+    def _fire(self, step: _Step, callee: Any, made: list[ir.Value], position: dict[int, ir.Value], loop: Any,
+              kernel: Any) -> list[ir.Value]:  # fmt: skip
+        """A step's call on tiles, in a loop, and the tiles that it gives. Of its operands one may be a tile that the
+        step before has `made`."""
+        with step.op.location:
+            tiles: list[ir.Value] = []
+            for index, value in enumerate(step.operands):
+                if step.link is not None and index == step.link.source:
+                    tiles.append(self._seen(step.link, made[0], step.plan.count))
+                    continue
+                tile = self._cut(position.get(index, value), step.plan.operands[index], step.plan.count, loop)
+                if index in step.own and step.plan.operands[index] != WHOLE:
+                    tile = _load(tile, _load_name(step.op.operands[index], kernel, step.op))
+                tiles.append(tile)
+            call = func.CallOp(list(callee.type.results), callee.name.value, tiles)
+            call.operation.attributes[df.STAGE] = step.op.attributes[df.STAGE]
+            return list(call.results)
+
+    def _seen(self, link: Link, tile: ir.Value, tiles: int) -> ir.Value:
+        """A tile through the reshapes in front of a link."""
+        if not link.views:
+            return tile
+        values: ValueMap = {link.views[0].operands[0]: tile}
+        for view in link.views:
+            _clone_tiled(view, values, link.cut.axes, tiles)
+        return values[link.views[-1].results[0]]
 
     def _cut(self, value: ir.Value, axis: int, count: int, loop: Any) -> ir.Value:
         if axis == WHOLE:

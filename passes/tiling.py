@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import linalg
 
+from sscc.ir.collectives import COLLECTIVES
 from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import is_rematerialised, producer
@@ -47,8 +49,11 @@ class Tiling:
         return [value.type.shape[axis] for value, axis in self.axes.items() if axis != WHOLE]
 
 
-def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int]]) -> Tiling:
+def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int]], repeated: int = 0) -> Tiling:
     """Cuts `results` (value, axis) and follows the cut back through `ops`, which are in program order.
+
+    Args:
+        repeated: elements at most of what may be made anew for every tile.
 
     Raises:
         NotTileable: where an operation mixes tiles, or would be repeated for every tile.
@@ -62,6 +67,10 @@ def tile_back(ops: Sequence[ir.Operation], results: Iterable[tuple[ir.Value, int
             continue
         if axes == {WHOLE} and is_view(op):
             tiling.require(op.operands[0], WHOLE)
+            continue
+        if axes == {WHOLE} and op.name == "linalg.generic" and prod(op.results[0].type.shape) <= repeated:
+            for operand in op.operands:
+                tiling.require(operand, WHOLE)
             continue
         if axes == {WHOLE}:
             raise NotTileable(f"'{op.name}' would be repeated for every tile")
@@ -77,7 +86,11 @@ def _back(op: ir.Operation, tiling: Tiling) -> None:
         raise NotTileable(f"'{op.name}' has tiles of its first result only")
     axis = tiling.axes[op.results[0]]
     permutation = permutation_of(op)
-    if permutation is not None:
+    if op.name in COLLECTIVES:
+        _back_through_collective(op, axis, tiling)
+    elif op.name == "kv.expert_product":
+        _back_through_expert_product(op, axis, tiling)
+    elif permutation is not None:
         tiling.require(op.operands[0], permutation[axis])
     elif op.name == "linalg.generic":
         _back_through_generic(op, axis, tiling)
@@ -174,6 +187,24 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     for name, value in kv.operands_of(op).items():
         cut = [number for number, letter in enumerate(spec.operands[name].dims) if letter in letters]
         tiling.require(value, cut[0] if cut else WHOLE)
+
+
+def _back_through_collective(op: ir.Operation, axis: int, tiling: Tiling) -> None:
+    """What ranks exchange along one axis, or add up, they may exchange for each part of another one."""
+    if axis in [op.attributes[name].value for name in _EXCHANGED_AXES if name in op.attributes]:
+        raise NotTileable("the cut axis is the one along which ranks have parts")
+    tiling.require(op.operands[0], axis)
+
+
+_EXCHANGED_AXES = ("scatter_dim", "gather_axis", "slice_axis", "split_axis", "concat_axis")
+
+
+def _back_through_expert_product(op: ir.Operation, axis: int, tiling: Tiling) -> None:
+    """Of all matrices some rows."""
+    if axis != op.results[0].type.rank - 1:
+        raise NotTileable("products with experts have tiles of their matrices' rows")
+    for name, value in kv.operands_of(op).items():
+        tiling.require(value, 1 if name == "weight" else WHOLE)
 
 
 def dims_of(attribute: ir.Attribute) -> list[int]:

@@ -211,10 +211,11 @@ class KernelAnalysis(Flow):
         self.windows[op.results[0]] = stream
 
     def _tiles(self, op: ir.Operation) -> None:
-        """A stage that fires once per iteration of `op`, with the loads that bring its tiles."""
+        """Stages that fire in turn, once per iteration of `op`, with the loads that bring their tiles. The last one's
+        tiles are those of the results."""
         index, *accumulators = op.regions[0].blocks[0].arguments
         *body, terminator = [inner.operation for inner in op.regions[0].blocks[0].operations]
-        name = next(df.stage_name(inner) for inner in body if df.is_stage(inner))
+        *_, name = (df.stage_name(inner) for inner in body if df.is_stage(inner))
         self.scalars[index] = TILE
         for number, (argument, place) in enumerate(zip(accumulators, df.buffers_of(op), strict=True)):
             view = self._stream(op, number, name) if place.depth else self.windows[op.operands[3 + number]]
@@ -259,6 +260,8 @@ class KernelAnalysis(Flow):
         memory where nothing is placed."""
         result = op.results[index]
         if df.TILES in op.parent.operation.attributes:
+            if df.BUFFERS in op.attributes:
+                return self._stream(op, index, df.stage_name(op), "tile")
             return self._inserted(result)
         if df.BUFFERS not in op.attributes and result in self.returned:
             return whole(self.returned[result], result.type.shape)

@@ -5,14 +5,15 @@ streams that other stages read. Run in order, as ordinary tensor operations, the
 computes: streams, tiles and buffers say how, not what. The attributes that say it:
 
 * on a call: ``df.stage``, what people call the stage (`q_proj`, `attention`), and ``df.pcus``, its compute units;
-* on an scf.for around one call: ``df.tiles``: the stage fires once per iteration, on tiles that are sliced from its
-  operands, and its results are tiles inserted into the loop's results;
+* on an scf.for around a call: ``df.tiles``: the stage fires once per iteration, on tiles that are sliced from its
+  operands, and its results are tiles inserted into the loop's results. Around several calls: each but the first reads
+  a tile that the one before it makes, and the last one's tiles are inserted;
 * on an scf.for over stages: ``df.pipelined``: its iterations overlap; ``df.carried``, the iteration arguments that
   stay on the chip;
 * on a `df.load`: ``df.stage``; inside a tile loop it brings one tile per firing, elsewhere the whole tensor; with
   ``df.early`` once, before the first iteration of the pipelined loop that follows;
-* on whatever gives streams (a call that is not in a tile loop, a tile loop, a load): ``df.buffers``, a `BufferPlace`
-  per result.
+* on whatever gives streams (a call that is not in a tile loop or whose tiles the next one there reads, a tile loop, a
+  load): ``df.buffers``, a `BufferPlace` per result.
 
 (One operation with a region would be the obvious form of a stage, but a dialect declared from Python cannot have
 variadic operands of different types.)
@@ -39,9 +40,9 @@ PCUS = "df.pcus"
 BUFFERS = "df.buffers"
 
 StreamKind = Literal["tile", "whole", "early", "between", "carried"]
-"""What a stream brings: "tile", what a load brings for one firing; "whole", what a load brings for an iteration;
-"early", what is loaded before the first iteration and read by all; "between", what a stage makes for others in the same
-iteration; "carried", what an iteration hands to the next."""
+"""What a stream brings: "tile", what a load brings for one firing, or a stage for one firing of the next; "whole",
+what a load brings for an iteration; "early", what is loaded before the first iteration and read by all; "between", what
+a stage makes for others in the same iteration; "carried", what an iteration hands to the next."""
 
 
 class Df(ext.Dialect, name="df"):

@@ -52,16 +52,24 @@ class Crew:
         stop: ends the others, at once or where they do not end themselves; called twice at most.
         beats: links to the others, by rank, on which they are asked whether they are there. Threads of one process
             have none: they end with it.
+        suspended: the ranks that are known not to run at all, for `PATIENCE` by now; asked twice a second. It tells of
+            those that do not answer because they are busy while they open the program.
     """
 
     def __init__(
-        self, links: Sequence[Link], group: Group, stop: Callable[[bool], None], beats: Sequence[Link] = ()
+        self,
+        links: Sequence[Link],
+        group: Group,
+        stop: Callable[[bool], None],
+        beats: Sequence[Link] = (),
+        suspended: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.group = group
         self.error: RankError | None = None
         self._links = list(links)
         self._stop = stop
         self._beats = list(beats)
+        self._suspended = suspended
         self._state = threading.Condition()
         self._ready: set[int] = set()
         self._blameless: set[int] = set()  # ranks that have ended because of another one
@@ -191,8 +199,9 @@ class Crew:
                     self._lost(error, link.peer)
 
     def _judge(self) -> None:
+        suspended = self._suspended()
         for rank, waited in self._asked.items():
-            patience = PATIENCE if rank in self._ready else OPENING_PATIENCE
+            patience = PATIENCE if rank in self._ready or rank in suspended else OPENING_PATIENCE
             if waited.seconds() > patience and rank not in self._blameless:
                 self._lost(RankError(f"rank {rank} does not answer"), rank)
 

@@ -18,7 +18,7 @@ from benchmarks.published import (
     UP_TO,
     Row,
     distance,
-    exchange_gains,
+    exchange_seconds,
     fitted,
     kernel_of,
     kernel_shares,
@@ -155,20 +155,20 @@ def test_how_far_off_rows_are() -> None:
     assert distance([Row("x", 100, 100, "")]) == 1
 
 
-def test_what_exchanging_in_other_ways_gains() -> None:
-    """A product of 4 us, then 8 us under way and 1 us of latency: in 2 tiles 2 us of it are hidden, for one latency
-    more; in 4 tiles 3 us for three."""
+def test_how_long_stages_exchange() -> None:
+    """A sum that goes whole in each of two iterations, one in tiles, and a sum and a norm that could be parts'."""
 
-    def stage(name: str, busy: float, sent: int = 0) -> StageTiming:
-        return StageTiming(name, "body", 1, 1, busy, 0.0, 0.0, {"socket": sent} if sent else {})
+    def stage(name: str, firings: int, busy: float, sent: int = 0) -> StageTiming:
+        return StageTiming(name, "body", 1, firings, busy, 0.0, 0.0, {"socket": sent} if sent else {})
 
     stages = (
-        stage("load o_proj.weight", 9e-6),
-        stage("o_proj", 4e-6),
-        stage("o_proj 2", 9e-6, 800_000),
-        stage("addf", 2e-6),
-        stage("store y0", 1e-6),
+        stage("load o_proj.weight", 8, 9e-6),
+        stage("o_proj", 8, 4e-6),
+        stage("o_proj 2", 8, 9e-6, 800_000),
+        stage("addf", 2, 2e-6),
+        stage("down_proj 2", 2, 3e-6, 800_000),
+        stage("store y0", 1, 1e-6),
     )
-    gains = exchange_gains(stages, published.node(16), 16)
-    expected = {"exchanging": 9e-6, "tiles": 1e-6, "parts": 2e-6 * 15 / 16}
-    assert gains == pytest.approx(expected)
+    pipeline = PipelineTiming("p0", 2, 2e-5, 0, 1, stages, {})
+    seconds = exchange_seconds(pipeline, published.node(16), 16)
+    assert seconds == pytest.approx({"tiles": 9e-6, "whole": 3e-6, "norms": 2e-6 * 15 / 16})

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sscc.compiler import ranks
 from sscc.compiler.cli import main
 from sscc.compiler.commands.bench import step_bytes
 from sscc.compiler.driver import compile_model
@@ -87,6 +88,26 @@ def test_processes_compute_what_threads_do(model: Path, artifact: Artifact, tmp_
     for other in (in_threads(artifact), in_threads(referring), in_threads(artifact, model)):
         assert np.array_equal(logits(other), expected)
         other.close()
+
+
+@pytest.mark.parametrize("transport", [None, "gloo"])
+def test_a_rank_that_is_suspended_while_it_opens_the_program(
+    transport: str | None, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imports may keep a rank from answering for long; one that does not run at all is another matter."""
+    started = ranks._started
+
+    def suspended(*args: Any) -> Any:
+        process = started(*args)
+        os.kill(process.pid, signal.SIGSTOP)
+        return process
+
+    monkeypatch.setattr(ranks, "_started", suspended)
+    before, start = children(), time.monotonic()
+    with pytest.raises(RankError, match=r"^rank 1 does not answer$"):
+        open_session(artifact, transport=transport)
+    assert time.monotonic() - start < 10
+    assert children() == before
 
 
 def test_a_rank_that_is_killed(artifact: Artifact) -> None:

@@ -18,7 +18,7 @@ from sscc.ir.sizes import align
 from sscc.ir.target import load_target
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import parse_pipeline
-from sscc.passes.place_stages import _points
+from sscc.passes.stage_work import points_of
 from tests.targets import changed, with_chip
 
 CHUNKS = """
@@ -270,6 +270,6 @@ def test_scores_by_landmarks_are_work() -> None:
     def points(positions: int) -> int:
         module = parse_module(text.replace("T", str(positions)), "the test")
         (step,) = (op for op in walk(module) if op.name == "kv.query_attention")
-        return _points(step)
+        return points_of(step)
 
     assert points(4096) - points(2048) == 2048 * 2 * 4 * 8 // 2

@@ -244,12 +244,12 @@ class _Lowering:
 
     def _extent(self, param: str) -> int:
         """Bytes of a parameter, from its first to its last element as its stages pass it."""
+        shape, strides = self.regions.shapes[param], self.regions.strides[param]
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if param in self.packed:
             panels = self.packed[param]
             bits = panels.bits if isinstance(panels, QuantisedPanels) else 8
-            return max(1, prod(self.regions.shapes[param]) * 8 // (panels.n * panels.k * bits)) * panels.packed_bytes
-        shape, strides = self.regions.shapes[param], self.regions.strides[param]
-        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+            return (last * 8 // (panels.n * panels.k * bits) + 1) * panels.packed_bytes
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
 
     def _scalars(self, f: Function) -> dict[str, Value]:

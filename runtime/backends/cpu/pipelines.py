@@ -439,10 +439,11 @@ def _packed_pointer(tensor: Tensor, packing: PanelPacking, view: View, terms: li
     """The pointer to the panels that a view of a packed weight stands for."""
     panels = packing.panels
     last = sum(stride * (extent - 1) for stride, extent in zip(view.strides, view.shape, strict=True))
-    rows = last // packing.row_elements + 1
+    slices, rest = divmod(last, packing.slice_elements)
+    rows = rest // packing.row_elements + 1
     whole = packing.row_elements == 1 or rows >= panels.n
-    slices = last // packing.slice_elements + 1
-    extent = slices * panels.packed_bytes if whole else -(-rows // LANES) * panels.panel_bytes
+    extent = slices * panels.packed_bytes
+    extent += panels.packed_bytes if whole else -(-rows // LANES) * panels.panel_bytes
     moved = tuple((register, packing.offset(coefficient)) for register, coefficient in terms)
     return _Pointer(tensor.name, packing.offset(view.offset), extent, moved, (tensor.name, 0, 0))
 

@@ -1,0 +1,227 @@
+"""Stages that exchange values with other ranks a tile at a time (of the pass tile-stages).
+
+A sum over ranks that waits for the whole product, and a product that waits for the whole sum before it, leave links
+idle while units work, and units while values are under way. Where a product's result goes, through stages that need
+one tile of it for one of theirs, to an exchange that does too, all of them work on tiles: one is sent while the next is
+computed. `find` says where that pays.
+
+What it takes is estimated as place-stages will have it: a stage of W seconds on one unit gets units in proportion to
+the root of W. With k stages of which the i-th takes t_i(n) for one of n tiles, all take
+sum(t_i) + (n - 1) max(t_i). An exchange of E seconds and L of latency takes E / n + L for a tile, so the latency is
+paid for every tile, though behind others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd, prod, sqrt
+
+from torch_mlir import ir
+
+from sscc.ir.collectives import EXCHANGES, grid_axes, grid_of
+from sscc.ir.dialects import df, kv
+from sscc.ir.sizes import TILE_ROWS
+from sscc.ir.target import Target
+from sscc.ir.views import RESHAPES, bytes_of
+from sscc.passes.form_stages import StageBody
+from sscc.passes.stage_work import exchanges, work_of
+from sscc.passes.tiling import WHOLE, NotTileable, Tiling, is_contraction, tile_back
+
+MOST = 32
+"""Tiles at most: a tile is a firing of every stage, and a part of its exchange."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A stage of a chain.
+
+    Attributes:
+        tiling: how a tile of its result looks back through its body.
+        axis: of its result that is cut.
+        source: the operand that the stage before it makes; -1 for the first.
+        views: the reshapes between the two, in order.
+        cut: how those are cut.
+    """
+
+    op: ir.Operation
+    body: StageBody
+    tiling: Tiling
+    axis: int
+    source: int
+    views: tuple[ir.Operation, ...]
+    cut: Tiling
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages that fire in turn, each on a tile that the one before has made."""
+
+    links: tuple[Link, ...]
+    count: int
+
+    @property
+    def last(self) -> ir.Operation:
+        return self.links[-1].op
+
+
+def find(stages: Sequence[ir.Operation], target: Target, module: ir.Module) -> list[Chain]:
+    """The chains of a block's stages, which have no stage in common, in the order of their first ones."""
+    grid = grid_of(module)
+    bodies = {op: StageBody.of(op) for op in stages} if prod(grid) > 1 else {}
+    if not any(exchanges(body.ops) for body in bodies.values()):
+        return []
+    return list(_Finder(bodies, target, grid).chains())
+
+
+class _Finder:
+    def __init__(self, bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int]) -> None:
+        self._stages, self._bodies, self._target, self._grid = list(bodies), bodies, target, grid
+        self._place = {op: index for index, op in enumerate(bodies)}
+        work = {op: work_of(body.ops, target.units) for op, body in bodies.items()}
+        roots = sum(map(sqrt, work.values()))
+        units = target.units.pcus.value
+        self._seconds = {op: sqrt(each) * roots / units for op, each in work.items()}
+
+    def chains(self) -> Iterator[Chain]:
+        taken: set[ir.Operation] = set()
+        for op in self._stages:
+            if op in taken or exchanges(self._bodies[op].ops):
+                continue
+            chain = self._best(op)
+            if chain is not None and not taken & {link.op for link in chain.links}:
+                taken |= {link.op for link in chain.links}
+                yield chain
+
+    def _best(self, first: ir.Operation) -> Chain | None:
+        """Of the chains that begin with a stage the one that saves the most time."""
+        best, most = None, 0.0
+        run = list(self._run(first))
+        for end in range(1, len(run)):
+            if not exchanges(self._bodies[run[end][0]].ops):
+                continue
+            for axis in range(run[end][0].results[0].type.rank):
+                links = self._links(run[: end + 1], axis)
+                if links is None:
+                    continue
+                count, gain = self._gain(links)
+                if gain > most:
+                    best, most = Chain(tuple(links), count), gain
+        return best
+
+    def _run(self, op: ir.Operation) -> Iterator[tuple[ir.Operation, int, tuple[ir.Operation, ...]]]:
+        """A stage and those behind it of which each is all that reads what the one before makes: with the operand that
+        this is, and the reshapes between. Nothing that they read is updated by stages among them."""
+        source, views, first = -1, tuple[ir.Operation, ...](), self._place[op]
+        while self._may_move(op, first):
+            yield op, source, views
+            value, between = op.results[0], list[ir.Operation]()
+            user = _only_user(value)
+            while user is not None and user.name in RESHAPES:
+                between.append(user)
+                value = user.results[0]
+                user = _only_user(value)
+            if user is None or user not in self._place:
+                return
+            op, source, views = user, list(user.operands).index(value), tuple(between)
+
+    def _may_move(self, op: ir.Operation, first: int) -> bool:
+        """Whether a stage may be part of a chain: it has one result, which is no update in memory, and the stages from
+        the chain's first one to it update nothing, as stages before it will fire behind them."""
+        body = self._bodies[op]
+        alone = len(op.results) == 1 and df.BOUNDED not in body.function.attributes
+        return alone and not any(self._bodies[other].tied for other in self._stages[first : self._place[op] + 1])
+
+    def _links(self, run: Sequence[tuple[ir.Operation, int, tuple[ir.Operation, ...]]], axis: int) -> list[Link] | None:
+        """The links of a chain whose last result is cut along an axis; None where one of its stages then needs more
+        than one tile of what the one before makes."""
+        links: list[Link] = []
+        try:
+            for op, source, views in reversed(run):
+                body = self._bodies[op]
+                (result,) = body.returned
+                tiling = tile_back(body.ops, [(result, axis)], repeated=prod(result.type.shape) // MOST)
+                if not all(_cuts_weight(product, tiling) for product in body.ops) or _cuts_rows(body, tiling):
+                    return None
+                cut = Tiling()
+                if source >= 0:
+                    needed = tiling.axes.get(body.function.arguments[source], WHOLE)
+                    if needed == WHOLE:
+                        return None
+                    value = op.operands[source]
+                    cut = tile_back(views, [(value, needed)])
+                links.insert(0, Link(op, body, tiling, axis, source, views, cut))
+                if source >= 0:
+                    axis = cut.axes[views[0].operands[0] if views else value]
+        except NotTileable:
+            return None
+        return links
+
+    def _gain(self, links: Sequence[Link]) -> tuple[int, float]:
+        """In how many tiles a chain takes the least time, and how much less than whole."""
+        times = [self._times(link) for link in links]
+        whole = sum(work + latency for work, latency in times)
+        firing = self._target.costs.firing_seconds.value
+
+        def cost(n: int) -> float:
+            each = [work / n + latency + firing for work, latency in times]
+            return sum(each) + (n - 1) * max(each)
+
+        limit = gcd(*(length for link in links for length in (*link.tiling.lengths(), *link.cut.lengths())))
+        rows = gcd(*(rows for link in links for rows in self._matrix_rows(link)))
+        counts = [n for n in range(2, min(limit, MOST) + 1) if limit % n == 0]
+        even = [n for n in counts if rows % (n * TILE_ROWS) == 0]
+        count = min(even or counts, key=cost, default=1)
+        return count, whole - cost(count) if count > 1 else 0.0
+
+    def _times(self, link: Link) -> tuple[float, float]:
+        """Seconds that a stage takes in proportion to what it works on, and those that it takes for every tile."""
+        fetched = sum(self._fetched_bytes(link))
+        work = max(self._seconds[link.op], self._target.seconds({self._target.main.name: fetched}))
+        latency = 0.0
+        for op in link.body.ops:
+            if op.name in EXCHANGES:
+                sent, hops = self._sent(op)
+                each = self._target.links[0]
+                work = max(work, sent / (each.bandwidth.value * self._target.sockets.value))
+                latency += hops * (0.0 if each.latency is None else each.latency.value)
+        return work, latency
+
+    def _sent(self, op: ir.Operation) -> tuple[float, int]:
+        """Bytes that a rank sends, and how often its messages wait for others (as of `sscc.runtime.timing.work`)."""
+        ranks = prod(self._grid[axis] for axis in grid_axes(op))
+        whole = max(bytes_of(op.operands[0]), bytes_of(op.results[0])) * (ranks - 1) / ranks
+        return (2 * whole, 2) if op.name == "shard.all_reduce" else (whole, 1)
+
+    def _fetched_bytes(self, link: Link) -> Iterator[int]:
+        """Of what a stage fetches from memory for itself: of experts as many as may be named."""
+        for op in link.body.ops:
+            if op.name == "kv.expert_product":
+                operands = kv.operands_of(op)
+                named = prod(operands["expert"].type.shape)
+                for index in link.body.fetched:
+                    size = link.op.operands[index].type.shape[0]
+                    yield bytes_of(link.op.operands[index]) * min(named, size) // size
+
+    def _matrix_rows(self, link: Link) -> Iterator[int]:
+        """How many rows of matrices a stage's tiles cut."""
+        for argument in link.body.function.arguments:
+            axis = link.tiling.axes.get(argument, WHOLE)
+            if axis != WHOLE and axis < argument.type.rank - 1:
+                yield argument.type.shape[axis]
+
+
+def _cuts_weight(op: ir.Operation, tiling: Tiling) -> bool:
+    """Whether an operation is no product, or one whose weight is cut: else it would be read again for every tile."""
+    return not is_contraction(op) or tiling.axes.get(op.operands[1], WHOLE) != WHOLE
+
+
+def _cuts_rows(body: StageBody, tiling: Tiling) -> bool:
+    """Whether a tile has parts of the rows of what a stage fetches from memory by itself, which lie there whole."""
+    fetched = [body.function.arguments[index] for index in body.fetched]
+    return any(tiling.axes.get(value, WHOLE) == value.type.rank - 1 for value in fetched)
+
+
+def _only_user(value: ir.Value) -> ir.Operation | None:
+    users = [use.owner.operation for use in value.uses]
+    return users[0] if len(users) == 1 else None

@@ -1,0 +1,67 @@
+"""How long the stages of a kernel take, estimated before any of them has units: for placing them, and for choosing how
+many tiles they exchange in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, prod
+
+from torch_mlir import ir
+
+from sscc.ir.collectives import EXCHANGES
+from sscc.ir.dialects import kv
+from sscc.ir.target import Units
+from sscc.ir.views import computes
+from sscc.passes.tiling import is_contraction
+
+
+def work_of(ops: Iterable[ir.Operation], units: Units) -> float:
+    """Seconds that the operations of a stage's body take of one compute unit."""
+    return sum(_seconds(op, units) for op in ops if computes(op))
+
+
+def exchanges(ops: Iterable[ir.Operation]) -> bool:
+    """Whether operations send values to other ranks."""
+    return any(op.name in EXCHANGES for op in ops)
+
+
+def _seconds(op: ir.Operation, units: Units) -> float:
+    """Seconds that an operation takes of one compute unit: its products at their peak, or what is done element by
+    element, so many operations for each."""
+    if is_contraction(op) or op.name in _OF_PRODUCTS:
+        factors = [value.type.element_type for value in op.operands if isinstance(value.type, ir.RankedTensorType)][:2]
+        peak = units.bf16_flops if all(str(type_) == "bf16" for type_ in factors) else units.f32_flops
+        return points_of(op) * (2 if is_contraction(op) else 1) * units.pcus.value / peak.value
+    body = [inner for region in op.regions for block in region.blocks for inner in block.operations]
+    passes = ceil((len(body) - 1) / units.simd_stages.value)  # without what yields
+    return points_of(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)
+
+
+_OF_PRODUCTS = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product"})
+"""Operations of which `points_of` counts the operations of products."""
+
+
+def points_of(op: ir.Operation) -> int:
+    """Points of an operation's iteration space; for attention, operations of its scores, also those by landmarks, and
+    of the sum of values. Of a prompt a chunk sees half of the rows in the mean."""
+    if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
+        _, heads, queries, width = kv.operand_of(op, "query").type.shape
+        rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))
+        return 2 * int(rows.shape[2] * heads * (queries * width + up.shape[1] * up.shape[2]))
+    if op.name in (*kv.DECODING, "kv.chunk_attention"):
+        slots, heads, queries, width = kv.operand_of(op, "query").type.shape
+        near = kv.operand_of(op, "key" if op.name in kv.DECODING else "k_scratch").type.shape[2]
+        rows = near + sum(member.get("index", member["key"]).type.shape[2] for member in kv.members_of(op))
+        rows = rows // 2 if op.name == "kv.chunk_attention" else rows
+        points = 4 * int(slots * heads * queries * width * rows)
+        if op.name == "kv.query_attention":  # products of bytes, four at a time: a product and a sum for each four
+            points += int(slots * heads * width * kv.operand_of(op, "codes").type.shape[2]) // 2
+        return points
+    if op.name == "kv.expert_product":
+        return 2 * int(prod(op.results[0].type.shape) * op.operands[0].type.shape[2])
+    tensors = [v.type for v in [*op.operands, *op.results] if isinstance(v.type, ir.RankedTensorType)]
+    shapes = [prod(type_.shape) for type_ in tensors]
+    if is_contraction(op):
+        a, b, out = shapes[:3]
+        return int((a * b * out) ** 0.5)
+    return max(shapes, default=0)
