@@ -19,8 +19,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 if __package__ is None or __package__ == "":
@@ -30,7 +32,7 @@ import httpx2
 
 from benchmarks import models
 from benchmarks.harness import say
-from benchmarks.load import MODEL, Answer, LoadRequest, closed, make_requests, summary
+from benchmarks.load import MODEL, Answer, LoadRequest, closed, make_requests
 from benchmarks.ours import compiled
 from benchmarks.serving import Server, running
 from sscc.ir.extras import FLEET, require
@@ -39,6 +41,12 @@ SEED = 11
 CHUNK = 64
 START_SECONDS = 120.0
 REPLICA = re.compile(rb"^ray::ServeReplica:sscc:Replica")
+KINDS = {
+    "replicas": REPLICA,
+    "gateways": re.compile(rb"^ray::(ServeReplica:sscc:Front|ProxyActor)"),
+    "rest of Ray": re.compile(rb"^ray::|/ray/|ray[./]"),
+}
+"""What processes are, by their command lines: the first that fits."""
 
 
 @contextmanager
@@ -85,25 +93,66 @@ def wait(url: str, holds: Callable[[], bool]) -> None:
 
 def replica_processes() -> list[int]:
     """The processes of replicas on this machine, one fleet at a time."""
-    found = []
+    return sorted(number for number, command in _commands() if REPLICA.match(command))
+
+
+def _commands() -> Iterator[tuple[int, bytes]]:
+    """The numbers and command lines of all processes."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            try:
-                command = (folder / "cmdline").read_bytes()
-            except OSError:  # it has ended meanwhile
-                continue
-            if REPLICA.match(command):
-                found.append(int(folder.name))
-    return sorted(found)
+            with suppress(OSError):  # one that has ended meanwhile
+                yield int(folder.name), (folder / "cmdline").read_bytes()
+
+
+def processor_seconds() -> Counter[str]:
+    """What processes have taken of processors until now: replicas, gateways and Serve's proxies, all else of Ray, and
+    this one, which has the clients."""
+    seconds = Counter[str]()
+    for number, command in _commands():
+        kind = "clients" if number == os.getpid() else next((k for k, how in KINDS.items() if how.search(command)), "")
+        with suppress(OSError):
+            if kind:
+                fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+                seconds[kind] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a fleet did with a load.
+
+    Attributes:
+        rate: new tokens a second.
+        seconds: of all.
+        processors: seconds of processors by kind of process (`processor_seconds`).
+    """
+
+    rate: float
+    seconds: float
+    processors: dict[str, float]
+
+    def __str__(self) -> str:
+        taken = ", ".join(f"{kind} {share / self.seconds:.2f}" for kind, share in self.processors.items())
+        return f"{self.rate:.0f} new tokens a second, on processors: {taken}"
+
+
+def measured(run: Callable[[], float]) -> Load:
+    """Args: run: puts a load on and says how many new tokens there were."""
+    before, start = processor_seconds(), time.perf_counter()
+    tokens = run()
+    seconds = time.perf_counter() - start
+    return Load(tokens / seconds, seconds, dict((processor_seconds() - before).most_common()))
 
 
 def loaded(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -> list[Answer]:
     return asyncio.run(closed(url, work, words.clients, words.limit))
 
 
-def throughput(answers: Sequence[Answer]) -> float:
-    """New tokens a second."""
-    return summary(answers).new_tokens_per_second
+def new_tokens(answers: Sequence[Answer]) -> int:
+    """Raises ValueError where a request failed."""
+    if failed := [answer.error for answer in answers if answer.error]:
+        raise ValueError(failed[0])
+    return sum(answer.tokens for answer in answers)
 
 
 async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace, *, streamed: int = 2) -> list[str]:
@@ -129,6 +178,12 @@ async def texts(url: str, work: Sequence[LoadRequest], words: argparse.Namespace
             return "".join(chunk["choices"][0]["text"] if "choices" in chunk else str(chunk) for chunk in chunks)
 
         return list(await asyncio.gather(*(one(*pair) for pair in enumerate(work))))
+
+
+def answered(url: str, work: Sequence[LoadRequest], words: argparse.Namespace) -> int:
+    """New tokens of answers that are not streamed."""
+    asyncio.run(texts(url, work, words, streamed=0))
+    return sum(request.new_tokens for request in work)
 
 
 def killed(
@@ -165,16 +220,14 @@ def main() -> None:
     artifact = compiled(models.checkpoint(words.model), name, (*shape, "--batch", words.slots, "--kv-budget", 256))
     vocabulary = models.MODELS[words.model].vocab
     work = make_requests(words.requests, tuple(words.lengths), words.new_tokens, vocabulary, SEED)
-    rates, whole = {}, {}
+    loads: dict[str, dict[int, Load]] = {"streamed": {}, "not streamed": {}}
     with tempfile.TemporaryDirectory() as folder:
         for replicas in (1, 2):
             say(f"{replicas} of one thread")
             with fleet(artifact, replicas, words.slots, Path(folder)) as url:
                 loaded(url, work[: 2 * replicas], words)  # which also touches the weights
-                rates[replicas] = throughput(loaded(url, work, words))
-                start = time.perf_counter()
-                asyncio.run(texts(url, work, words, streamed=0))
-                whole[replicas] = len(work) * words.new_tokens / (time.perf_counter() - start)
+                loads["streamed"][replicas] = measured(lambda: new_tokens(loaded(url, work, words)))
+                loads["not streamed"][replicas] = measured(lambda: answered(url, work, words))
                 if replicas == 1:
                     expected = asyncio.run(texts(url, work, words))
                     continue
@@ -182,13 +235,15 @@ def main() -> None:
                 start = time.perf_counter()
                 asyncio.run(texts(url, work, words))
                 outcome = killed(url, work, expected, time.perf_counter() - start, words)
-    ratios = [each[2] / each[1] for each in (rates, whole)]
+    ratios = {kind: load[2].rate / load[1].rate for kind, load in loads.items()}
     if words.json:
-        print(json.dumps({"new_tokens_per_second": rates, "whole": whole, "ratios": ratios, "killed": outcome}))
+        told = {kind: {count: asdict(load) for count, load in by.items()} for kind, by in loads.items()}
+        print(json.dumps({"loads": told, "ratios": ratios, "killed": outcome}))
         return
-    for kind, rate, ratio in zip(("streamed", "not streamed"), (rates, whole), ratios, strict=True):
-        both = f"{rate[1]:.0f} with one replica, {rate[2]:.0f} with two"
-        print(f"new tokens a second, {kind}: {both}: {ratio:.2f} times as many")
+    for kind, load in loads.items():
+        for replicas, one in load.items():
+            print(f"{kind}, {replicas} of one thread: {one}")
+        print(f"{kind}: two answer {ratios[kind]:.2f} times as much as one")
     print("one of two killed: " + ", ".join(f"{value:g} {name}" for name, value in outcome.items()))
 
 

@@ -169,6 +169,6 @@ def test_how_long_stages_exchange() -> None:
         stage("down_proj 2", 2, 3e-6, 800_000),
         stage("store y0", 1, 1e-6),
     )
-    pipeline = PipelineTiming("p0", 2, 2e-5, 0, 1, stages, {})
+    pipeline = PipelineTiming("p0", 2, 2e-5, 0, 1, stages, {}, None)
     seconds = exchange_seconds(pipeline, published.node(16), 16)
     assert seconds == pytest.approx({"tiles": 9e-6, "whole": 3e-6, "norms": 2e-6 * 15 / 16})
