@@ -228,6 +228,8 @@ def main() -> None:
                 loaded(url, work[: 2 * replicas], words)  # which also touches the weights
                 loads["streamed"][replicas] = measured(lambda: new_tokens(loaded(url, work, words)))
                 loads["not streamed"][replicas] = measured(lambda: answered(url, work, words))
+                for kind, by in loads.items():
+                    say(f"{kind}: {by[replicas]}")
                 if replicas == 1:
                     expected = asyncio.run(texts(url, work, words))
                     continue

@@ -30,6 +30,9 @@ from sscc.passes.tiling import WHOLE, NotTileable, Tiling, is_contraction, tile_
 
 MOST = 32
 """Tiles at most: a tile is a firing of every stage, and a part of its exchange."""
+WORTH = 0.1
+"""Of its time a chain has to save so much at least. While a stage waits for other ranks, main memory streams on for
+those behind it, so that what a stage reads from there is hidden in part without tiles."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class _Finder:
         return links
 
     def _gain(self, links: Sequence[Link]) -> tuple[int, float]:
-        """In how many tiles a chain takes the least time, and how much less than whole."""
+        """In how many tiles a chain takes the least time, and how much less than whole; 0 where not worth it."""
         times = [self._times(link) for link in links]
         whole = sum(work + latency for work, latency in times)
         firing = self._target.costs.firing_seconds.value
@@ -172,7 +175,8 @@ class _Finder:
         counts = [n for n in range(2, min(limit, MOST) + 1) if limit % n == 0]
         even = [n for n in counts if rows % (n * TILE_ROWS) == 0]
         count = min(even or counts, key=cost, default=1)
-        return count, whole - cost(count) if count > 1 else 0.0
+        gain = whole - cost(count) if count > 1 else 0.0
+        return count, gain if gain > WORTH * whole else 0.0
 
     def _times(self, link: Link) -> tuple[float, float]:
         """Seconds that a stage takes in proportion to what it works on, and those that it takes for every tile."""

@@ -117,8 +117,8 @@ def _assumptions(target: Target, settings: Settings) -> Iterator[str]:
         yield "tokens choose experts independently, all alike: what is read of them is the mean"
     if grid:
         yield (
-            f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link and is "
-            "whole before anybody reads it"
+            f"{prod(grid)} ranks do the same at the same time; a sum over ranks takes two hops over the link, and "
+            "it, or a tile of it, is whole before anybody reads it"
         )
     if target.sockets.value > 1:
         yield (

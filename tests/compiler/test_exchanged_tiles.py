@@ -37,7 +37,7 @@ MODELS: dict[str, PreTrainedConfig] = {
         **_LATENT | {"num_hidden_layers": 2, "hidden_size": 128, "moe_intermediate_size": 32, "initializer_range": 0.05}
     ),
 }
-SLOW_UNITS = {"f32_flops": 1e9, "bf16_flops": 1e9, "socket.bandwidth": 1e7}
+SLOW_UNITS = {"f32_flops": 1e9, "bf16_flops": 1e9, "socket.bandwidth": 1e6}
 """Of a machine on which what a rank computes takes about as long as what it sends."""
 
 
