@@ -578,6 +578,12 @@ class Program:
     def ranks(self) -> int:
         return prod(self.grid)
 
+    def in_words(self) -> str:
+        """How many kernels there are, which entries, and the ranks where there are several."""
+        kernels = f"{len(self.kernels)} kernel{'' if len(self.kernels) == 1 else 's'}"
+        ranks = f", {self.ranks} ranks" if self.ranks > 1 else ""
+        return f"{kernels}, entries {', '.join(entry.name for entry in self.entries)}{ranks}"
+
     def entry(self, name: str) -> Entry:
         for entry in self.entries:
             if entry.name == name:

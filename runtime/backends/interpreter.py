@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from sscc.ir.sizes import format_bytes
+
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
+    from sscc.ir.schedule import Program
     from sscc.runtime.artifact.tensor_files import Array
 
 
@@ -23,6 +27,18 @@ class MemoryUse:
     weights: int
     states: int
     working: int
+
+    @classmethod
+    def of_tensors(cls, program: Program) -> MemoryUse:
+        """What a program's tensors take, buffers on the chip aside."""
+        roles = Counter[str]()
+        for tensor in program.tensors:
+            roles[tensor.role] += tensor.nbytes
+        return cls(roles["weight"] + roles["constant"], roles["state"], program.arena_bytes - roles["state"])
+
+    def in_words(self) -> str:
+        parts = {"weights": self.weights, "states": self.states, "working memory": self.working}
+        return ", ".join(f"{format_bytes(nbytes)} of {what}" for what, nbytes in parts.items())
 
 
 StageName = tuple[str, str, str]

@@ -259,6 +259,9 @@ class LeadingInterpreter:
         weakref.finalize(self, crew.close)
         crew.wait()
 
+    def __repr__(self) -> str:
+        return f"LeadingInterpreter({self.own!r})"
+
     @property
     def ranks(self) -> int:
         return self._crew.group.ranks

@@ -79,6 +79,10 @@ class NativeInterpreter:
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)
 
+    def __repr__(self) -> str:
+        threads = f"{self.core.threads} thread{'' if self.core.threads == 1 else 's'}"
+        return f"NativeInterpreter({self.program.in_words()}; {threads}; {self.memory().in_words()})"
+
     @property
     def team(self) -> _native.Team:
         """Its threads, for whoever has work between two calls."""

@@ -72,11 +72,11 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int)
 
 def _tiles(form: RowForm, features: Features) -> list[Tile]:
     """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
-    per byte, weights are asked for ahead of time."""
+    per byte, as there is by pairs even with one row, weights are asked for ahead of time."""
     most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
         most //= form.parts
-    return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
+    return [Tile(rows, 1, prefetch=rows >= 4 or form.kind == "pairs") for rows in (8, 4, 2, 1) if rows <= most]
 
 
 def group_kernel(

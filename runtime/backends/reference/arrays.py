@@ -48,6 +48,9 @@ class ArrayInterpreter:
         self._interpreter = interpreter
         self.program = program
 
+    def __repr__(self) -> str:
+        return f"ArrayInterpreter({self._interpreter!r})"
+
     def run(
         self,
         entry: str,
@@ -86,15 +89,7 @@ class ArrayInterpreter:
 
     def memory(self) -> MemoryUse | None:
         """What the program's tensors take, buffers on the chip aside; None without a schedule."""
-        if self.program is None:
-            return None
-        roles = dict.fromkeys(("weight", "constant", "state"), 0)
-        for tensor in self.program.tensors:
-            if tensor.role in roles:
-                roles[tensor.role] += tensor.nbytes
-        return MemoryUse(
-            roles["weight"] + roles["constant"], roles["state"], self.program.arena_bytes - roles["state"]
-        )
+        return None if self.program is None else MemoryUse.of_tensors(self.program)
 
 
 def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:

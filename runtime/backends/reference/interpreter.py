@@ -15,7 +15,7 @@ import torch
 from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
-from sscc.runtime.backends.interpreter import StageName, Watcher
+from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, Memo, Offset, compile_block, getter
 from sscc.runtime.backends.reference.kernels import KernelCode
@@ -67,6 +67,11 @@ class ReferenceInterpreter:
             k.name: KernelCode(k, bodies, self._memory, checked=checked, watch=self._watch) for k in program.kernels
         }
         self._entries = {entry.name: _EntryCode(entry, self) for entry in program.entries}
+
+    def __repr__(self) -> str:
+        precision = f"precision {self._numerics.precision}{'' if self._written is None else ', checked'}"
+        memory = MemoryUse.of_tensors(self.program).in_words()
+        return f"ReferenceInterpreter({self.program.in_words()}; {precision}; {memory})"
 
     def run(
         self, entry: str, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int] | None = None

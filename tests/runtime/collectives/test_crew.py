@@ -58,6 +58,8 @@ def test_ranks_make_the_calls_of_the_first() -> None:
     """All of them have the same inputs; what their states hold after two calls and a reset follows from them."""
     leading = led()
     assert leading.ranks == 3
+    assert repr(leading).startswith("LeadingInterpreter(NativeInterpreter(")
+    assert ", 3 ranks; 1 thread; " in repr(leading)
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
     for _ in range(2):
         leading.reset()

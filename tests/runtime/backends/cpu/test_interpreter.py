@@ -64,6 +64,13 @@ def test_a_call(native: NativeInterpreter) -> None:
     assert (native.tensor("state") == 2).all()
 
 
+def test_it_says_what_it_runs_by_which_threads_in_what_memory(native: NativeInterpreter, code: NativeCode) -> None:
+    program, memory = "1 kernel, entries main, step, take", "240 bytes of weights, 240 bytes of states, "
+    assert repr(native).startswith(f"NativeInterpreter({program}; 2 threads; {memory}")
+    assert repr(native).endswith(" of working memory)")
+    assert "; 1 thread; " in repr(NativeInterpreter(PROGRAM, {"w": WEIGHT}, code=code, threads=1))
+
+
 def test_outputs_are_copies(native: NativeInterpreter) -> None:
     first, _ = native.run("main", {"x": X}, {"n": 0})
     kept = first["y"].copy()

@@ -261,3 +261,19 @@ def test_what_does_not_fit_is_refused() -> None:
     a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
     with pytest.raises(InternalError, match="is not"):
         quantised_product(a, out, panels, GENERIC)
+
+
+@pytest.mark.parametrize(("extensions", "rows"), [(("avx2",), (1, 2, 4)), (("avx512f", "avx512_vnni"), (4,))])
+def test_weights_are_asked_for_ahead_of_time_where_arithmetic_is_slow(
+    extensions: tuple[str, ...], rows: tuple[int, ...]
+) -> None:
+    asking = []
+    for m in (1, 2, 4):
+        f = (module := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")])
+        a, out = Operand(f["a"], (m, 64), (64, 1), "f32"), Operand(f["out"], (m, 16), (16, 1), "f32")
+        product = quantised_product(a, out, QuantisedPanels(16, 64, 4, 32), Features("", frozenset(extensions)))
+        product.emit(f, f["weights"], 0, 16, f["scratch"])
+        f.returns()
+        if "prefetch" in module.text():
+            asking.append(m)
+    assert tuple(asking) == rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -17,6 +18,7 @@ from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.reference.arrays import TORCH_DTYPES, ArrayInterpreter, to_array, to_tensors
 from sscc.runtime.backends.reference.backend import Reference
+from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 from sscc.runtime.session import Session
 from tests.runtime.test_artifact import WEIGHTS, write
@@ -32,6 +34,17 @@ PROGRAM = Program(
     (Entry("main", ("x",), ("bf16",), ("n",), ("n",), ()),),
     320,
 )
+
+
+def test_it_says_what_it_runs_and_in_what_memory() -> None:
+    plain = ReferenceInterpreter(PROGRAM, {})
+    memory = "0 bytes of weights, 90 bytes of states, 230 bytes of working memory"
+    assert repr(plain) == f"ReferenceInterpreter(0 kernels, entries main; precision f32; {memory})"
+    assert repr(ArrayInterpreter(plain, PROGRAM)) == f"ArrayInterpreter({plain!r})"
+    checked = ReferenceInterpreter(PROGRAM, {}, precision="f64", checked=True)
+    assert "; precision f64, checked; " in repr(checked)
+    ranks = replace(PROGRAM, grid=(3,))
+    assert ranks.in_words() == "0 kernels, entries main, 3 ranks"
 
 
 def test_every_dtype_of_the_schedule_has_a_counterpart() -> None:
