@@ -44,7 +44,7 @@ REPLICA = re.compile(rb"^ray::ServeReplica:sscc:Replica")
 KINDS = {
     "replicas": REPLICA,
     "gateways": re.compile(rb"^ray::(ServeReplica:sscc:Front|ProxyActor)"),
-    "rest of Ray": re.compile(rb"^ray::|/ray/|ray[./]"),
+    "rest of Ray": re.compile(rb"^ray::|\bray[./]"),
 }
 """What processes are, by their command lines: the first that fits."""
 

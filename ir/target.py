@@ -179,6 +179,17 @@ class Target:
         """Bytes/s that all sockets together move through a level."""
         return self.level(tier).bandwidth.value * self.sockets.value
 
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes/s that all sockets together send to others, over the shortest link, each over one of its own."""
+        return self.links[0].bandwidth.value * self.sockets.value
+
+    @property
+    def link_latency(self) -> float:
+        """Seconds that a message over the shortest link takes at least; 0 where nobody says."""
+        latency = self.links[0].latency
+        return 0.0 if latency is None else latency.value
+
     def seconds(self, nbytes: Mapping[str, int]) -> float:
         """The least time in which all sockets together move so many bytes through each tier, side by side."""
         return max((moved / self.bandwidth(tier) for tier, moved in nbytes.items()), default=0.0)

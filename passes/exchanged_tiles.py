@@ -19,7 +19,7 @@ from math import gcd, prod, sqrt
 
 from torch_mlir import ir
 
-from sscc.ir.collectives import EXCHANGES, grid_axes, grid_of
+from sscc.ir.collectives import EXCHANGES, grid_axes
 from sscc.ir.dialects import df, kv
 from sscc.ir.sizes import TILE_ROWS
 from sscc.ir.target import Target
@@ -68,10 +68,13 @@ class Chain:
         return self.links[-1].op
 
 
-def find(stages: Sequence[ir.Operation], target: Target, module: ir.Module) -> list[Chain]:
-    """The chains of a block's stages, which have no stage in common, in the order of their first ones."""
-    grid = grid_of(module)
-    bodies = {op: StageBody.of(op) for op in stages} if prod(grid) > 1 else {}
+def find(bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int]) -> list[Chain]:
+    """The chains of a block's stages, which have no stage in common, in the order of their first ones.
+
+    Args:
+        bodies: of the stages, in program order.
+        grid: the ranks that run the module.
+    """
     if not any(exchanges(body.ops) for body in bodies.values()):
         return []
     return list(_Finder(bodies, target, grid).chains())
@@ -79,8 +82,9 @@ def find(stages: Sequence[ir.Operation], target: Target, module: ir.Module) -> l
 
 class _Finder:
     def __init__(self, bodies: Mapping[ir.Operation, StageBody], target: Target, grid: Sequence[int]) -> None:
-        self._stages, self._bodies, self._target, self._grid = list(bodies), bodies, target, grid
+        self._bodies, self._target, self._grid = bodies, target, grid
         self._place = {op: index for index, op in enumerate(bodies)}
+        self._updating = [index for index, body in enumerate(bodies.values()) if body.tied]
         work = {op: work_of(body.ops, target.units) for op, body in bodies.items()}
         roots = sum(map(sqrt, work.values()))
         units = target.units.pcus.value
@@ -88,7 +92,7 @@ class _Finder:
 
     def chains(self) -> Iterator[Chain]:
         taken: set[ir.Operation] = set()
-        for op in self._stages:
+        for op in self._bodies:
             if op in taken or exchanges(self._bodies[op].ops):
                 continue
             chain = self._best(op)
@@ -131,9 +135,8 @@ class _Finder:
     def _may_move(self, op: ir.Operation, first: int) -> bool:
         """Whether a stage may be part of a chain: it has one result, which is no update in memory, and the stages from
         the chain's first one to it update nothing, as stages before it will fire behind them."""
-        body = self._bodies[op]
-        alone = len(op.results) == 1 and df.BOUNDED not in body.function.attributes
-        return alone and not any(self._bodies[other].tied for other in self._stages[first : self._place[op] + 1])
+        alone = len(op.results) == 1 and df.BOUNDED not in self._bodies[op].function.attributes
+        return alone and not any(first <= place <= self._place[op] for place in self._updating)
 
     def _links(self, run: Sequence[tuple[ir.Operation, int, tuple[ir.Operation, ...]]], axis: int) -> list[Link] | None:
         """The links of a chain whose last result is cut along an axis; None where one of its stages then needs more
@@ -186,9 +189,8 @@ class _Finder:
         for op in link.body.ops:
             if op.name in EXCHANGES:
                 sent, hops = self._sent(op)
-                each = self._target.links[0]
-                work = max(work, sent / (each.bandwidth.value * self._target.sockets.value))
-                latency += hops * (0.0 if each.latency is None else each.latency.value)
+                work = max(work, sent / self._target.link_bandwidth)
+                latency += hops * self._target.link_latency
         return work, latency
 
     def _sent(self, op: ir.Operation) -> tuple[float, int]:

@@ -72,7 +72,8 @@ Preserves: the order of operations and of every sum; locations. With `fuse=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -132,12 +133,19 @@ class FormStages(Pass):
             fused = [body for body in functions(module) if df.BODY in body.attributes]
             if any(df.BOUNDED in body.attributes for body in fused):
                 run_upstream(module, GENERALISE, "generalisation of sums of parts")
-            calls: dict[str, list[ir.Operation]] = {body.name.value: [] for body in fused}
-            for stage in [op for kernel in functions(module) for op in walk(kernel) if df.is_stage(op)]:
-                calls[stage.attributes["callee"].value].append(stage)
+            calls = calls_of_bodies(module)
             for body in fused:
                 _fuse(body)
                 look_outside(body, calls[body.name.value], all_shapes=df.BOUNDED in body.attributes)
+
+
+def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
+    """By the name of each body the stages that call it, in program order."""
+    calls: dict[str, list[ir.Operation]] = defaultdict(list)
+    for function in functions(module):
+        for op in filter(df.is_stage, walk(function)):
+            calls[op.attributes["callee"].value].append(op)
+    return calls
 
 
 def _fuse(body: Any) -> None:

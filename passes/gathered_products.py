@@ -103,10 +103,8 @@ class _Costs:
         return float(2 * prod(sizes) ** 0.5 / peak)
 
     def _exchange(self, value: ir.Value, cut: Cut) -> float:
-        link = self.machine.links[0]
         piece = bytes_of(value) * cut.local / cut.size
-        latency = 0.0 if link.latency is None else link.latency.value
-        return float(latency + (self.ranks - 1) * piece / (link.bandwidth.value * self.machine.sockets.value))
+        return float(self.machine.link_latency + (self.ranks - 1) * piece / self.machine.link_bandwidth)
 
 
 def _function(value: ir.Value) -> ir.Operation:

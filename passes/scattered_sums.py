@@ -41,11 +41,8 @@ class ScatteredSums:
         users = [use.owner.operation for use in value.uses]
         if len(users) != 1 or not is_cast(users[0]) or axis_of(value, peers) is None:
             return None
-        link = self.machine.links[0]
         saved = (bytes_of(value) - bytes_of(users[0].results[0])) * (peers.count - 1) / peers.count
-        latency = 0.0 if link.latency is None else link.latency.value
-        pays = saved / (link.bandwidth.value * self.machine.sockets.value) > latency
-        return users[0] if pays else None
+        return users[0] if saved / self.machine.link_bandwidth > self.machine.link_latency else None
 
 
 def axis_of(value: ir.Value, peers: Peers) -> int | None:

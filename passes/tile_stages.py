@@ -102,6 +102,7 @@ from sscc.ir.builders import (
     short_name,
     tensor_type,
 )
+from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import get_target, walk
@@ -113,7 +114,7 @@ from sscc.ir.target import Target
 from sscc.ir.views import RESHAPES, bytes_of, is_view
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.exchanged_tiles import Link, find
-from sscc.passes.form_stages import StageBody, body_blocks, look_outside
+from sscc.passes.form_stages import StageBody, body_blocks, calls_of_bodies, look_outside
 from sscc.passes.large_values import held, is_large, parts_of
 from sscc.passes.outline_kernels import KERNEL
 from sscc.passes.plain_kernels import is_plain
@@ -138,12 +139,9 @@ class TileStages(Pass):
                     tiler.block(block, kernel)
                 for loop in [op for op in walk(kernel) if df.PIPELINED in op.attributes]:
                     _hoist(loop, kernel)
-        calls: dict[str, list[ir.Operation]] = {name: [] for name in tiler.tiled.values()}
-        for op in (op for kernel in functions(module) for op in walk(kernel)):
-            if df.is_stage(op) and op.attributes["callee"].value in calls:
-                calls[op.attributes["callee"].value].append(op)
-        for name, those in calls.items():
-            look_outside(bodies[name], those, all_shapes=False)
+        calls = calls_of_bodies(module)
+        for name in tiler.tiled.values():
+            look_outside(bodies[name], calls[name], all_shapes=False)
         for body in bodies.values():
             if body.name.value not in tiler.used:
                 body.operation.erase()
@@ -289,7 +287,7 @@ class _Tiler:
         """Tiles the stages of one block, and streams what they read from memory: what several stages read, whole
         and once."""
         stages = [op.operation for op in block.operations if df.is_stage(op.operation)]
-        chains = find(stages, self.target, self.module)
+        chains = find({op: self._body(op) for op in stages}, self.target, grid_of(self.module))
         streamed = [self._streamed(op) for op in stages]
         readers = Counter(op.operands[index] for op, indices in zip(stages, streamed, strict=True) for index in indices)
         shared = {value for value, count in readers.items() if count > 1}
@@ -297,27 +295,29 @@ class _Tiler:
         shared -= {value for op in bounded for value in op.operands if is_large(value, self.room)}
         loaded: dict[ir.Value, ir.Value] = {}
         places = {op: index for index, op in enumerate(stages)}
-        chained = {places[link.op]: chain for chain in chains for link in chain.links}
+        members = [[places[link.op] for link in chain.links] for chain in chains]
+        chained = {index for indices in members for index in indices}
+        ending = {indices[-1]: (chain, indices) for chain, indices in zip(chains, members, strict=True)}
         for index, op in enumerate(stages):
-            if index not in chained:
-                self._stage([self._step(op, streamed[index], shared)], loaded, kernel)
-            elif op == chained[index].last:  # everything that the stages before it read is there by now
-                chain = chained[index]
-                members = [number for number, other in chained.items() if other is chain]
-                steps = [
-                    self._link(link, streamed[number], shared, chain.count)
-                    for link, number in zip(chain.links, members, strict=True)
-                ]
+            if index in ending:  # everything that the stages before it read is there by now
+                chain, indices = ending[index]
+                pairs = zip(chain.links, indices, strict=True)
+                steps = [self._link(link, streamed[number], shared, chain.count) for link, number in pairs]
                 count("chains of stages around exchanges")
                 self._stage(steps, loaded, kernel)
+            elif index not in chained:
+                self._stage([self._step(op, streamed[index], shared)], loaded, kernel)
+
+    def _body(self, op: ir.Operation) -> StageBody:
+        return StageBody(self.bodies[op.attributes["callee"].value])
 
     def _is_bounded(self, op: ir.Operation) -> bool:
-        return df.BOUNDED in self.bodies[op.attributes["callee"].value].attributes
+        return df.BOUNDED in self._body(op).function.attributes
 
     def _streamed(self, op: ir.Operation) -> set[int]:
         """The operands that a stage reads from memory through a stream. Not what it updates too, where that overlaps
         with what other iterations see: a stream would run ahead of the update."""
-        body = StageBody(self.bodies[op.attributes["callee"].value])
+        body = self._body(op)
         updated = [op.operands[index] for index in body.tied.values()]
         return {
             index
@@ -330,7 +330,7 @@ class _Tiler:
 
     def _step(self, op: ir.Operation, streamed: set[int], shared: set[ir.Value]) -> _Step:
         """A stage by itself."""
-        body = StageBody(self.bodies[op.attributes["callee"].value])
+        body = self._body(op)
         own = {index for index in streamed if op.operands[index] not in shared}
         return _Step(op, body, self._plan(body, own), streamed, own)
 
@@ -356,10 +356,10 @@ class _Tiler:
         if steps[0].plan.count > 1:
             self._loop(steps, kernel)
             return
-        for step in steps:
-            self.used.add(step.body.function.name.value)
-            for index, value in enumerate(step.operands):
-                step.op.operands[index] = value
+        (step,) = steps
+        self.used.add(step.body.function.name.value)
+        for index, value in enumerate(step.operands):
+            step.op.operands[index] = value
 
     # --------------------------------------------------------------------------------------------------- the plan
 

@@ -182,7 +182,11 @@ def _back_through_attention(op: ir.Operation, tiling: Tiling) -> None:
     axes = {tiling.axes.get(result, WHOLE) for result in op.results}
     if axes not in ({0}, {1}):
         raise NotTileable("attention has tiles of slots or of KV heads")
-    letters = ("B",) if axes.pop() == 0 else ("H", "Hkv")
+    _require_along(op, ("B",) if axes.pop() == 0 else ("H", "Hkv"), tiling)
+
+
+def _require_along(op: ir.Operation, letters: Sequence[str], tiling: Tiling) -> None:
+    """Cuts the operands of an operation of the `kv` dialect along the dimensions of these letters."""
     spec = kv.spec_of_op(op)
     for name, value in kv.operands_of(op).items():
         cut = [number for number, letter in enumerate(spec.operands[name].dims) if letter in letters]
@@ -203,8 +207,7 @@ def _back_through_expert_product(op: ir.Operation, axis: int, tiling: Tiling) ->
     """Of all matrices some rows."""
     if axis != op.results[0].type.rank - 1:
         raise NotTileable("products with experts have tiles of their matrices' rows")
-    for name, value in kv.operands_of(op).items():
-        tiling.require(value, 1 if name == "weight" else WHOLE)
+    _require_along(op, ("O",), tiling)
 
 
 def dims_of(attribute: ir.Attribute) -> list[int]:

@@ -115,8 +115,7 @@ class CostModel:
         self._bandwidth: dict[str, float] = {level.name: target.bandwidth(level.name) for level in target.levels}
         latencies = {level.name: level.latency for level in target.levels if level.latency is not None}
         self._latency: dict[str, int] = {name: round(figure.value * SECOND) for name, figure in latencies.items()}
-        self._link = target.links[0] if target.links else None
-        self._link_bandwidth = 0.0 if self._link is None else self._link.bandwidth.value * sockets
+        self._target = target
 
     def transfer(self, tier: str, nbytes: int) -> Transfer:
         duration = round(nbytes * SECOND / self._bandwidth[tier])
@@ -126,11 +125,11 @@ class CostModel:
         """What a firing sends to other ranks, over the shortest link: each socket of a rank over one of its own."""
         if not work.hops:
             return None
-        if self._link is None:
+        if not self._target.links:
             raise InputError("the program has ranks that exchange values, the target has no links between sockets")
-        latency = 0 if self._link.latency is None else self._link.latency.value
-        duration = round(work.sent * SECOND / self._link_bandwidth)
-        return Transfer(self._link.name, work.sent, duration, duration + work.hops * round(latency * SECOND))
+        duration = round(work.sent * SECOND / self._target.link_bandwidth)
+        under_way = work.hops * round(self._target.link_latency * SECOND)
+        return Transfer(self._target.links[0].name, work.sent, duration, duration + under_way)
 
     def compute(self, work: Work, pcus: int) -> int:
         """Femtoseconds of the arithmetic on `pcus` compute units per socket, 0 for all of them.

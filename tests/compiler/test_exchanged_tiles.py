@@ -90,6 +90,7 @@ def logits(artifact: Artifact, interpreter: str) -> np.ndarray:
     return np.vstack(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "dtype", "weights", "level"),
     [
