@@ -55,7 +55,7 @@ def fleet(artifact: Path, replicas: int, slots: int, folder: Path) -> Iterator[s
     file = folder / f"fleet-{replicas}.yaml"
 
     def command(port: int) -> Sequence[object]:
-        options = {"artifact": str(artifact), "replicas": replicas, "threads": 1, "max-queue": 4096}
+        options = {"artifact": str(artifact), "replicas": replicas, "threads": 1, "max-queue": 4096, "port": port}
         application = {
             "name": "sscc",
             "route_prefix": "/",
@@ -63,8 +63,7 @@ def fleet(artifact: Path, replicas: int, slots: int, folder: Path) -> Iterator[s
             "args": options | {"served-model-name": MODEL},
         }
         words = {
-            "proxy_location": "HeadOnly",
-            "http_options": {"host": "127.0.0.1", "port": port},
+            "proxy_location": "Disabled",
             "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
             "applications": [application],
         }

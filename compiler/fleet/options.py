@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sscc.compiler.commands.parser import Parser
-from sscc.compiler.commands.serve import KEY_VARIABLE, PREFILL_KEY_VARIABLE, add_arguments, check_arguments
+from sscc.compiler.commands.serve import (
+    DEFAULT_HOST,
+    KEY_VARIABLE,
+    PREFILL_KEY_VARIABLE,
+    add_arguments,
+    check_arguments,
+)
 from sscc.ir.errors import UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
@@ -19,8 +25,6 @@ from sscc.runtime.fleet.messages import GATHER_MS
 
 ARTIFACT = "artifact"
 ELSEWHERE = {
-    "host": "Ray Serve listens: http_options of the deployment file, or serve start --http-host",
-    "port": "Ray Serve listens: http_options of the deployment file, or serve start --http-port",
     "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
     "prefill-key": f"a file is no place for a key: set {PREFILL_KEY_VARIABLE} where Ray is started",
     "trace": "a trace is of one process: sscc serve --trace",
@@ -57,6 +61,8 @@ class FleetOptions:
             keeps; None: half as many as it has slots, at least 1.
         gateways: processes that give requests to replicas.
         gather: least milliseconds between two parts of a stream.
+        port: on which the gateway listens; None: it has what Serve's proxies pass on.
+        host: the address that goes with it.
     """
 
     words: tuple[str, ...]
@@ -65,12 +71,15 @@ class FleetOptions:
     imbalance: int | None = None
     gateways: int = 1
     gather: int = GATHER_MS
+    port: int | None = None
+    host: str = DEFAULT_HOST
 
 
-def _number(least: int) -> Callable[[str, str], int]:
+def _number(least: int, most: int | None = None) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
-        if not (text.isdecimal() and len(text) < 10 and int(text) >= least):
-            raise UsageError(f"{name} is {text!r}, it must be a number from {least} on")
+        if not (text.isdecimal() and len(text) < 10 and int(text) >= least and (most is None or int(text) <= most)):
+            upwards = "on" if most is None else f"to {most}"
+            raise UsageError(f"{name} is {text!r}, it must be a number from {least} {upwards}")
         return int(text)
 
     return parse
@@ -82,6 +91,8 @@ _OWN: dict[str, Callable[[str, str], Any]] = {
     "imbalance": _number(0),
     "gateways": _number(1),
     "gather": _number(0),
+    "port": _number(1, (1 << 16) - 1),
+    "host": lambda _, text: text,
 }
 
 
@@ -110,6 +121,10 @@ def parse_options(options: Mapping[str, Any]) -> FleetOptions:
             raise UsageError(f"there is no option {name!r} of a fleet{did_you_mean(name, known)}")
     words.append(options[ARTIFACT])
     parsed = FleetOptions(tuple(words), **own)
+    if parsed.port is None and "host" in own:
+        raise UsageError("host goes with port: without one Ray Serve listens (http_options of the deployment file)")
+    if parsed.port is not None and parsed.gateways > 1:
+        raise UsageError(f"a port is had by one gateway, and gateways is {parsed.gateways}: leave one of the two out")
     replica_arguments(parsed.words)
     return parsed
 

@@ -8,19 +8,21 @@ replicas and starting them again, checking their health, how many there are, and
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 from typing import Any
 
 from ray import serve
 from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponse
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+from ray.util import get_node_ip_address
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,18 +31,20 @@ from sscc.compiler.commands.serve import api_key, opened
 from sscc.compiler.fleet.options import FleetOptions, Plan, replica_arguments
 from sscc.ir.errors import RankError
 from sscc.runtime.fleet.affinity import Affinity
+from sscc.runtime.fleet.channel import Address, ChannelLost, Inbox, Outbox
 from sscc.runtime.fleet.gateway import SEED_BYTES, UNAVAILABLE, Gateway, ReplicaLost
-from sscc.runtime.fleet.messages import Call, Headers, Part, answered
+from sscc.runtime.fleet.listening import Listening
+from sscc.runtime.fleet.messages import Call, Headers, Part, Start, answered
 from sscc.runtime.server.errors import SERVER_ERROR, ApiError, queue_full
 from sscc.runtime.server.memory import keep_little
 
 _log = logging.getLogger("sscc.fleet")
 
-LOST = (RayActorError, WorkerCrashedError, ObjectLostError, ReplicaUnavailableError)
-"""With what Ray says that an actor, or what it had sent, is gone."""
+LOST = (RayActorError, WorkerCrashedError, ObjectLostError, ReplicaUnavailableError, ChannelLost)
+"""With what is said that an actor, or what it had sent, is gone."""
 STATE_SECONDS = 5.0
 HEALTH_SECONDS = 5.0
-BACKOFF_SECONDS = 0.05
+BACKOFF_SECONDS = 0.1
 """Longest time after which a request that waits for a replica looks for one again."""
 _ROUTED_AT_ONCE = 4096  # requests of one gateway
 
@@ -60,17 +64,23 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         request_router_kwargs={"imbalance": plan.imbalance},
         max_backoff_s=BACKOFF_SECONDS,
     )
-    deployed = serve.deployment(Replica).options(
-        **scale,
-        max_ongoing_requests=plan.ongoing,
-        max_queued_requests=plan.queue,
-        ray_actor_options={"num_cpus": plan.threads},
-        request_router_config=router,
-        graceful_shutdown_timeout_s=plan.drain_seconds,
-        health_check_period_s=HEALTH_SECONDS,
-    ).bind(plan.words, options.gather)
+    deployed = (
+        serve.deployment(Replica)
+        .options(
+            **scale,
+            max_ongoing_requests=plan.ongoing,
+            max_queued_requests=plan.queue,
+            ray_actor_options={"num_cpus": plan.threads},
+            request_router_config=router,
+            graceful_shutdown_timeout_s=plan.drain_seconds,
+            health_check_period_s=HEALTH_SECONDS,
+        )
+        .bind(plan.words, options.gather)
+    )
+    listens = None if options.port is None else {"host": options.host, "port": options.port}
     gateway = serve.deployment(Front).options(
         num_replicas=options.gateways,
+        user_config=listens,
         max_ongoing_requests=_ROUTED_AT_ONCE,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=plan.drain_seconds,
@@ -90,6 +100,7 @@ class Replica:
     def __init__(self, words: tuple[str, ...], gather: int) -> None:
         keep_little()
         self._gather = gather / 1000
+        self._outbox = Outbox()
         args = replica_arguments(words)
         args.max_body += SEED_BYTES
         key = api_key(args)
@@ -98,8 +109,9 @@ class Replica:
         self._headers: Headers = () if key is None else ((b"authorization", f"Bearer {key}".encode()),)
         self._name = serve.get_replica_context().replica_id.unique_id
 
-    async def answer(self, call: Call) -> AsyncGenerator[Part, None]:
-        """What the application answers.
+    async def answer(self, call: Call, to: Address) -> tuple[list[Part], int]:
+        """What the application answers: the parts of an answer that is no stream; of a stream the number of parts,
+        which go to the gateway as they come.
 
         The process of an engine that has failed ends, with which Serve knows it at once as one to be replaced: its
         refusals would come quicker than any health check. Where a rank was lost, what was under way ends so too, as it
@@ -107,10 +119,19 @@ class Replica:
         """
         if self._served.engine.failure is not None:
             self._end_process()
-        async for part in answered(self._served.app, call, self._gather):
-            if isinstance(self._served.engine.failure, RankError):
-                self._end_process()
-            yield part
+        whole: list[Part] = []
+        streams, sent = False, 0
+        async with aclosing(answered(self._served.app, call, self._gather)) as parts:
+            async for part in parts:
+                if isinstance(self._served.engine.failure, RankError):
+                    self._end_process()
+                streams = streams or (isinstance(part, Start) and part.streams)
+                if streams:
+                    await self._outbox.send(to, part)
+                    sent += 1
+                else:
+                    whole.append(part)
+        return whole, sent
 
     async def state(self) -> tuple[str, dict[str, Any]]:
         """The replica's name, and what `Pool.states` tells of it."""
@@ -137,28 +158,35 @@ class Replica:
 
 
 class RayPool:
-    """The replicas, through Serve's handle."""
+    """The replicas, through Serve's handle; what streams comes past it, into an inbox."""
 
     def __init__(self, handle: DeploymentHandle) -> None:
         self._handle = handle
+        self._inbox = Inbox(get_node_ip_address())
 
     async def call(self, call: Call) -> AsyncGenerator[Part, None]:
         """See `sscc.runtime.fleet.gateway.Pool`."""
-        parts = self._handle.options(stream=True).answer.remote(call)
-        ended = False
-        try:
-            async for part in parts:
-                yield part
-            ended = True
-        except LOST as error:
-            raise ReplicaLost from error
-        except BackPressureError as error:
-            raise queue_full(f"{error.num_queued_requests} requests wait for a replica: try again later") from None
-        except DeploymentUnavailableError:
-            raise ApiError(503, "the replicas cannot be started", kind=SERVER_ERROR, code=UNAVAILABLE) from None
-        finally:
-            if not ended:
-                parts.cancel()
+        port = await self._inbox.start()
+        with self._inbox.incoming(port) as incoming:
+            answer = self._handle.answer.remote(call, incoming.address)
+            ended = asyncio.ensure_future(_result(answer))
+            ended.add_done_callback(lambda _: incoming.wake())
+            try:
+                while (part := await incoming.next()) is not None:
+                    yield part
+                whole, sent = ended.result()
+                for part in whole or await incoming.rest(sent):
+                    yield part
+            except LOST as error:
+                raise ReplicaLost from error
+            except BackPressureError as error:
+                raise queue_full(f"{error.num_queued_requests} requests wait for a replica: try again later") from None
+            except DeploymentUnavailableError:
+                raise ApiError(503, "the replicas cannot be started", kind=SERVER_ERROR, code=UNAVAILABLE) from None
+            finally:
+                if not ended.done():
+                    answer.cancel()
+                    ended.cancel()
 
     async def states(self) -> Mapping[str, Mapping[str, Any]]:
         """See `sscc.runtime.fleet.gateway.Pool`."""
@@ -168,6 +196,11 @@ class RayPool:
         except TimeoutError:
             return {}
         return dict(sorted(state for state in states if not isinstance(state, BaseException)))
+
+
+async def _result(answer: DeploymentResponse) -> tuple[list[Part], int]:
+    result: tuple[list[Part], int] = await answer
+    return result
 
 
 class Front:
@@ -188,9 +221,31 @@ class Front:
             api_key=api_key(replica_arguments(plan.words)),
             name=serve.get_replica_context().replica_id.unique_id,
         )
+        self._drain_seconds = plan.drain_seconds
+        self._listening: Listening | None = None
 
     async def __call__(self, request: Request) -> Response:
+        """A request that one of Serve's proxies has."""
         return _Through(self._gateway)
+
+    async def reconfigure(self, listens: Mapping[str, Any]) -> None:
+        """Listens on a port of its own. Serve calls this before there is anything to do, and where it has changed."""
+        await self._stop()
+        self._listening = await Listening.start(self._gateway, listens["host"], listens["port"], self._drain_seconds)
+
+    def check_health(self) -> None:
+        """Raises where the port is lost: Serve then starts another gateway."""
+        if self._listening is not None and self._listening.ended:
+            raise RuntimeError("the gateway listens no more")
+
+    async def __del__(self) -> None:
+        """Serve calls this when the gateway is to end, and waits as long as a request may go on."""
+        await self._stop()
+
+    async def _stop(self) -> None:
+        listening = getattr(self, "_listening", None)
+        if listening is not None:
+            await listening.stop()
 
 
 class _Through(Response):

@@ -41,7 +41,6 @@ GENERATION = ("/v1/completions", "/v1/chat/completions")
 UNAVAILABLE = "unavailable"
 """The code of errors with which a replica refuses or ends what it would have served: it closes, or a rank is gone."""
 LOST = "replica_lost"
-STREAM = b"text/event-stream"
 SEED_BYTES = 32
 """That a body may be longer once it has a seed."""
 _SEED_BITS = 62
@@ -298,8 +297,7 @@ class _Answer:
     @property
     def _streams(self) -> bool:
         assert self._start is not None
-        kind = dict(self._start.headers).get(b"content-type", b"")
-        return self._start.status == 200 and kind.startswith(STREAM)
+        return self._start.streams
 
     @property
     def complete(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ GATHER_MS = 50
 """Milliseconds between two messages of one answer to another process. A message takes a good part of a millisecond of
 a processor wherever it passes, and an answer has an event per token: what is made meanwhile goes together."""
 
+STREAM = b"text/event-stream"
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
@@ -21,6 +23,11 @@ class Start(NamedTuple):
 
     status: int
     headers: Headers
+
+    @property
+    def streams(self) -> bool:
+        """Whether events follow, as they come, rather than a body that is read as a whole."""
+        return self.status == 200 and dict(self.headers).get(b"content-type", b"").startswith(STREAM)
 
 
 Part = Start | bytes
@@ -62,7 +69,7 @@ class Call:
         }
 
 
-async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -> AsyncIterator[Part]:
+async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -> AsyncGenerator[Part, None]:
     """What an application answers to a request. Closing the iterator before its end is the client's leaving.
 
     Args:

@@ -87,7 +87,8 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _set_read_bytes(self, count: int) -> None:
-        cast(Any, self.transport).max_size = count  # of asyncio's transports over sockets
+        if hasattr(self.transport, "max_size"):  # of asyncio's transports over sockets; uvloop's reads have their size
+            cast(Any, self.transport).max_size = count
 
     def _time_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:

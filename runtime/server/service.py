@@ -15,6 +15,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from sscc.ir.errors import UsageError
 from sscc.runtime.engine import Engine
@@ -54,7 +55,7 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
-def config_of(app: FastAPI, graceful_seconds: int) -> uvicorn.Config:
+def config_of(app: ASGIApp, graceful_seconds: int) -> uvicorn.Config:
     """How the application is served; after `graceful_seconds` in which it ends, connections are cut."""
     return uvicorn.Config(
         app,

@@ -1,0 +1,66 @@
+"""A port of the gateway's own, in the process and the event loop that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sscc.ir.errors import UsageError
+from sscc.runtime.server.service import bind, config_of
+
+FREE_SECONDS = 10.0
+"""By then the gateway that was there before has closed its port."""
+_LOOK_SECONDS = 0.1
+_BACKLOG = 2048
+
+
+class Listening:
+    """An application that is served on a port, until it is stopped."""
+
+    def __init__(self, application: ASGIApp, bound: socket.socket, drain_seconds: float) -> None:
+        self._server = uvicorn.Server(config_of(application, int(drain_seconds)))
+        self._task = asyncio.ensure_future(self._server.serve([bound]))
+
+    @classmethod
+    async def start(cls, application: ASGIApp, host: str, port: int, drain_seconds: float) -> Listening:
+        """Returns when clients can connect.
+
+        Raises UsageError where the address cannot be had.
+        """
+        until = time.monotonic() + FREE_SECONDS
+        while (bound := _listening(host, port, last=time.monotonic() > until)) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
+        return cls(application, bound, drain_seconds)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody can connect any more."""
+        return self._task.done()
+
+    async def stop(self) -> None:
+        """Closes the port, and returns when every answer is sent or the time for it is over."""
+        self._server.should_exit = True
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _listening(host: str, port: int, *, last: bool) -> socket.socket | None:
+    """The port; None where somebody else has it, unless this is the last time."""
+    try:
+        bound = bind(host, port)
+    except UsageError:
+        if last:
+            raise
+        return None
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        if last or error.errno != errno.EADDRINUSE:
+            raise UsageError(f"port {port} of {host} cannot be had: {error}") from None
+        return None
+    return bound
