@@ -16,7 +16,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -49,26 +48,24 @@ KINDS = {
 """What processes are, by their command lines: the first that fits."""
 
 
+PROGRAM = """
+import json, sys, ray
+from ray import serve
+from sscc.compiler.fleet import app
+ray.init(include_dashboard=False, logging_level="WARNING")
+serve.start(proxy_location="Disabled", logging_config={"enable_access_log": False, "log_level": "WARNING"})
+serve.run(app(json.loads(sys.argv[1])), name="sscc", blocking=True)
+"""
+"""Ray without its dashboard, Serve without its proxies."""
+
+
 @contextmanager
-def fleet(artifact: Path, replicas: int, slots: int, folder: Path) -> Iterator[str]:
+def fleet(artifact: Path, replicas: int, slots: int) -> Iterator[str]:
     """The address of a fleet that has all of its replicas."""
-    file = folder / f"fleet-{replicas}.yaml"
 
     def command(port: int) -> Sequence[object]:
-        options = {"artifact": str(artifact), "replicas": replicas, "threads": 1, "max-queue": 4096, "port": port}
-        application = {
-            "name": "sscc",
-            "route_prefix": "/",
-            "import_path": "sscc.compiler.fleet:app",
-            "args": options | {"served-model-name": MODEL},
-        }
-        words = {
-            "proxy_location": "Disabled",
-            "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
-            "applications": [application],
-        }
-        file.write_text(json.dumps(words))  # which is YAML too
-        return (sys.executable, "-m", "ray.serve.scripts", "run", file)
+        options = {"artifact": str(artifact), "replicas": replicas, "threads": 1, "max-queue": 4096}
+        return (sys.executable, "-c", PROGRAM, json.dumps(options | {"port": port, "served-model-name": MODEL}))
 
     with running(Server(f"{replicas} replicas", slots, 0, command), 1) as url:
         wait(url, lambda: len(replica_processes()) == replicas == told(url, "replicas"))
@@ -213,6 +210,9 @@ def main() -> None:
     words = parser.parse_args()
     require(FLEET, "benchmarks/fleet.py")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault(
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "1"
+    )  # it looks after replicas ten times a second otherwise
     os.environ.setdefault("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", str(128 << 20))
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", 1024, "--prefill-chunk", CHUNK)
     name = f"fleet-{words.slots}x1024-chunk{CHUNK}"
@@ -220,22 +220,21 @@ def main() -> None:
     vocabulary = models.MODELS[words.model].vocab
     work = make_requests(words.requests, tuple(words.lengths), words.new_tokens, vocabulary, SEED)
     loads: dict[str, dict[int, Load]] = {"streamed": {}, "not streamed": {}}
-    with tempfile.TemporaryDirectory() as folder:
-        for replicas in (1, 2):
-            say(f"{replicas} of one thread")
-            with fleet(artifact, replicas, words.slots, Path(folder)) as url:
-                loaded(url, work[: 2 * replicas], words)  # which also touches the weights
-                loads["streamed"][replicas] = measured(lambda: new_tokens(loaded(url, work, words)))
-                loads["not streamed"][replicas] = measured(lambda: answered(url, work, words))
-                for kind, by in loads.items():
-                    say(f"{kind}: {by[replicas]}")
-                if replicas == 1:
-                    expected = asyncio.run(texts(url, work, words))
-                    continue
-                say("and one of them is killed")
-                start = time.perf_counter()
-                asyncio.run(texts(url, work, words))
-                outcome = killed(url, work, expected, time.perf_counter() - start, words)
+    for replicas in (1, 2):
+        say(f"{replicas} of one thread")
+        with fleet(artifact, replicas, words.slots) as url:
+            loaded(url, work[: 2 * replicas], words)  # which also touches the weights
+            loads["streamed"][replicas] = measured(lambda: new_tokens(loaded(url, work, words)))
+            loads["not streamed"][replicas] = measured(lambda: answered(url, work, words))
+            for kind, by in loads.items():
+                say(f"{kind}: {by[replicas]}")
+            if replicas == 1:
+                expected = asyncio.run(texts(url, work, words))
+                continue
+            say("and one of them is killed")
+            start = time.perf_counter()
+            asyncio.run(texts(url, work, words))
+            outcome = killed(url, work, expected, time.perf_counter() - start, words)
     ratios = {kind: load[2].rate / load[1].rate for kind, load in loads.items()}
     if words.json:
         told = {kind: {count: asdict(load) for count, load in by.items()} for kind, by in loads.items()}

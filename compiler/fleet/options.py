@@ -167,7 +167,9 @@ class Plan:
         words: the command line of each, as of `sscc serve`.
         slots: requests that one decodes together.
         threads: of one, over all its ranks: processors that it is given.
-        ongoing: requests that one may have at a time: its slots, and a few of which one is there when a slot is free.
+        ongoing: requests that one may have at a time: twice its slots, so that there is one whenever a slot is free.
+            What has no replica yet asks all of them how much they have to do, again and again, which costs them and
+            the gateway.
         queue: requests that may wait for a replica.
         drain_seconds: that a replica may go on for when it is to end.
         kept: what replicas keep of prompts, and so by what requests are routed.
@@ -186,10 +188,6 @@ class Plan:
     max_body: int
 
 
-WAITING = 2
-"""Requests that a replica has beside those in its slots."""
-
-
 def plan_of(options: FleetOptions) -> Plan:
     """The deployment that options ask for, from what the artifact is. Raises UsageError and InputError."""
     args = replica_arguments(options.words)
@@ -204,7 +202,7 @@ def plan_of(options: FleetOptions) -> Plan:
         words=words,
         slots=slots,
         threads=args.threads or ranks,
-        ongoing=slots + WAITING,
+        ongoing=2 * slots,
         queue=args.max_queue,
         drain_seconds=args.drain_timeout,
         kept=kept,

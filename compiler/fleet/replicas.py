@@ -44,7 +44,7 @@ LOST = (RayActorError, WorkerCrashedError, ObjectLostError, ReplicaUnavailableEr
 """With what is said that an actor, or what it had sent, is gone."""
 STATE_SECONDS = 5.0
 HEALTH_SECONDS = 5.0
-BACKOFF_SECONDS = 0.1
+BACKOFF_SECONDS = 0.5
 """Longest time after which a request that waits for a replica looks for one again."""
 _ROUTED_AT_ONCE = 4096  # requests of one gateway
 

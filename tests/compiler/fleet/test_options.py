@@ -35,6 +35,9 @@ def test_words_of_a_command_line_will_do() -> None:
     numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2", "gather": "9"}
     options = parse_options({"artifact": "m.rdu", **numbers})
     assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2, 9)
+    options = parse_options({"artifact": "m.rdu", "port": "8000", "host": "::1"})
+    assert options == FleetOptions(("m.rdu",), port=8000, host="::1")
+    assert parse_options({"artifact": "m.rdu", "port": 80}).host == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,10 @@ def test_words_of_a_command_line_will_do() -> None:
         ({"artifact": None}, "the deployment has no artifact"),
         ({"artifact": ""}, "the deployment has no artifact"),
         ({"treads": 1}, "there is no option 'treads' of a fleet; did you mean 'threads'?"),
-        ({"port": 80}, "port is no option of a fleet: Ray Serve listens"),
+        ({"port": 0}, "port is '0', it must be a number from 1 to 65535"),
+        ({"port": 65536}, "port is '65536', it must be a number from 1 to 65535"),
+        ({"host": "::1"}, "host goes with port: without one Ray Serve listens"),
+        ({"port": 80, "gateways": 2}, "a port is had by one gateway, and gateways is 2"),
         ({"api-key": "x"}, "api-key is no option of a fleet: a file is no place for a key: set SSCC_API_KEY"),
         ({"trace": "t.json"}, "trace is no option of a fleet"),
         ({"threads": "many"}, "argument --threads: invalid int value: 'many'"),
@@ -81,7 +87,7 @@ def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.Mo
         return plan_of(parse_options({"artifact": "m.rdu", **more}))
 
     lean = plan()
-    assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.kept) == (4, 2, 6, 2, Kept.NOTHING)
+    assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.kept) == (4, 2, 8, 2, Kept.NOTHING)
     assert replica_arguments(lean.words).threads == 2  # a thread for each rank
     full = plan(**{"prompt-cache": "1MiB", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
     assert (full.kept, full.threads, full.imbalance, full.drain_seconds, full.queue) == (kept, 3, 5, 7.0, 9)

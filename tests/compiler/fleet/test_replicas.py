@@ -1,6 +1,6 @@
 """Replicas on Ray Serve, as processes. Runs where Ray is installed:
 
-    pip install 'sscc[fleet]' && pytest tests/compiler/fleet/test_replicas.py
+pip install 'sscc[fleet]' && pytest tests/compiler/fleet/test_replicas.py
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ SECONDS = 60.0
 
 @dataclass
 class Fleet:
+    """Attributes: url: of the gateway's own port; proxy: of Serve's."""
+
     url: str
+    proxy: str
     options: dict[str, Any]
 
     def deploy(self, **changes: Any) -> None:
@@ -59,23 +63,35 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(tiny_rdu: Callable[..., Path]) -> Iterator[Fleet]:
     """Two replicas of a program that keeps all rows."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, proxy = free_ports(2)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
     try:
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.start(http_options={"host": "127.0.0.1", "port": proxy})
         artifact = str(tiny_rdu("--kv-policy", "query"))
         fleet = Fleet(
             f"http://127.0.0.1:{port}",
-            {"artifact": artifact, "served-model-name": "m", "prompt-cache": "64MiB", "replicas": 2},
+            f"http://127.0.0.1:{proxy}",
+            {"artifact": artifact, "served-model-name": "m", "prompt-cache": "64MiB", "replicas": 2, "port": port},
         )
         fleet.deploy()
         yield fleet
     finally:
         serve.shutdown()
         ray.shutdown()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, below those that the system gives to whoever asks for any: Ray's processes do, many of
+    them, between this and the use of these."""
+    ports: list[int] = []
+    for port in range(20000, 30000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
 
 
 def bodies(count: int) -> list[dict[str, Any]]:
@@ -179,6 +195,29 @@ def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None
     load.join()
     assert answers == alone
     wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 1)
+
+
+def test_serves_own_proxies_serve_too(fleet: Fleet) -> None:
+    """Of one who has more in Ray than this."""
+    questions = bodies(6)
+    assert asyncio.run(ask_all(fleet.proxy, questions, 3)) == asyncio.run(ask_all(fleet.url, questions, 3))
+
+
+def test_a_gateway_on_another_port_goes_on_with_the_answers_of_the_old_one(fleet: Fleet) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    questions = bodies(8)
+    alone = asyncio.run(ask_all(fleet.url, questions, 1))
+    answers: list[Any] = []
+    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
+    load.start()
+    time.sleep(0.3)
+    fleet.deploy(port=port)
+    load.join()
+    assert answers == alone
+    assert asyncio.run(ask_all(url, questions, 8)) == alone
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{fleet.url}/health", timeout=SECONDS)
 
 
 def test_serve_takes_the_deployment_files() -> None:
