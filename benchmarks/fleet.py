@@ -1,10 +1,10 @@
 """What a second replica brings, and what a replica that is killed costs, over HTTP on this machine.
 
-    python benchmarks/fleet.py [--model NAME] [--requests N] [--json]
+    python benchmarks/fleet.py [--model NAME] [--requests N] [--rounds N] [--json]
 
-Needs the extra fleet. Replicas have one thread each. First the same load goes to a fleet of one replica and to one of
-two; then to two of which one is killed (SIGKILL) when a third of the load is done, and every answer is compared with
-what the first fleet gave.
+Needs the extra fleet. Replicas have one thread each. The same load goes to a fleet of one replica and to one of two,
+in rounds; then to two of which one is killed (SIGKILL) when a third of the load is done, and every answer is compared
+with what the first fleet gave.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -205,6 +206,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--lengths", type=int, nargs=2, default=(64, 512), help="of prompts (64 512)")
     parser.add_argument("--new-tokens", type=int, default=128, help="of every answer (128)")
+    parser.add_argument("--rounds", type=int, default=3, help="of both fleets (3)")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that an answer may pause (300)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of sentences")
     words = parser.parse_args()
@@ -219,31 +221,39 @@ def main() -> None:
     artifact = compiled(models.checkpoint(words.model), name, (*shape, "--batch", words.slots, "--kv-budget", 256))
     vocabulary = models.MODELS[words.model].vocab
     work = make_requests(words.requests, tuple(words.lengths), words.new_tokens, vocabulary, SEED)
-    loads: dict[str, dict[int, Load]] = {"streamed": {}, "not streamed": {}}
-    for replicas in (1, 2):
-        say(f"{replicas} of one thread")
-        with fleet(artifact, replicas, words.slots) as url:
-            loaded(url, work[: 2 * replicas], words)  # which also touches the weights
-            loads["streamed"][replicas] = measured(lambda: new_tokens(loaded(url, work, words)))
-            loads["not streamed"][replicas] = measured(lambda: answered(url, work, words))
-            for kind, by in loads.items():
-                say(f"{kind}: {by[replicas]}")
-            if replicas == 1:
-                expected = asyncio.run(texts(url, work, words))
-                continue
-            say("and one of them is killed")
-            start = time.perf_counter()
-            asyncio.run(texts(url, work, words))
-            outcome = killed(url, work, expected, time.perf_counter() - start, words)
-    ratios = {kind: load[2].rate / load[1].rate for kind, load in loads.items()}
+    loads: dict[str, dict[int, list[Load]]] = {kind: {1: [], 2: []} for kind in ("streamed", "not streamed")}
+    expected: list[str] = []
+    for number in range(words.rounds):
+        for replicas in (1, 2):
+            say(f"round {number + 1}, {replicas} of one thread")
+            with fleet(artifact, replicas, words.slots) as url:
+                loaded(url, work[: 2 * replicas], words)  # which also touches the weights
+                loads["streamed"][replicas].append(measured(lambda: new_tokens(loaded(url, work, words))))
+                loads["not streamed"][replicas].append(measured(lambda: answered(url, work, words)))
+                for kind, by in loads.items():
+                    say(f"{kind}: {by[replicas][-1]}")
+                if number + 1 < words.rounds:
+                    continue
+                start = time.perf_counter()
+                answers = asyncio.run(texts(url, work, words))
+                taken = time.perf_counter() - start
+                if replicas == 1:
+                    expected = answers
+                else:
+                    say("and one of them is killed")
+                    outcome = killed(url, work, expected, taken, words)
+    # One round's two fleets are compared, as a machine is not as fast at all times.
+    gains = {kind: [two.rate / one.rate for one, two in zip(by[1], by[2], strict=True)] for kind, by in loads.items()}
     if words.json:
-        told = {kind: {count: asdict(load) for count, load in by.items()} for kind, by in loads.items()}
-        print(json.dumps({"loads": told, "ratios": ratios, "killed": outcome}))
+        told = {kind: {n: [asdict(load) for load in some] for n, some in by.items()} for kind, by in loads.items()}
+        print(json.dumps({"loads": told, "gains": gains, "killed": outcome}))
         return
-    for kind, load in loads.items():
-        for replicas, one in load.items():
-            print(f"{kind}, {replicas} of one thread: {one}")
-        print(f"{kind}: two answer {ratios[kind]:.2f} times as much as one")
+    for kind, by in loads.items():
+        for replicas, some in by.items():
+            middle = sorted(some, key=lambda load: load.rate)[len(some) // 2]
+            print(f"{kind}, {replicas} of one thread, the round in the middle: {middle}")
+        each = ", ".join(f"{gain:.2f}" for gain in gains[kind])
+        print(f"{kind}: two answer {statistics.median(gains[kind]):.2f} times as much as one ({each})")
     print("one of two killed: " + ", ".join(f"{value:g} {name}" for name, value in outcome.items()))
 
 

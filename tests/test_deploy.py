@@ -53,9 +53,10 @@ def test_the_board_shows_what_there_is() -> None:
 
 def test_prometheus_reads_where_a_fleet_listens() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
-    http = yaml.safe_load((DEPLOY / "fleet.yaml").read_text())["http_options"]
+    fleet = yaml.safe_load((DEPLOY / "fleet.yaml").read_text())
+    options = fleet["applications"][0]["args"]
     assert job["metrics_path"] == "/metrics"
-    assert job["static_configs"][0]["targets"] == [f"{http['host']}:{http['port']}"]
+    assert job["static_configs"][0]["targets"] == [f"{options['host']}:{options['port']}"]
 
 
 def test_the_manifest_fits_together() -> None:
@@ -65,7 +66,7 @@ def test_the_manifest_fits_together() -> None:
     options = fleet["applications"][0]["args"]
     (port,) = container["ports"]
     (service_port,) = of_kind("Service")["spec"]["ports"]
-    assert port["containerPort"] == fleet["http_options"]["port"] == service_port["port"]
+    assert port["containerPort"] == options["port"] == service_port["port"]
     assert container["startupProbe"]["httpGet"]["port"] == service_port["targetPort"] == port["name"]
     labels = pod["metadata"]["labels"]
     assert of_kind("Service")["spec"]["selector"] == of_kind("Deployment")["spec"]["selector"]["matchLabels"] == labels
@@ -82,7 +83,8 @@ def test_the_manifest_fits_together() -> None:
 def test_deployment_files_are_taken(text: str) -> None:
     (application,) = yaml.safe_load(text)["applications"]
     assert application["import_path"] == "sscc.compiler.fleet:app"
-    parse_options(application["args"])
+    assert yaml.safe_load(text)["proxy_location"] == "Disabled"
+    assert parse_options(application["args"]).port == 8000
 
 
 def test_the_container_is_made_of_what_is_there() -> None:

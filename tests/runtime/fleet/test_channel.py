@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from sscc.runtime.fleet.channel import Inbox, Outbox
+import pytest
+
+from sscc.runtime.fleet import channel
+from sscc.runtime.fleet.channel import Address, ChannelLost, Inbox, Outbox
 from sscc.runtime.fleet.messages import Start
 
 START = Start(200, ((b"content-type", b"text/event-stream"), (b"x", b"\xff")))
@@ -14,7 +18,7 @@ START = Start(200, ((b"content-type", b"text/event-stream"), (b"x", b"\xff")))
 def run(test: Callable[[Inbox, Outbox, int], Awaitable[None]]) -> None:
     async def whole() -> None:
         inbox = Inbox("127.0.0.1")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             await test(inbox, Outbox(), await inbox.start())
 
     asyncio.run(whole())
@@ -33,6 +37,82 @@ def test_parts_come_in_order_each_to_its_answer() -> None:
                 incoming.wake()
                 assert await incoming.rest(len(parts)) == parts[3:]
 
+        assert await inbox.start() == port
         await asyncio.gather(*map(one, range(20)))
+
+    run(test)
+
+
+def test_what_comes_for_nobody_is_dropped() -> None:
+    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+        with inbox.incoming(port) as left:
+            pass
+        with inbox.incoming(port) as incoming:
+            await outbox.send(left.address, b"late")
+            await outbox.send(incoming.address, b"mine")
+            assert await incoming.next() == b"mine"
+
+    run(test)
+
+
+def test_a_replica_sends_to_several_gateways() -> None:
+    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+        other = Inbox("127.0.0.1")
+        with inbox.incoming(port) as here, other.incoming(await other.start()) as there:
+            for part in (b"1", b"2"):
+                await outbox.send(here.address, part)
+                await outbox.send(there.address, part * 2)
+            assert await here.rest(2) == [b"1", b"2"]
+            assert await there.rest(2) == [b"11", b"22"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("sent", [b"", b"x" * 5, b"x" * 99])
+def test_who_does_not_have_the_key_is_heard_by_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "CONNECT_SECONDS", 0.2)
+
+    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(test)
+
+
+def test_a_part_that_is_too_large_ends_the_connection_and_the_next_one_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MOST_BYTES", 1000)
+    monkeypatch.setattr(channel, "_ARRIVE_SECONDS", 0.2)
+
+    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+        with inbox.incoming(port) as incoming:
+            await outbox.send(incoming.address, b"x" * 1001)
+            with pytest.raises(ChannelLost):
+                await incoming.rest(1)
+            lost = 0
+            for _ in range(50):  # the sender knows of it once it has sent something more
+                await asyncio.sleep(0.02)
+                try:
+                    await outbox.send(incoming.address, b"again")
+                except ChannelLost:
+                    lost += 1
+            assert lost <= 1
+            assert await incoming.next() == b"again"
+
+    run(test)
+
+
+def test_a_gateway_that_is_not_there() -> None:
+    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+        free = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        nobody = Address("127.0.0.1", free.sockets[0].getsockname()[1], b"k" * 32, 0)
+        free.close()
+        await free.wait_closed()
+        with inbox.incoming(port) as incoming:
+            with pytest.raises(ChannelLost):
+                await outbox.send(nobody, b"x")
+            await outbox.send(replace(incoming.address), b"others go on")
+            assert await incoming.next() == b"others go on"
 
     run(test)
