@@ -9,6 +9,7 @@ length, and so many bytes.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import itertools
 import json
@@ -103,10 +104,16 @@ class Inbox:
         self._begins = asyncio.Lock()
 
     async def start(self) -> int:
-        """Listens, from the first call on; the port."""
+        """Listens, from the first call on; the port. Where this machine does not have the address itself, because
+        another one translates it, all that it has are listened on."""
         async with self._begins:
             if self._server is None:
-                self._server = await asyncio.start_server(self._connected, self._host, 0)
+                try:
+                    self._server = await asyncio.start_server(self._connected, self._host, 0)
+                except OSError as error:
+                    if error.errno != errno.EADDRNOTAVAIL:
+                        raise
+                    self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 

@@ -116,3 +116,14 @@ def test_a_gateway_that_is_not_there() -> None:
             assert await incoming.next() == b"others go on"
 
     run(test)
+
+
+def test_an_address_that_this_machine_has_by_translation() -> None:
+    async def test() -> None:
+        inbox = Inbox("198.51.100.77")  # of documentation: nobody has it
+        with inbox.incoming(await inbox.start()) as incoming:
+            assert incoming.address.host == "198.51.100.77"
+            await Outbox().send(replace(incoming.address, host="127.0.0.1"), b"x")
+            assert await incoming.next() == b"x"
+
+    asyncio.run(test())
