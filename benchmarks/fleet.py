@@ -212,9 +212,8 @@ def main() -> None:
     words = parser.parse_args()
     require(FLEET, "benchmarks/fleet.py")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault(
-        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "1"
-    )  # it looks after replicas ten times a second otherwise
+    # Serve looks after replicas ten times a second otherwise.
+    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "1")
     os.environ.setdefault("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", str(128 << 20))
     shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", 1024, "--prefill-chunk", CHUNK)
     name = f"fleet-{words.slots}x1024-chunk{CHUNK}"

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -93,7 +93,7 @@ def running(server: Server, threads: int) -> Iterator[str]:
     Raises RuntimeError with the last line of its log where it ends or does not answer.
     """
     with tempfile.TemporaryFile("w+") as log:
-        port = _free_port()
+        (port,) = free_ports(1)
         words = [str(word) for word in server.command(port)]
         process = subprocess.Popen(words, env=environment(threads, False), stdout=log, stderr=log)
         try:
@@ -109,10 +109,17 @@ def running(server: Server, threads: int) -> Iterator[str]:
                 process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has, below those that the system gives to whoever asks for any: a server's own processes do,
+    many of them, between this and the use of these."""
+    ports: list[int] = []
+    for port in range(20000, 30000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: IO[str]) -> None:

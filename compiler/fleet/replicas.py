@@ -20,7 +20,7 @@ from ray import serve
 from ray.exceptions import ObjectLostError, RayActorError, WorkerCrashedError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
-from ray.serve.handle import DeploymentHandle, DeploymentResponse
+from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 from ray.util import get_node_ip_address
 from starlette.requests import Request
@@ -166,10 +166,9 @@ class RayPool:
 
     async def call(self, call: Call) -> AsyncGenerator[Part, None]:
         """See `sscc.runtime.fleet.gateway.Pool`."""
-        port = await self._inbox.start()
-        with self._inbox.incoming(port) as incoming:
+        async with self._inbox.incoming() as incoming:
             answer = self._handle.answer.remote(call, incoming.address)
-            ended = asyncio.ensure_future(_result(answer))
+            ended: asyncio.Future[tuple[list[Part], int]] = asyncio.ensure_future(answer)
             ended.add_done_callback(lambda _: incoming.wake())
             try:
                 while (part := await incoming.next()) is not None:
@@ -196,11 +195,6 @@ class RayPool:
         except TimeoutError:
             return {}
         return dict(sorted(state for state in states if not isinstance(state, BaseException)))
-
-
-async def _result(answer: DeploymentResponse) -> tuple[list[Part], int]:
-    result: tuple[list[Part], int] = await answer
-    return result
 
 
 class Front:

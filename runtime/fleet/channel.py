@@ -16,8 +16,8 @@ import json
 import logging
 import secrets
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from sscc.runtime.fleet.messages import Part, Start
@@ -103,9 +103,19 @@ class Inbox:
         self._server: asyncio.Server | None = None
         self._begins = asyncio.Lock()
 
-    async def start(self) -> int:
-        """Listens, from the first call on; the port. Where this machine does not have the address itself, because
-        another one translates it, all that it has are listened on."""
+    @asynccontextmanager
+    async def incoming(self) -> AsyncIterator[Incoming]:
+        """An answer that is to come; of what comes after this nobody knows. The first one lets the inbox listen."""
+        number = next(self._numbers)
+        self._open[number] = one = Incoming(Address(self._host, await self._port(), self._key, number))
+        try:
+            yield one
+        finally:
+            del self._open[number]
+
+    async def _port(self) -> int:
+        """That is listened on. Where this machine does not have the address itself, because another one translates it,
+        all that it has are listened on."""
         async with self._begins:
             if self._server is None:
                 try:
@@ -116,16 +126,6 @@ class Inbox:
                     self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
-
-    @contextmanager
-    def incoming(self, port: int) -> Iterator[Incoming]:
-        """An answer that is to come; of what comes after this nobody knows."""
-        number = next(self._numbers)
-        self._open[number] = one = Incoming(Address(self._host, port, self._key, number))
-        try:
-            yield one
-        finally:
-            del self._open[number]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import time
 
@@ -11,7 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.server.service import bind, config_of
+from sscc.runtime.server.service import bind, config_of, no_address
 
 FREE_SECONDS = 10.0
 """By then the gateway that was there before has closed its port."""
@@ -33,7 +32,13 @@ class Listening:
         Raises UsageError where the address cannot be had.
         """
         until = time.monotonic() + FREE_SECONDS
-        while (bound := _listening(host, port, last=time.monotonic() > until)) is None:
+        while True:
+            try:
+                bound = _listening(host, port)
+                break
+            except UsageError:
+                if time.monotonic() > until:
+                    raise
             await asyncio.sleep(_LOOK_SECONDS)
         return cls(application, bound, drain_seconds)
 
@@ -48,19 +53,12 @@ class Listening:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _listening(host: str, port: int, *, last: bool) -> socket.socket | None:
-    """The port; None where somebody else has it, unless this is the last time."""
-    try:
-        bound = bind(host, port)
-    except UsageError:
-        if last:
-            raise
-        return None
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that clients can connect to. Raises UsageError where the address cannot be had."""
+    bound = bind(host, port)
     try:
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
-        if last or error.errno != errno.EADDRINUSE:
-            raise UsageError(f"port {port} of {host} cannot be had: {error}") from None
-        return None
+        raise no_address(host, port, error) from None
     return bound

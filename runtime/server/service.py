@@ -45,7 +45,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except (OSError, OverflowError) as error:
         bound.close()
-        raise _no_address(host, port, error) from None
+        raise no_address(host, port, error) from None
     return bound
 
 
@@ -89,7 +89,7 @@ def serve(
         if error.errno != errno.EADDRINUSE:
             raise
         host, port = bound.getsockname()[:2]
-        raise _no_address(host, port, error) from None
+        raise no_address(host, port, error) from None
     finally:
         gc.unfreeze()  # the application is part of what was frozen, and holds the engine
 
@@ -134,7 +134,8 @@ class _EngineServer(uvicorn.Server):
         self._engine.close(drain=seconds > 0, timeout=seconds or None)
 
 
-def _no_address(host: str, port: int, error: Exception) -> UsageError:
+def no_address(host: str, port: int, error: Exception) -> UsageError:
+    """What is said where an address cannot be had."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return UsageError(f"port {port} of {host} is in use: give another one with --port (0 is any free one)")
     reason = error.strerror if isinstance(error, OSError) else error

@@ -10,11 +10,9 @@ import json
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ import ray
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
+from benchmarks.serving import free_ports
 from sscc.compiler.fleet import app
 
 pytestmark = pytest.mark.fleet
@@ -79,19 +78,6 @@ def fleet(tiny_rdu: Callable[..., Path]) -> Iterator[Fleet]:
     finally:
         serve.shutdown()
         ray.shutdown()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has, below those that the system gives to whoever asks for any: Ray's processes do, many of
-    them, between this and the use of these."""
-    ports: list[int] = []
-    for port in range(20000, 30000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.append(port)
-        if len(ports) == count:
-            break
-    return ports
 
 
 def bodies(count: int) -> list[dict[str, Any]]:

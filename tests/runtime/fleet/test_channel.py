@@ -15,19 +15,22 @@ from sscc.runtime.fleet.messages import Start
 START = Start(200, ((b"content-type", b"text/event-stream"), (b"x", b"\xff")))
 
 
-def run(test: Callable[[Inbox, Outbox, int], Awaitable[None]]) -> None:
+def run(test: Callable[[Inbox, Outbox], Awaitable[None]]) -> None:
     async def whole() -> None:
         inbox = Inbox("127.0.0.1")
         async with asyncio.timeout(30):
-            await test(inbox, Outbox(), await inbox.start())
+            await test(inbox, Outbox())
 
     asyncio.run(whole())
 
 
 def test_parts_come_in_order_each_to_its_answer() -> None:
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        ports: set[int] = set()
+
         async def one(number: int) -> None:
-            with inbox.incoming(port) as incoming:
+            async with inbox.incoming() as incoming:
+                ports.add(incoming.address.port)
                 parts = [START, *(b"%d %d" % (number, index) * (1 + 9999 * (index == 3)) for index in range(9)), b""]
                 for part in parts[:5]:
                     await outbox.send(incoming.address, part)
@@ -37,17 +40,17 @@ def test_parts_come_in_order_each_to_its_answer() -> None:
                 incoming.wake()
                 assert await incoming.rest(len(parts)) == parts[3:]
 
-        assert await inbox.start() == port
         await asyncio.gather(*map(one, range(20)))
+        assert len(ports) == 1
 
     run(test)
 
 
 def test_what_comes_for_nobody_is_dropped() -> None:
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
-        with inbox.incoming(port) as left:
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        async with inbox.incoming() as left:
             pass
-        with inbox.incoming(port) as incoming:
+        async with inbox.incoming() as incoming:
             await outbox.send(left.address, b"late")
             await outbox.send(incoming.address, b"mine")
             assert await incoming.next() == b"mine"
@@ -56,9 +59,9 @@ def test_what_comes_for_nobody_is_dropped() -> None:
 
 
 def test_a_replica_sends_to_several_gateways() -> None:
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
         other = Inbox("127.0.0.1")
-        with inbox.incoming(port) as here, other.incoming(await other.start()) as there:
+        async with inbox.incoming() as here, other.incoming() as there:
             for part in (b"1", b"2"):
                 await outbox.send(here.address, part)
                 await outbox.send(there.address, part * 2)
@@ -72,11 +75,12 @@ def test_a_replica_sends_to_several_gateways() -> None:
 def test_who_does_not_have_the_key_is_heard_by_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "CONNECT_SECONDS", 0.2)
 
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(sent)
-        assert await reader.read() == b""
-        writer.close()
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        async with inbox.incoming() as incoming:
+            reader, writer = await asyncio.open_connection("127.0.0.1", incoming.address.port)
+            writer.write(sent)
+            assert await reader.read() == b""
+            writer.close()
 
     run(test)
 
@@ -85,8 +89,8 @@ def test_a_part_that_is_too_large_ends_the_connection_and_the_next_one_is_new(mo
     monkeypatch.setattr(channel, "MOST_BYTES", 1000)
     monkeypatch.setattr(channel, "_ARRIVE_SECONDS", 0.2)
 
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
-        with inbox.incoming(port) as incoming:
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        async with inbox.incoming() as incoming:
             await outbox.send(incoming.address, b"x" * 1001)
             with pytest.raises(ChannelLost):
                 await incoming.rest(1)
@@ -104,15 +108,15 @@ def test_a_part_that_is_too_large_ends_the_connection_and_the_next_one_is_new(mo
 
 
 def test_a_gateway_that_is_not_there() -> None:
-    async def test(inbox: Inbox, outbox: Outbox, port: int) -> None:
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
         free = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         nobody = Address("127.0.0.1", free.sockets[0].getsockname()[1], b"k" * 32, 0)
         free.close()
         await free.wait_closed()
-        with inbox.incoming(port) as incoming:
+        async with inbox.incoming() as incoming:
             with pytest.raises(ChannelLost):
                 await outbox.send(nobody, b"x")
-            await outbox.send(replace(incoming.address), b"others go on")
+            await outbox.send(incoming.address, b"others go on")
             assert await incoming.next() == b"others go on"
 
     run(test)
@@ -121,7 +125,7 @@ def test_a_gateway_that_is_not_there() -> None:
 def test_an_address_that_this_machine_has_by_translation() -> None:
     async def test() -> None:
         inbox = Inbox("198.51.100.77")  # of documentation: nobody has it
-        with inbox.incoming(await inbox.start()) as incoming:
+        async with inbox.incoming() as incoming:
             assert incoming.address.host == "198.51.100.77"
             await Outbox().send(replace(incoming.address, host="127.0.0.1"), b"x")
             assert await incoming.next() == b"x"
