@@ -81,6 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that requests may go on after a signal",
     )
+    network.add_argument(
+        "--stream-interval",
+        type=int,
+        default=0,
+        metavar="MS",
+        help="least milliseconds between two events of a streamed answer; tokens that are made meanwhile come together",
+    )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
         "--prompt-cache",
@@ -221,7 +228,15 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
             )
         shortener = stack.enter_context(opened_shortener(args, signature, tokenizer))
         engine = stack.enter_context(Engine(session, tokenizer, options, elsewhere, shortener))
-        app = create_app(engine, model, limits, key, role=args.role, prefill_servers=elsewhere)
+        app = create_app(
+            engine,
+            model,
+            limits,
+            key,
+            role=args.role,
+            prefill_servers=elsewhere,
+            stream_interval=args.stream_interval / 1000,
+        )
         yield Served(app, engine, model)
 
 
@@ -233,6 +248,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_draft_arguments(args)
     if args.draft is not None and args.role == "prefill":
         raise UsageError("--draft shortens prompts before they are sent to a prefill server: give it to the other one")
+    check_at_least(0, "--stream-interval", args.stream_interval)
     check_at_least(0, "--max-queue", args.max_queue)
     check_at_least(1, "--max-body", args.max_body)
     check_at_least(1, "--max-prompt", args.max_prompt)

@@ -21,7 +21,6 @@ from sscc.ir.errors import UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.fleet.affinity import Kept
-from sscc.runtime.fleet.messages import GATHER_MS
 
 ARTIFACT = "artifact"
 ELSEWHERE = {
@@ -30,6 +29,8 @@ ELSEWHERE = {
     "trace": "a trace is of one process: sscc serve --trace",
 }
 """Options of `sscc serve` that a replica has no use for, and what is said about each."""
+STREAM_INTERVAL_MS = 100
+"""An event takes a few tenths of a millisecond of a processor in each of the replica, the gateway and the client."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ class FleetOptions:
         imbalance: requests more than the least loaded replica that one may have and still be preferred for what it
             keeps; None: half as many as it has slots, at least 1.
         gateways: processes that give requests to replicas.
-        gather: least milliseconds between two parts of a stream.
         port: on which the gateway listens; None: it has what Serve's proxies pass on.
         host: the address that goes with it.
     """
@@ -70,7 +70,6 @@ class FleetOptions:
     attempts: int = 3
     imbalance: int | None = None
     gateways: int = 1
-    gather: int = GATHER_MS
     port: int | None = None
     host: str = DEFAULT_HOST
 
@@ -90,7 +89,6 @@ _OWN: dict[str, Callable[[str, str], Any]] = {
     "attempts": _number(1),
     "imbalance": _number(0),
     "gateways": _number(1),
-    "gather": _number(0),
     "port": _number(1, (1 << 16) - 1),
     "host": lambda _, text: text,
 }
@@ -197,9 +195,10 @@ def plan_of(options: FleetOptions) -> Plan:
     kept = Kept.NOTHING
     if args.prompt_cache:
         kept = Kept.BEGINNINGS if signature.prefix_bytes else Kept.PROMPTS
-    words = options.words if args.threads else (f"--threads={ranks}", *options.words)
+    # Of two words of one name the last one counts.
+    defaults = (f"--threads={ranks}", f"--stream-interval={STREAM_INTERVAL_MS}")
     return Plan(
-        words=words,
+        words=(*defaults, *options.words),
         slots=slots,
         threads=args.threads or ranks,
         ongoing=2 * slots,

@@ -75,7 +75,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
             graceful_shutdown_timeout_s=plan.drain_seconds,
             health_check_period_s=HEALTH_SECONDS,
         )
-        .bind(plan.words, options.gather)
+        .bind(plan.words)
     )
     listens = None if options.port is None else {"host": options.host, "port": options.port}
     gateway = serve.deployment(Front).options(
@@ -94,12 +94,10 @@ class Replica:
 
     Args:
         words: the command line.
-        gather: see `FleetOptions`.
     """
 
-    def __init__(self, words: tuple[str, ...], gather: int) -> None:
+    def __init__(self, words: tuple[str, ...]) -> None:
         keep_little()
-        self._gather = gather / 1000
         self._outbox = Outbox()
         args = replica_arguments(words)
         args.max_body += SEED_BYTES
@@ -121,7 +119,7 @@ class Replica:
             self._end_process()
         whole: list[Part] = []
         streams, sent = False, 0
-        async with aclosing(answered(self._served.app, call, self._gather)) as parts:
+        async with aclosing(answered(self._served.app, call)) as parts:
             async for part in parts:
                 if isinstance(self._served.engine.failure, RankError):
                     self._end_process()
@@ -143,7 +141,7 @@ class Replica:
         os._exit(1)  # its ranks end with it
 
     async def _get(self, path: str) -> bytes:
-        parts = [part async for part in answered(self._served.app, Call("GET", path, b"", self._headers), gather=0)]
+        parts = [part async for part in answered(self._served.app, Call("GET", path, b"", self._headers))]
         return b"".join(part for part in parts if isinstance(part, bytes))
 
     def check_health(self) -> None:

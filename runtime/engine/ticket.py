@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,11 +72,20 @@ class Ticket:
             if not ended:
                 self.cancel()
 
-    async def apieces(self) -> AsyncIterator[Piece]:
-        """`pieces` for asyncio. Cancelling the task that iterates cancels the request."""
+    async def apieces(self, interval: float = 0.0) -> AsyncIterator[Piece]:
+        """`pieces` for asyncio. Cancelling the task that iterates cancels the request.
+
+        Args:
+            interval: least seconds between two pieces, but for the first two and the last two: what is made meanwhile
+                is one. They come at multiples of it, so that those of all requests come together. 0: each when it is
+                made, as those of a request with stop strings do, since who reads is who finds them.
+        """
         transcript, ended = self._transcript(), False
+        waits = interval > 0 and not self._job.request.stop
         try:
             while not ended:
+                if waits and transcript.read:
+                    await self._moment(interval)
                 news = await self._executor.wait_async(self._job, transcript.read, whole=False)
                 piece = await self._aread(transcript, news)
                 ended = piece.finish is not None
@@ -83,6 +93,13 @@ class Ticket:
         finally:
             if not ended:
                 self.cancel()
+
+    async def _moment(self, interval: float) -> None:
+        """Returns at the next multiple of so many seconds, or when the request has ended."""
+        now = asyncio.get_running_loop().time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at((now // interval + 1) * interval):
+                await self._executor.wait_async(self._job, 0, whole=True)
 
     @property
     def cached_tokens(self) -> int:

@@ -36,11 +36,14 @@ class Wakeups:
             self._change.notify_all()
         for loop, waiting in list(self._tasks.items()):
             woken = [future for future, changes_only in waiting if change or not changes_only]
+            # Of those that wait for a change, some have given up.
+            left = [] if change else [pair for pair in waiting if pair[1] and not pair[0].done()]
+            if left:
+                self._tasks[loop] = left
+            else:
+                del self._tasks[loop]
             if not woken:
                 continue
-            self._tasks[loop] = [] if change else [pair for pair in waiting if pair[1]]
-            if not self._tasks[loop]:
-                del self._tasks[loop]
             try:
                 loop.call_soon_threadsafe(_resolve, woken)
             except RuntimeError:  # the loop was closed, and nobody waits in it any more

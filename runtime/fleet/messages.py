@@ -9,10 +9,6 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Scope
 
-GATHER_MS = 50
-"""Milliseconds between two messages of one answer to another process. A message takes a good part of a millisecond of
-a processor wherever it passes, and an answer has an event per token: what is made meanwhile goes together."""
-
 STREAM = b"text/event-stream"
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -69,11 +65,9 @@ class Call:
         }
 
 
-async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -> AsyncGenerator[Part, None]:
-    """What an application answers to a request. Closing the iterator before its end is the client's leaving.
-
-    Args:
-        gather: least seconds between two parts of the body.
+async def answered(app: ASGIApp, call: Call) -> AsyncGenerator[Part, None]:
+    """What an application answers to a request, what is there together as one part. Closing the iterator before its
+    end is the client's leaving.
 
     Raises what the application raises before its answer begins; what it raises later it has told of in the answer.
     """
@@ -100,8 +94,7 @@ async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -
         finally:
             parts.put_nowait(None)
 
-    clock = asyncio.get_running_loop().time
-    task, sent, begun = asyncio.ensure_future(run()), clock() - gather, False
+    task, begun = asyncio.ensure_future(run()), False
     try:
         part = await parts.get()
         while part is not None:
@@ -110,7 +103,6 @@ async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -
                 yield part
                 part = await parts.get()
                 continue
-            await asyncio.sleep(sent + gather - clock())
             pieces, ended = [part], False
             while not ended and not parts.empty():
                 more = parts.get_nowait()
@@ -119,7 +111,6 @@ async def answered(app: ASGIApp, call: Call, gather: float = GATHER_MS / 1000) -
                 else:
                     ended = True
             yield b"".join(pieces)
-            sent = clock()
             part = None if ended else await parts.get()
         if not begun:
             await task

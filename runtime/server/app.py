@@ -62,6 +62,7 @@ def create_app(
     *,
     role: Role = "both",
     prefill_servers: PrefillServers | None = None,
+    stream_interval: float = 0.0,
 ) -> FastAPI:
     """The application. The engine stays the caller's, to be closed after the last request; `app.state.closing` is to be
     set before.
@@ -71,6 +72,7 @@ def create_app(
         api_key: that /v1/ asks for; None: none.
         role: with "prefill" it prefills for others, and answers nothing itself.
         prefill_servers: that prefill for the engine, to be told of in /v1/status.
+        stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
     """
     limits = limits or RequestLimits()
     # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
@@ -78,7 +80,7 @@ def create_app(
     app.state.closing = False
     app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body)
     install_handlers(app)
-    endpoints = _Endpoints(engine, model, limits, role, prefill_servers)
+    endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
     add_pages(app)
     app.get("/health")(endpoints.health)
     app.get("/metrics")(endpoints.metrics)
@@ -119,13 +121,20 @@ def program_of(signature: Signature) -> Json:
 
 class _Endpoints:
     def __init__(
-        self, engine: Engine, model: Model, limits: RequestLimits, role: Role, prefill_servers: PrefillServers | None
+        self,
+        engine: Engine,
+        model: Model,
+        limits: RequestLimits,
+        role: Role,
+        prefill_servers: PrefillServers | None,
+        stream_interval: float,
     ) -> None:
         self._engine = engine
         self._role = role
         self._prefill_servers = prefill_servers
         self._model = model
         self._limits = limits
+        self._stream_interval = stream_interval
         self._spell = TokenBytes(model.tokenizer)
         keep_few_words(model.tokenizer)
         self.workers = Workers()
@@ -227,7 +236,15 @@ class _Endpoints:
         tickets, prompt_tokens = await unless_gone(request.receive, submitted)
         form = make_format(self._model.name, self._spell, len(tickets), body.alternatives)
         if body.stream:
-            return EventStream(tickets, form, prompt_tokens, body.n, body.include_usage, self._limits.timeout)
+            return EventStream(
+                tickets,
+                form,
+                prompt_tokens,
+                body.n,
+                body.include_usage,
+                self._limits.timeout,
+                self._stream_interval,
+            )
         return await self._whole(body, request, tickets, form)
 
     def _submit(

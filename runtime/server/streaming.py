@@ -51,6 +51,7 @@ class EventStream(Response):
         prompt_tokens: of the usage.
         include_usage: whether the last chunk says it, and every other one that it is still to come.
         timeout: seconds that a request may take, to be named where one took longer.
+        interval: least seconds between two chunks of an answer (`Ticket.apieces`).
     """
 
     media_type = "text/event-stream"
@@ -63,6 +64,7 @@ class EventStream(Response):
         per_prompt: int,
         include_usage: bool,
         timeout: float | None,
+        interval: float,
     ) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
@@ -72,6 +74,7 @@ class EventStream(Response):
         self._per_prompt = per_prompt
         self._include_usage = include_usage
         self._timeout = timeout
+        self._interval = interval
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -90,7 +93,7 @@ class EventStream(Response):
         try:
             token_counts = [0] * len(self._tickets)
             opened: set[int] = set()
-            async for index, piece in merged(self._tickets):
+            async for index, piece in merged(self._tickets, self._interval):
                 if piece is None:
                     yield _KEEP_ALIVE
                     continue
@@ -118,7 +121,7 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def merged(tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, Piece | None]]:
+async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:
     """Pieces of all tickets as they come, each with its ticket's index; (0, None) where none came for a while.
 
     Raises what the first ticket to fail raises.
@@ -127,7 +130,7 @@ async def merged(tickets: Sequence[Ticket]) -> AsyncIterator[tuple[int, Piece | 
 
     async def follow(index: int, ticket: Ticket) -> None:
         try:
-            async for piece in ticket.apieces():
+            async for piece in ticket.apieces(interval):
                 queue.put_nowait((index, piece))
             queue.put_nowait((index, None))
         except Exception as error:

@@ -32,9 +32,9 @@ def test_options_become_the_command_line_of_a_replica() -> None:
 
 def test_words_of_a_command_line_will_do() -> None:
     """`serve run sscc.compiler.fleet:app artifact=m.rdu replicas=3` passes strings."""
-    numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2", "gather": "9"}
+    numbers = {"replicas": "3", "attempts": "2", "imbalance": "0", "gateways": "2"}
     options = parse_options({"artifact": "m.rdu", **numbers})
-    assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2, 9)
+    assert options == FleetOptions(("m.rdu",), Replicas(3, 3), 2, 0, 2)
     options = parse_options({"artifact": "m.rdu", "port": "8000", "host": "::1"})
     assert options == FleetOptions(("m.rdu",), port=8000, host="::1")
     assert parse_options({"artifact": "m.rdu", "port": 80}).host == "127.0.0.1"
@@ -88,10 +88,12 @@ def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.Mo
 
     lean = plan()
     assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.kept) == (4, 2, 8, 2, Kept.NOTHING)
-    assert replica_arguments(lean.words).threads == 2  # a thread for each rank
+    words = replica_arguments(lean.words)
+    assert (words.threads, words.stream_interval) == (2, 100)  # a thread for each rank
     full = plan(**{"prompt-cache": "1MiB", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
     assert (full.kept, full.threads, full.imbalance, full.drain_seconds, full.queue) == (kept, 3, 5, 7.0, 9)
-    assert full.words == ("--prompt-cache=1MiB", "--threads=3", "--drain-timeout=7", "--max-queue=9", "m.rdu")
+    words = replica_arguments(plan(**{"threads": 3, "stream-interval": 0, "max-queue": 9}).words)
+    assert (words.threads, words.stream_interval, words.max_queue) == (3, 0, 9)
 
 
 def test_an_artifact_that_is_not_there() -> None:

@@ -80,6 +80,17 @@ def test_a_change_wakes_both_kinds_at_once(
     assert not wakeups._tasks
 
 
+def test_those_who_have_given_up_waiting_for_a_change_are_forgotten(loops: list[asyncio.AbstractEventLoop]) -> None:
+    wakeups = Wakeups(LOCK)
+    gone, stays = (future(wakeups, loops[0], change=True) for _ in range(2))
+    gone.cancel()
+    wake(wakeups, change=False)
+    assert wakeups._tasks == {loops[0]: [(stays, True)]}
+    stays.cancel()
+    wake(wakeups, change=False)
+    assert not wakeups._tasks
+
+
 def test_a_loop_that_was_closed_is_forgotten(loops: list[asyncio.AbstractEventLoop]) -> None:
     wakeups = Wakeups(LOCK)
     for change in (True, False):

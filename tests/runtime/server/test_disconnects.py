@@ -81,7 +81,7 @@ def test_at_the_moment_of_a_piece(turns: int) -> None:
         def __init__(self) -> None:
             self.go = asyncio.Event()
 
-        async def apieces(self) -> AsyncIterator[Piece]:
+        async def apieces(self, interval: float) -> AsyncIterator[Piece]:
             await self.go.wait()
             yield Piece((1,), "a")
             await asyncio.Event().wait()
