@@ -1,6 +1,6 @@
 """Models to measure: Llama and Qwen3-MoE shapes with seeded random weights, as a Hugging Face folder and a GGUF file.
 
-    python benchmarks/models.py [NAME ..]      (default: m125)
+    python benchmarks/models.py [--models NAME ..]
 
 How fast a model decodes depends on its shapes and not on what it learnt, so no model hub is needed. Every file of a
 model is made from the same bf16 weights, once, in `.peers/models/`, which git ignores.
@@ -8,9 +8,9 @@ model is made from the same bf16 weights, once, in `.peers/models/`, which git i
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -261,11 +261,13 @@ def _interleaved(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     return weight.reshape(-1, 2, head_dim // 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def main(names: list[str]) -> None:
-    for name in names:
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes models to measure.")
+    parser.add_argument("--models", nargs="+", default=["m125"], choices=MODELS, metavar="NAME", help=", ".join(MODELS))
+    for name in parser.parse_args().models:
         print(checkpoint(name))
         print(gguf_file(name))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["m125"])
+    main()
