@@ -119,7 +119,7 @@ def test_the_model_within_a_window_is_transformers_own(config_class: type[PreTra
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         torch.testing.assert_close(windowed, model(input_ids=torch.arange(9)[None], use_cache=False).logits)
-    assert torch.equal(windowed[:, :4], whole[:, :4])
+    torch.testing.assert_close(windowed[:, :4], whole[:, :4])  # another mask may be added up in another order
     assert not torch.allclose(windowed[:, 4:], whole[:, 4:])
     with operator.context_limit(4):
         assert torch.equal(run(config), whole)

@@ -37,6 +37,8 @@ INDEXED = replace(DECODE, segments=(MoreRows("k_store", "v_store", "selected"),)
 CACHED = CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.2)
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
+TORCH = 4.0
+"""How many of these the reference's own result may be away: in which order torch adds up, the CPU decides."""
 # (query heads, KV heads, D, Dv): groups of 1, 2, 3, 4, 7, 8; sizes that are and are not whole vectors.
 SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1, 96, 7), (8, 1, 128, 32), (5, 5, 3, 1)]
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
@@ -134,13 +136,13 @@ def _decode(meta: tuple[tuple[str, Meta], ...], features: Features, step: Decode
     return CompiledStep(lower_decode_attention(step, dict(meta), features), dict(meta), features)
 
 
-def check(got: Tensors, want: Tensors) -> None:
-    """Equal, `out` within its tolerance."""
+def check(got: Tensors, want: Tensors, tolerances: float = 1.0) -> None:
+    """Equal, `out` within so many tolerances."""
     for name in want:
         if name != "out":
             assert torch.equal(got[name], want[name]), name
     out, expected = got["out"].double(), want["out"].double()
-    assert (out - expected).norm() <= TOLERANCE[got["out"].dtype] * expected.norm()
+    assert (out - expected).norm() <= tolerances * TOLERANCE[got["out"].dtype] * expected.norm()
 
 
 # ------------------------------------------------------------------------------------------- decode attention
@@ -178,7 +180,7 @@ def test_values_may_be_the_first_numbers_of_keys(
     check(ours, want)
     operands = {name: theirs.get(region) for name, region in vars(LATENT).items() if isinstance(region, str)}
     attention.decode_attention(**operands, sink=SINK, recent=RECENT, scale=LATENT.scale, wide=torch.float32)
-    check(theirs, want)
+    check(theirs, want, TORCH)
 
 
 @pytest.mark.parametrize(("row_format", "query"), [(INT8, F32), (INT4, BF16)])
@@ -217,9 +219,9 @@ def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
     attention.decode_attention(
         **named, segments=[segment], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float32
     )
-    for got in (codes, theirs):
+    for got, tolerances in ((codes, 1.0), (theirs, TORCH)):
         assert torch.equal(numbers(got["k_cache"]).nan_to_num(), t["k_cache"].float().nan_to_num())
-        assert (got["out"].double() - t["out"]).norm() <= TOLERANCE[query] * t["out"].norm()
+        assert (got["out"].double() - t["out"]).norm() <= tolerances * TOLERANCE[query] * t["out"].norm()
     assert depth > sizes[2]
 
 
