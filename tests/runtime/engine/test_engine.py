@@ -571,7 +571,8 @@ def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
             elif call == "pieces":
                 list(ticket.pieces())
             else:
-                threading.Thread(target=lambda: (sender.join(), interpreter.open())).start()
+                # Its step ends once the requests are told to.
+                threading.Thread(target=lambda: (until(waits_for_its_thread), interpreter.open())).start()
                 engine.close()
         sender.join()
         interpreter.open()
@@ -585,13 +586,25 @@ def test_an_interrupt_while_waiting_leaves_cleanly(call: str) -> None:
 
 def waits_for_engine() -> bool:
     """Whether the main thread waits in a method of the engine."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    names = []
-    while frame is not None:
-        names.append((frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name))
-        frame = frame.f_back
+    frames = main_frames()
     waits = {("executor.py", "wait"), ("engine.py", "close")}
-    return names[:1] == [("threading.py", "wait")] and not waits.isdisjoint(names)
+    return frames[:1] == [("threading.py", "wait")] and not waits.isdisjoint(frames)
+
+
+def waits_for_its_thread() -> bool:
+    """Whether the main thread is at the end of `close`."""
+    frames = main_frames()
+    return ("threading.py", "join") in frames and ("engine.py", "close") in frames
+
+
+def main_frames() -> list[tuple[str, str]]:
+    """File and function of what the main thread executes, the innermost first."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = []
+    while frame is not None:
+        frames.append((frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name))
+        frame = frame.f_back
+    return frames
 
 
 def test_a_process_that_forgets_its_engine_ends() -> None:
