@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,7 +24,7 @@ class Listening:
     """An application that is served on a port, until it is stopped."""
 
     def __init__(self, application: ASGIApp, bound: socket.socket, drain_seconds: float) -> None:
-        self._server = uvicorn.Server(config_of(application, int(drain_seconds)))
+        self._server = _Server(config_of(application, int(drain_seconds)))
         self._task = asyncio.ensure_future(self._server.serve([bound]))
 
     @classmethod
@@ -51,6 +53,14 @@ class Listening:
         """Closes the port, and returns when every answer is sent or the time for it is over."""
         self._server.should_exit = True
         await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which leaves signals to whoever has the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import httpx2
@@ -58,6 +59,7 @@ def test_a_port_that_somebody_has_is_waited_for_and_then_refused(monkeypatch: py
     monkeypatch.setattr(listening, "FREE_SECONDS", 0.5)
 
     async def test() -> None:
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         with open_app() as server:
             first, url = await port_of(server.app)
             port = int(url.rpartition(":")[2])
@@ -69,6 +71,7 @@ def test_a_port_that_somebody_has_is_waited_for_and_then_refused(monkeypatch: py
             await first.stop()
             async with httpx2.AsyncClient(timeout=20) as client:
                 opened = await second
+                assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
                 assert (await client.get(f"{url}/health")).status_code == 200
             await opened.stop()
 
