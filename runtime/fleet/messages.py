@@ -96,22 +96,19 @@ async def answered(app: ASGIApp, call: Call) -> AsyncGenerator[Part, None]:
 
     task, begun = asyncio.ensure_future(run()), False
     try:
-        part = await parts.get()
-        while part is not None:
+        while (part := await parts.get()) is not None:
             if isinstance(part, Start):
                 begun = True
                 yield part
-                part = await parts.get()
                 continue
-            pieces, ended = [part], False
-            while not ended and not parts.empty():
+            pieces = [part]
+            while not parts.empty():
                 more = parts.get_nowait()
-                if isinstance(more, bytes):
-                    pieces.append(more)
-                else:
-                    ended = True
+                if not isinstance(more, bytes):
+                    parts.put_nowait(more)  # the end, after which nothing comes
+                    break
+                pieces.append(more)
             yield b"".join(pieces)
-            part = None if ended else await parts.get()
         if not begun:
             await task
     finally:

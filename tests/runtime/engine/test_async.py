@@ -60,8 +60,8 @@ def test_a_piece_comes_with_every_step() -> None:
 
 
 def test_what_is_made_within_an_interval_is_one_piece() -> None:
-    async def main(engine: Engine, interval: float, **more: Any) -> list[tuple[int, ...]]:
-        pieces = [piece async for piece in engine.submit(request(1, new=6, **more)).apieces(interval)]
+    async def main(engine: Engine, interval: float) -> list[tuple[int, ...]]:
+        pieces = [piece async for piece in engine.submit(request(1, new=6)).apieces(interval)]
         assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + ["length"]
         return [piece.tokens for piece in pieces]
 
@@ -72,11 +72,11 @@ def test_what_is_made_within_an_interval_is_one_piece() -> None:
     async def gate_by_gate() -> None:
         with gated() as (engine, interpreter):
             reading = asyncio.ensure_future(main(engine, 3600.0))
-            await asyncio.sleep(0)
-            for _ in range(6):  # what is read between two steps could be a piece of its own
-                await asyncio.to_thread(interpreter.wait)
-                interpreter._through.release()
+            await asyncio.to_thread(interpreter.wait)
+            for _ in range(5):  # what is read between two steps could be a piece of its own
+                await asyncio.to_thread(interpreter.let, 1)
                 await asyncio.sleep(0.01)
+            interpreter.open()
             # The first token waits for nothing, and the last one does not either.
             assert await asyncio.wait_for(reading, LIMIT) == [(2,), (3, 4, 5, 6, 7)]
             assert not engine._executor._wakeups._tasks

@@ -90,7 +90,7 @@ def gateway_of(pool: FakePool, attempts: int = 3) -> Gateway:
     return Gateway(pool, kept=Kept.BEGINNINGS, attempts=attempts, max_body=limit, api_key=KEY, name="g")
 
 
-def ask(gateway: Gateway, path: str = COMPLETIONS, method: str = "POST", **body: Any) -> tuple[int, Any]:
+def ask(gateway: Any, path: str = COMPLETIONS, method: str = "POST", **body: Any) -> tuple[int, Any]:
     """The status, and the body of an answer, or the events of a stream."""
     words = {"model": NAME, **body} if method == "POST" else None
     start, data = asyncio.run(whole(gateway, call_of(method, path, words)))
@@ -324,6 +324,13 @@ def test_parts_of_a_stream_that_are_there_go_together() -> None:
         return [part async for part in answered(app, call_of("GET", "/"))]
 
     assert asyncio.run(parts()) == [Start(200, ()), b"0,1,", b"2,3,end"]
+
+
+def test_tokens_that_are_made_within_an_interval_are_one_event() -> None:
+    with open_app(stream_interval=3600.0) as server:
+        _, events = ask(server.app, prompt="one", stream=True, temperature=0)
+    assert len(events) <= 2  # the first one waits for nothing, nor does the end
+    assert said(events)[0] == reply("one", 16)
 
 
 def test_an_application_that_fails_before_it_answers() -> None:

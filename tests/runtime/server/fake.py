@@ -184,6 +184,7 @@ def open_app(
     role: Role = "both",
     prefill_from: Sequence[str] = (),
     prefill: Mapping[str, Any] | None = None,
+    stream_interval: float = 0.0,
     **model: Any,
 ) -> Iterator[Running]:
     """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
@@ -195,7 +196,15 @@ def open_app(
     session = Session(signature, interpreter, identity=lambda: IDENTITY)
     servers = PrefillServers(prefill_from, session.slot_format, **prefill or {}) if role == "decode" else None
     with Engine(session, TOKENIZER, EngineOptions(max_queue=max_queue), servers) as engine:
-        app = create_app(engine, replace(MODEL, **model), limits, api_key, role=role, prefill_servers=servers)
+        app = create_app(
+            engine,
+            replace(MODEL, **model),
+            limits,
+            api_key,
+            role=role,
+            prefill_servers=servers,
+            stream_interval=stream_interval,
+        )
         try:
             yield Running("", engine, interpreter, app)
         finally:
