@@ -3,9 +3,10 @@
     python benchmarks/speculative_prefill.py [--model qwen] [--draft smollm2] [--tokens 8000]
         [--write docs/performance.md]
 
-The models are those of docs/quality.md. In each repeat the whole prompt is read, then the draft scores it, then what it
-keeps is read, for each share. Beside the ratio stands the one that operations allow: those of reading the whole prompt,
-by those of the draft's reading and of reading the rest.
+The models are those of docs/quality.md, which have two tokenizers, or dense shapes with random weights
+(benchmarks/models.py), which have one: how long a prompt takes depends on shapes alone. In each repeat the whole prompt
+is read, then the draft scores it, then what it keeps is read, for each share. Beside the ratio stands the one that
+operations allow: those of reading the whole prompt, by those of the draft's reading and of reading the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ if __package__ is None or __package__ == "":
 import numpy as np
 
 import sscc
-from benchmarks import table
+from benchmarks import models, quality, table
 from benchmarks.harness import say
-from benchmarks.quality import FOLDER, model
+from benchmarks.ours import compiled
 from sscc.compiler.quality.haystack import Haystack, fit
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.excerpt import PromptTokens
@@ -41,6 +41,8 @@ from sscc.runtime.text import encode
 BLOCK = "benchmarks/speculative_prefill.py"
 KEEPS = (0.1, 0.2, 0.3, 0.5)
 SEED, ROOM = 5, 192
+LEARNED = ("qwen", "smollm2")
+DENSE = tuple(name for name, shape in models.MODELS.items() if not isinstance(shape, models.ExpertShape))
 TARGET, DRAFT = ("--kv-budget", "1024"), ("--kv-rows", "indexed", "--kv-budget", "2048")
 
 
@@ -56,14 +58,11 @@ class Times:
         return statistics.median(self.seconds)
 
 
-def artifact(name: str, kind: str, context: int, cache: Sequence[str]) -> Path:
+def artifact(name: str, context: int, cache: Sequence[str]) -> Path:
     """A compiled model, which is kept."""
-    path = FOLDER / f"{name}-{kind}-{context}.rdu"
-    if not path.exists():
-        shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", str(context))
-        compile_ = (sys.executable, "-m", "sscc.compiler.cli", "compile", model(name), "-o", path, "-q")
-        subprocess.run([*map(str, compile_), *shape, *cache], check=True)
-    return path
+    source = quality.model(name) if name in LEARNED else models.checkpoint(name)
+    shape = ("--dtype", "bf16", "--weights", "reference", "--max-context", context)
+    return compiled(source, "-".join(("prefill", str(context), *cache[1::2])), (*shape, *cache))
 
 
 def operations(program: Artifact, tokens: int) -> float:
@@ -79,17 +78,15 @@ def operations(program: Artifact, tokens: int) -> float:
 def measured(words: argparse.Namespace) -> str:
     """Markdown: a row for the whole prompt, and one for each share of it."""
     context = words.tokens + ROOM
-    paths = artifact(words.model, "target", context, TARGET), artifact(words.draft, "draft", context, DRAFT)
+    paths = artifact(words.model, context, TARGET), artifact(words.draft, context, DRAFT)
     programs = [Artifact.load(path) for path in paths]
     target, drafts = (sscc.load(path, threads=words.threads) for path in paths)
     shortener = Shortener(Draft(drafts), target.signature, target.tokenizer)
 
-    def count(text: str) -> int:
-        return max(len(encode(session.tokenizer, text)) for session in (target, drafts))
-
-    haystack = Haystack.prose(Random(SEED))
-    text = fit(haystack.text, words.tokens, count, "a text")
-    prompt = np.array(encode(target.tokenizer, text), np.int64)
+    text = prose(words.tokens, (target, drafts)) if words.model in LEARNED else None
+    prompt = np.random.default_rng(SEED).integers(3, target.signature.vocab_size, words.tokens)
+    if text is not None:
+        prompt = np.array(encode(target.tokenizer, text), np.int64)
     whole, scoring = Times(len(prompt)), Times(0)
     parts = {keep: Times(0) for keep in words.keeps}
     for repeat in range(words.repeats):
@@ -104,6 +101,15 @@ def measured(words: argparse.Namespace) -> str:
             part.tokens = len(left)
             part.seconds.append(prefill_seconds(target, left))
     return render(programs, whole, scoring, parts, words)
+
+
+def prose(tokens: int, sessions: Sequence[Session]) -> str:
+    """Text of at most so many tokens of each."""
+
+    def count(text: str) -> int:
+        return max(len(encode(session.tokenizer, text)) for session in sessions)
+
+    return fit(Haystack.prose(Random(SEED)).text, tokens, count, "a text")
 
 
 def prefill_seconds(session: Session, prompt: PromptTokens) -> float:
@@ -137,14 +143,17 @@ def render(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time to the first token, whole prompts and shortened ones.")
-    parser.add_argument("--model", default="qwen", choices=("qwen", "smollm2"), help="that answers (qwen)")
-    parser.add_argument("--draft", default="smollm2", choices=("smollm2", "qwen"), help="that scores (smollm2)")
+    names = (*LEARNED, *DENSE)
+    parser.add_argument("--model", default="qwen", choices=names, help="that answers (qwen)")
+    parser.add_argument("--draft", default="smollm2", choices=names, help="that scores (smollm2)")
     parser.add_argument("--tokens", type=int, default=8000, help="of the prompt (8000)")
     parser.add_argument("--keeps", type=float, nargs="+", default=KEEPS, metavar="SHARE")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     words = parser.parse_args()
+    if (words.model in LEARNED) != (words.draft in LEARNED):
+        parser.error("models with random weights read numbers, and the others text: take two of a kind")
     text = measured(words)
     print(text)
     if words.write:
