@@ -19,8 +19,10 @@ from pathlib import Path
 from sscc.ir.errors import InternalError
 from sscc.runtime.backends.cpu.mlir import (
     I1,
+    I8,
     I64,
     PTR,
+    TILE_ROW,
     Function,
     Loop,
     Module,
@@ -246,6 +248,12 @@ class CheckedFunction(Function):
 
     def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
         super().store_masked(value, self._checked("a store", pointer, value.type, mask), mask)
+
+    def load_tile(self, tile: int, pointer: Value, rows: int) -> None:
+        super().load_tile(tile, self._checked("a load", pointer, vector(I8, rows * TILE_ROW)), rows)
+
+    def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
+        super().store_tile(tile, self._checked("a store", pointer, vector(I8, rows * TILE_ROW)), rows)
 
     def _checked(self, what: str, pointer: Value, type: str, mask: Value | None = None) -> Value:
         """The pointer, or where the access leaves its bounds, the place where it does no harm."""

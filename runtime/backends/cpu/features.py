@@ -71,6 +71,11 @@ class Features:
         return "avx512_bf16" in self.extensions
 
     @property
+    def bf16_tiles(self) -> bool:
+        """The same of whole tiles: 16 rows of 32 bf16 by 32 of 16 (AMX_BF16)."""
+        return {"amx_tile", "amx_bf16", "avx512f"} <= self.extensions
+
+    @property
     def int8_dot(self) -> bool:
         """Products of quadruples of 8-bit integers summed in i32 (AVX512_VNNI)."""
         return "avx512_vnni" in self.extensions

@@ -22,6 +22,9 @@ from dataclasses import dataclass, field
 I1, I8, I16, I32, I64, PTR = "i1", "i8", "i16", "i32", "i64", "!llvm.ptr"
 BF16, F16, F32, F64 = "bf16", "f16", "f32", "f64"
 
+TILE_ROW = 64
+"""Bytes of a row of a tile register, as it is used here."""
+
 INLINED_LINES = 40
 """Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
 
@@ -515,6 +518,45 @@ class Function:
             f"({', '.join(o.type for o in operands)}) -> {result}"
         )
         return value
+
+    # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is dense rows of 64 bytes.
+
+    def configure_tiles(self, rows: Sequence[int], where: Value) -> None:
+        """Sets the number of rows of the first tile registers, each row of 64 bytes; until `release_tiles`. Writes 64
+        bytes of memory."""
+        widths = [byte for _ in rows for byte in (TILE_ROW, 0)]
+        palette = [1, *[0] * 15, *widths, *[0] * (32 - len(widths)), *rows, *[0] * (16 - len(rows))]
+        self.store(self.values(palette, I8), where)
+        self._effect("llvm.x86.ldtilecfg", [where])
+
+    def release_tiles(self) -> None:
+        self._effect("llvm.x86.tilerelease", [])
+
+    def zero_tile(self, tile: int) -> None:
+        self._effect("llvm.x86.tilezero", [self.constant(tile, I8)])
+
+    def load_tile(self, tile: int, pointer: Value, rows: int) -> None:
+        """Fills a register that is configured for so many rows."""
+        self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, self.constant(TILE_ROW)])
+
+    def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
+        self._effect("llvm.x86.tilestored64", [self.constant(tile, I8), pointer, self.constant(TILE_ROW)])
+
+    def dot_tiles(self, sums: int, left: int, right: int) -> None:
+        """sums[m][n] += left[m] . right[n]: f32 [m][16] by bf16 [m][16][2] and bf16 [16][n][2] (AMX_BF16)."""
+        self._effect("llvm.x86.tdpbf16ps", [self.constant(tile, I8) for tile in (sums, left, right)])
+
+    def stack(self, nbytes: int) -> Value:
+        """Memory of this call, aligned to a line, undefined at first. To be asked for outside of loops."""
+        self.inlined = False
+        pointer, count = self.fresh(PTR), self.constant(nbytes)
+        self.emit(f"{pointer.name} = llvm.alloca {count.name} x i8 {{alignment = 64 : i64}} : (i64) -> !llvm.ptr")
+        return self.limit(pointer, nbytes)
+
+    def _effect(self, name: str, operands: Sequence[Value]) -> None:
+        """An LLVM intrinsic without a result."""
+        types = ", ".join(o.type for o in operands)
+        self.emit(f'llvm.call_intrinsic "{name}"({", ".join(o.name for o in operands)}) : ({types}) -> ()')
 
     # -- control
 

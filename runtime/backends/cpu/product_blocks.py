@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.errors import InternalError
+from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import L2_BYTES, LINE
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, with_element
@@ -104,6 +105,7 @@ class PackedProduct:
         pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, those of
             `RowPlaces`, the first row, then `depths`, then where the block goes. It may write up to `SPILL` bytes more.
         depths: what `pack` has to know about the summed dimension.
+        tile_rows: of the tile registers that kernels use, in their order; none where they use no such.
     """
 
     a: Operand
@@ -115,11 +117,12 @@ class PackedProduct:
     make: Callable[[Module, Tile, str], Function]
     pack: Callable[[Module, int, RowPlaces], Function]
     depths: tuple[int, ...]
+    tile_rows: tuple[int, ...] = ()
 
     @property
     def scratch_bytes(self) -> int:
         """Of memory that only one call writes; the operands' pointers are not looked at."""
-        return self.blocks.scratch_bytes(self.out.dtype)
+        return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.tile_rows else 0)
 
     def emit(
         self,
@@ -151,6 +154,8 @@ class PackedProduct:
         count = f.integer(blocks.count) if listed is None else f.ceildiv(listed.count, blocks.tile.rows)
         if live is not None:
             count = f.min(f.ceildiv(live, blocks.tile.rows), count)
+        if self.tile_rows:
+            f.configure_tiles(self.tile_rows, scratch + align(blocks.scratch_bytes(self.out.dtype)))
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
             if not blocks.in_place:
@@ -162,6 +167,8 @@ class PackedProduct:
             left = (packed, f.integer(blocks.block_bytes), outer.index, last, m)
             right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
             f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
+        if self.tile_rows:
+            f.release_tiles()
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:

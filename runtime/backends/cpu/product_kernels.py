@@ -3,13 +3,16 @@
 Every kernel computes each output as one chain: from zero, over the units of k in ascending order. So the bits of an
 output depend neither on the block that it is in nor on what else the call computes.
 
+* `matrix`: bf16 times bf16, AMX_BF16, where k is a multiple of 32. A unit is two k as in `dot`; the instruction adds
+  the sum of 16 units, whose even and odd k it sums by themselves.
 * `dot`: bf16 times bf16, AVX512_BF16. A unit is two k; the instruction sums a pair in its own order.
 * `wide`: f32 times bf16 widened; fused multiply-adds, the even k of a unit, then the odd one. Also for bf16 times bf16
   where the CPU has no such instruction.
 * `single`: f32 times f32; fused multiply-adds.
 
 Rows of the left operand are *packed* in blocks of R rows: for each unit the R rows' k side by side, in `dot` as pairs
-of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k.
+of bf16 [units][R][2], in `wide` as f32 [units][2][R], in `single` as f32 [units][R]; zeros after an odd k. In `matrix`
+they are [units / 16][R][16][2], a line of each row.
 """
 
 from __future__ import annotations
@@ -29,23 +32,28 @@ from sscc.runtime.backends.cpu.figures import (
     STREAMED_ROWS,
     WIDENING_ACCUMULATORS,
 )
-from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, TILE_ROW, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.product_blocks import SIZE, Tile, rounded
 
-Kind = Literal["dot", "wide", "single"]
+Kind = Literal["matrix", "dot", "wide", "single"]
 
 _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
 _PAIRS = vector(BF16, 2 * LANES)
+TILE_UNITS = LANES
+"""Units that a tile register holds."""
 _ODD = -65536  # 0xffff0000
 
 
-def kind_of(a: str, weights: str, features: Features) -> Kind:
-    """The kernels for operands of these dtypes."""
-    if {a, weights} - {"bf16", "f32"}:
-        raise InternalError(f"no product kernel takes {a} times {weights}")
-    if weights == "f32":
+def kind_of(a: str, panels: Panels, features: Features) -> Kind:
+    """The kernels for a left operand of this dtype and these weights."""
+    if {a, panels.dtype} - {"bf16", "f32"}:
+        raise InternalError(f"no product kernel takes {a} times {panels.dtype}")
+    if panels.dtype == "f32":
         return "single"
+    if a == "bf16" and features.bf16_tiles and panels.units % TILE_UNITS == 0:
+        return "matrix"
     return "dot" if a == "bf16" and features.bf16_dot else "wide"
 
 
@@ -60,6 +68,8 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
     Few rows wait for memory, which is fastest as one stream: a panel at a time, as long as the block's rows stay in the
     L1 cache. More rows wait for arithmetic, which is fastest where registers are full.
     """
+    if kind == "matrix":
+        return Tile(rows, 2 if rows > LANES else 4)
     if not features.wide_registers:
         return Tile(rows, 2 if rows <= 2 else 1, 2)
     if kind == "wide" and rows <= 4 and units >= LONG_UNITS:
@@ -71,6 +81,8 @@ def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
 
 def block_rows(kind: Kind, features: Features) -> int:
     """Rows of the largest tile."""
+    if kind == "matrix":
+        return 2 * LANES
     if not features.wide_registers:
         return NARROW_TILE_ROWS
     return _accumulators(kind) // 2  # by two panels
@@ -91,12 +103,58 @@ def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
         return module.get(name)
     params = [("a", PTR), ("weights", PTR), ("panel_bytes", I64), ("units", I64), ("out", PTR), ("row_bytes", I64)]
     f = module.function(name, params)
+    if kind == "matrix":
+        _matrix(f, tile, dtype)
+        f.returns()
+        return f
     sums = _accumulate(f, kind, tile)
     for at, value in enumerate(sums):
         row, panel = divmod(at, tile.panels)
         f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row + panel * LANES * SIZE[dtype])
     f.returns()
     return f
+
+
+def tile_rows(rows: int) -> tuple[int, ...]:
+    """Rows of the tile registers that `matrix` kernels for blocks of so many rows use.
+
+    Up to 16 rows are one tile: registers 0 .. 3 sum for up to four panels, 4 holds rows, 5 .. 7 weights. More rows are
+    two: registers 0 and 1 sum the first half for two panels, 2 and 3 the other one, 4 and 5 hold rows, 6 and 7 weights.
+    """
+    if rows <= LANES:
+        return (*[rows] * 5, *[LANES] * 3)
+    first = -(-rows // 2)
+    return (first, first, rows - first, rows - first, first, rows - first, LANES, LANES)
+
+
+def _matrix(f: Function, tile: Tile, dtype: str) -> None:
+    """A tile by tile registers, rounded and written."""
+    registers = tile_rows(tile.rows)
+    halves = [0] if tile.rows <= LANES else [0, registers[0]]  # their first rows
+    panels, left, right = range(tile.panels), 4, 4 + len(halves)
+    sums = {(half, panel): half * 2 + panel for half in range(len(halves)) for panel in panels}
+    memory = f.stack(len(sums) * LANES * TILE_ROW)
+    for register in sums.values():
+        f.zero_tile(register)
+    with f.loop(0, f["units"], TILE_UNITS) as unit:
+        for half, first in enumerate(halves):
+            packed = f["a"] + (unit.index * (tile.rows * 4) + first * TILE_ROW)
+            f.load_tile(left + half, packed, registers[left + half])
+        for panel in panels:
+            weights = right + panel % (8 - right)
+            f.load_tile(weights, f["weights"] + (f["panel_bytes"] * panel + unit.index * LINE), LANES)
+            for half in range(len(halves)):
+                f.dot_tiles(sums[half, panel], left + half, weights)
+    for (half, panel), register in sums.items():
+        where = memory + (halves[half] * tile.panels + panel * registers[left + half]) * TILE_ROW
+        f.store_tile(register, where, registers[left + half])
+    for half, first in enumerate(halves):
+        count = registers[left + half]
+        with f.loop(0, count) as row:
+            for panel in panels:
+                where = memory + (row.index * TILE_ROW + (first * tile.panels + panel * count) * TILE_ROW)
+                out = f["out"] + ((row.index + first) * f["row_bytes"] + panel * LANES * SIZE[dtype])
+                f.store(rounded(f, f.load(where, _LANESF), dtype), out)
 
 
 def _accumulate(f: Function, kind: Kind, tile: Tile) -> list[Value]:

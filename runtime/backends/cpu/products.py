@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from sscc.runtime.backends.cpu.features import LANES, Features
-from sscc.runtime.backends.cpu.figures import STREAMED_ROWS
-from sscc.runtime.backends.cpu.mlir import I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.figures import LINE, STREAMED_ROWS
+from sscc.runtime.backends.cpu.mlir import I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
@@ -23,7 +23,7 @@ from sscc.runtime.backends.cpu.product_blocks import (
     even_rows,
     row_count,
 )
-from sscc.runtime.backends.cpu.product_kernels import Kind, block_rows, kernel, kind_of, tile_for, unit_bytes
+from sscc.runtime.backends.cpu.product_kernels import Kind, block_rows, kernel, kind_of, tile_for, tile_rows, unit_bytes
 from sscc.runtime.backends.cpu.transposition import store_columns
 
 
@@ -34,10 +34,11 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
         InternalError: for operands of other shapes, dtypes or strides.
     """
     check_operands(a, panels.n, panels.k, out)
-    kind, blocks = kind_of(a.dtype, panels.dtype, features), _blocks(a, panels, features, rows)
+    kind, blocks = kind_of(a.dtype, panels, features), _blocks(a, panels, features, rows)
     make, pack = partial(_kernel, kind), partial(pack_block, a.dtype, kind)
+    tiles = tile_rows(blocks.tile.rows) if kind == "matrix" else ()
     return PackedProduct(
-        a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,)
+        a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,), tiles
     )
 
 
@@ -47,14 +48,14 @@ def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:
     As long as a product waits for its weights, each number has a block of its own: a second one would read the panel
     again, from a cache, while memory is idle.
     """
-    most = block_rows(kind_of(a.dtype, panels.dtype, features), features)
+    most = block_rows(kind_of(a.dtype, panels, features), features)
     return [*range(1, min(STREAMED_ROWS + 1, most)), most]
 
 
 def _blocks(a: Operand, panels: Panels, features: Features, block: int) -> Blocks:
-    m, kind = row_count(a), kind_of(a.dtype, panels.dtype, features)
+    m, kind = row_count(a), kind_of(a.dtype, panels, features)
     rows = block or even_rows(m, block_rows(kind, features))
-    same = a.dtype == ("bf16" if kind == "dot" else "f32")
+    same = a.dtype == ("bf16" if kind in ("matrix", "dot") else "f32")
     in_place = not block and m == 1 and same and (kind == "single" or panels.k % 2 == 0)
     block_bytes = rows * panels.units * unit_bytes(kind)
     return Blocks(m, tile_for(rows, kind, panels.units, features), block_bytes, in_place)
@@ -70,6 +71,10 @@ def pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPla
     if module.has(name):
         return module.get(name)
     f = module.function(name, [("a", PTR), *places.params, ("first", I64), ("k", I64), ("out", PTR)])
+    if kind == "matrix":
+        _pack_lines(f, rows, places)
+        f.returns()
+        return f
     sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
     step = 2 * LANES if kind == "dot" else LANES
     whole = f["k"] - f["k"] % step
@@ -82,6 +87,15 @@ def pack_block(dtype: str, kind: Kind, module: Module, rows: int, places: RowPla
         store_columns(f, lines, f["out"] + whole * (rows * (2 if kind == "dot" else 4)))
     f.returns()
     return f
+
+
+def _pack_lines(f: Function, rows: int, places: RowPlaces) -> None:
+    """Lines of 16 units, those of a block's rows side by side."""
+    with f.loop(0, rows) as row:
+        source = places.address(f, f["a"], f["first"] + row.index)
+        with f.loop(0, f["k"], 2 * LANES) as at:
+            line = f.load(source + at.index * 2, vector(I16, 2 * LANES))
+            f.store(line, f["out"] + (at.index * (rows * 2) + row.index * LINE))
 
 
 def _load_units(f: Function, source: Value, first: Value, dtype: str, kind: Kind, mask: Value | None) -> Value:

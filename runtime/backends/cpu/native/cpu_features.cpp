@@ -1,8 +1,12 @@
-// CPU features: cpuid and xgetbv on x86, the kernel's auxiliary vector on 64-bit Arm.
+// CPU features that this process may use: cpuid and xgetbv on x86, the kernel's auxiliary vector on 64-bit Arm.
 #include "machine.hpp"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -47,6 +51,17 @@ std::uint64_t saved_states(const Registers& leaf1) {
     return (static_cast<std::uint64_t>(high) << 32) | low;
 }
 
+// Whether this process may use tile registers: Linux keeps them from processes that have not asked
+// (Documentation/arch/x86/xstate.rst). It refuses where a signal stack is too small for them.
+bool tiles_permitted() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    constexpr int request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<std::string> cpu_features() {
@@ -54,6 +69,7 @@ std::vector<std::string> cpu_features() {
     const Registers leaf1 = cpuid(1, 0), leaf7 = cpuid(7, 0);
     const Registers leaf7_1 = leaf7.eax >= 1 ? cpuid(7, 1) : Registers{};
     const std::uint64_t saved = saved_states(leaf1);
+    static const bool permitted = (saved & amx) == amx && tiles_permitted();
 
     // Bits: Intel SDM volume 2A, CPUID; AMD64 APM volume 3, appendix E.
     const struct {
@@ -83,6 +99,9 @@ std::vector<std::string> cpu_features() {
     };
     std::vector<std::string> names;
     for (const auto& row : table) {
+        if (row.needs == amx && !permitted) {
+            continue;
+        }
         if (((row.bits >> row.bit) & 1u) != 0 && (saved & row.needs) == row.needs) {
             names.emplace_back(row.name);
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -20,7 +20,9 @@ from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.products import packed_product
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided
 
-FEATURES = {"host": Features.of_host(), "generic": GENERIC, "avx2": AVX2}
+HOST = Features.of_host()
+WITHOUT_TILES = Features(extensions=HOST.extensions - {"amx_tile"})
+FEATURES = {"host": HOST, "without-tiles": WITHOUT_TILES, "generic": GENERIC, "avx2": AVX2}
 GUARD = 7.0
 
 
@@ -54,6 +56,7 @@ class ProductCase:
 
 DTYPES = [("bf16", "bf16"), ("f32", "f32"), ("f32", "bf16"), ("bf16", "f32")]
 SHAPES = [((1,), 37, 13), ((1,), 100, 64), ((2,), 64, 14), ((5,), 130, 13), ((17,), 70, 100), ((40,), 33, 65)]
+SHAPES += [((37,), 70, 96), ((9,), 150, 32)]
 PLAIN = [ProductCase(rows, n, k, a, w) for a, w in DTYPES for rows, n, k in SHAPES[:: 1 if a == w == "bf16" else 2]]
 STRIDED = [
     ProductCase((3,), 40, 20, out="bf16"),
@@ -63,10 +66,14 @@ STRIDED = [
     ProductCase((4, 5), 20, 8, weights="f32", out_strides=(20, 80, 1)),
     ProductCase((2, 3), 20, 8),
     ProductCase((4,), 20, 1),
+    ProductCase((4, 5), 40, 64, out="bf16", a_strides=(500, 70), out_strides=(40, 160, 1)),
+    ProductCase((19,), 100, 64, out="bf16", a_strides=(77,), out_strides=(101, 1)),
     ProductCase((1,), 1, 1, a="f32", weights="f32"),
 ]
-WIDE = [ProductCase((1,), 33, 700, a, w) for a, w in DTYPES]
-TALL = [ProductCase((m,), 33, 700, a, w) for a, w in DTYPES for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
+LONG = [(700, a, w) for a, w in DTYPES] + [(704, "bf16", "bf16")]
+WIDE = [ProductCase((1,), 33, *long) for long in LONG]
+TALL = [ProductCase((m,), 33, k, a, w) for k, a, w in LONG for m in ((2, 8, 15, 40) if a == w == "bf16" else (2, 17))]
+TALL += [ProductCase((m,), 100, 704) for m in (1, 16, 31, 33, 65)]
 CASES = [*PLAIN, *STRIDED, *WIDE, *TALL]
 
 
@@ -130,10 +137,10 @@ def test_agrees_with_f64(compiled: CompiledProducts, case: ProductCase) -> None:
 
 @pytest.mark.parametrize("case", TALL, ids=str)
 def test_rows_do_not_depend_on_how_many_there_are(compiled: CompiledProducts, case: ProductCase) -> None:
-    a, b = normal(3, 40, case.k), normal(4, case.n, case.k)
-    (alone,) = (c for c in WIDE if (c.a, c.weights) == (case.a, case.weights))
+    a, b = normal(3, case.m, case.k), normal(4, case.n, case.k)
+    alone = next(c for c in (*WIDE, *TALL) if replace(c, rows=case.rows) == case and c.m == 1)
     rows = np.concatenate([compiled.run(alone, a[m : m + 1], b) for m in range(case.m)])
-    assert (compiled.run(case, a[: case.m], b).view(np.uint32) == rows.view(np.uint32)).all()
+    assert (compiled.run(case, a, b).view(np.uint32) == rows.view(np.uint32)).all()
 
 
 @pytest.mark.parametrize("case", [c for c in PLAIN if c.n > 32], ids=str)
