@@ -137,6 +137,25 @@ def test_what_leaves_its_bounds_is_named_and_touches_nothing(name: str) -> None:
         execute(emit)
 
 
+@pytest.mark.skipif(not Features.of_host().bf16_tiles, reason="this CPU has no tile registers")
+def test_tile_registers_are_checked_by_their_rows() -> None:
+    def moved(rows: int, offset: int) -> Emit:
+        def emit(f: Function, to: Value) -> None:
+            f.configure_tiles([rows], f.stack(64))
+            f.zero_tile(0)
+            f.store_tile(0, to + offset, rows)
+            f.load_tile(0, to, rows)
+            f.release_tiles()
+
+        return emit
+
+    assert (execute(moved(1, 0)) == 0).all()
+    with pytest.raises(InternalError, match=r"a store .test_checks.py:[0-9]+. of 128 bytes at 0 is out of 64 bytes"):
+        execute(moved(2, 0))
+    with pytest.raises(InternalError, match=r"a store .* of 64 bytes at 4 is out of 64 bytes"):
+        execute(moved(1, 4))
+
+
 # --------------------------------------------------------------------------------------------- whole programs
 
 
