@@ -13,8 +13,8 @@ def architecture() -> str:
     """"x86_64", "aarch64" or "unknown"."""
 
 def cpu_features() -> list[str]:
-    """Vector extensions that the CPU has and the operating system saves, named as in /proc/cpuinfo. Tile registers (AMX)
-    are asked for, for this process, and are no features where Linux refuses them."""
+    """Vector extensions that the CPU has and the operating system saves, named as in /proc/cpuinfo. Tile registers
+    (AMX) are asked for, for this process, and are no features where Linux refuses them."""
 
 def affinity_threads() -> int:
     """CPUs in the affinity mask of the calling thread, at least 1."""
