@@ -30,6 +30,7 @@ import sscc
 from benchmarks import models, quality, table
 from benchmarks.harness import say
 from benchmarks.ours import compiled
+from benchmarks.peers.protocol import token_ids
 from sscc.compiler.quality.haystack import Haystack, fit
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.excerpt import PromptTokens
@@ -84,9 +85,7 @@ def measured(words: argparse.Namespace) -> str:
     shortener = Shortener(Draft(drafts), target.signature, target.tokenizer)
 
     text = prose(words.tokens, (target, drafts)) if words.model in LEARNED else None
-    prompt = np.random.default_rng(SEED).integers(3, target.signature.vocab_size, words.tokens)
-    if text is not None:
-        prompt = np.array(encode(target.tokenizer, text), np.int64)
+    prompt = np.array(token_ids(words.tokens) if text is None else encode(target.tokenizer, text), np.int64)
     whole, scoring = Times(len(prompt)), Times(0)
     parts = {keep: Times(0) for keep in words.keeps}
     for repeat in range(words.repeats):

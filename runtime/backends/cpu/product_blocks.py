@@ -155,7 +155,7 @@ class PackedProduct:
         if live is not None:
             count = f.min(f.ceildiv(live, blocks.tile.rows), count)
         if self.tile_rows:
-            f.configure_tiles(self.tile_rows, scratch + align(blocks.scratch_bytes(self.out.dtype)))
+            f.configure_tiles(self.tile_rows, scratch + (self.scratch_bytes - LINE))
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
             if not blocks.in_place:

@@ -41,8 +41,8 @@ Kind = Literal["matrix", "dot", "wide", "single"]
 _LANES32 = vector(I32, LANES)
 _LANESF = vector(F32, LANES)
 _PAIRS = vector(BF16, 2 * LANES)
-TILE_UNITS = LANES
-"""Units that a tile register holds."""
+_TILE_UNITS = LANES  # that a tile register holds
+_TILE = LANES * TILE_ROW  # its bytes
 _ODD = -65536  # 0xffff0000
 
 
@@ -52,7 +52,7 @@ def kind_of(a: str, panels: Panels, features: Features) -> Kind:
         raise InternalError(f"no product kernel takes {a} times {panels.dtype}")
     if panels.dtype == "f32":
         return "single"
-    if a == "bf16" and features.bf16_tiles and panels.units % TILE_UNITS == 0:
+    if a == "bf16" and features.bf16_tiles and panels.units % _TILE_UNITS == 0:
         return "matrix"
     return "dot" if a == "bf16" and features.bf16_dot else "wide"
 
@@ -105,12 +105,10 @@ def kernel(module: Module, kind: Kind, tile: Tile, dtype: str) -> Function:
     f = module.function(name, params)
     if kind == "matrix":
         _matrix(f, tile, dtype)
-        f.returns()
-        return f
-    sums = _accumulate(f, kind, tile)
-    for at, value in enumerate(sums):
-        row, panel = divmod(at, tile.panels)
-        f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row + panel * LANES * SIZE[dtype])
+    else:
+        for at, value in enumerate(_accumulate(f, kind, tile)):
+            row, panel = divmod(at, tile.panels)
+            f.store(rounded(f, value, dtype), f["out"] + f["row_bytes"] * row + panel * LANES * SIZE[dtype])
     f.returns()
     return f
 
@@ -133,10 +131,10 @@ def _matrix(f: Function, tile: Tile, dtype: str) -> None:
     halves = [0] if tile.rows <= LANES else [0, registers[0]]  # their first rows
     panels, left, right = range(tile.panels), 4, 4 + len(halves)
     sums = {(half, panel): half * 2 + panel for half in range(len(halves)) for panel in panels}
-    memory = f.stack(len(sums) * LANES * TILE_ROW)
+    memory = f.stack(left * _TILE)
     for register in sums.values():
         f.zero_tile(register)
-    with f.loop(0, f["units"], TILE_UNITS) as unit:
+    with f.loop(0, f["units"], _TILE_UNITS) as unit:
         for half, first in enumerate(halves):
             packed = f["a"] + (unit.index * (tile.rows * 4) + first * TILE_ROW)
             f.load_tile(left + half, packed, registers[left + half])
@@ -145,14 +143,12 @@ def _matrix(f: Function, tile: Tile, dtype: str) -> None:
             f.load_tile(weights, f["weights"] + (f["panel_bytes"] * panel + unit.index * LINE), LANES)
             for half in range(len(halves)):
                 f.dot_tiles(sums[half, panel], left + half, weights)
-    for (half, panel), register in sums.items():
-        where = memory + (halves[half] * tile.panels + panel * registers[left + half]) * TILE_ROW
-        f.store_tile(register, where, registers[left + half])
+    for register in sums.values():
+        f.store_tile(register, memory + register * _TILE, registers[register])
     for half, first in enumerate(halves):
-        count = registers[left + half]
-        with f.loop(0, count) as row:
+        with f.loop(0, registers[left + half]) as row:
             for panel in panels:
-                where = memory + (row.index * TILE_ROW + (first * tile.panels + panel * count) * TILE_ROW)
+                where = memory + (row.index * TILE_ROW + sums[half, panel] * _TILE)
                 out = f["out"] + ((row.index + first) * f["row_bytes"] + panel * LANES * SIZE[dtype])
                 f.store(rounded(f, f.load(where, _LANESF), dtype), out)
 
