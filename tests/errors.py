@@ -1,0 +1,26 @@
+"""Errors in tests: compared by kind and fields, never by their words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sscc.ir.errors import ErrorKind, SsccError, plain
+
+
+@contextmanager
+def raises(kind: ErrorKind, **fields: Any) -> Iterator[pytest.ExceptionInfo[SsccError]]:
+    """Expect an error of `kind` whose fields include `fields`, compared as JSON has them."""
+    with pytest.raises(kind.error) as caught:
+        yield caught
+    check(caught.value, kind, **fields)
+
+
+def check(error: SsccError, kind: ErrorKind, **fields: Any) -> None:
+    """Fail unless `error` is of `kind` and its fields include `fields`."""
+    assert error.kind is kind, f"{error.kind} instead of {kind}: {error}"
+    differ = {name: error.fields.get(name) for name, value in fields.items() if error.fields.get(name) != plain(value)}
+    assert not differ, f"{kind.code} has {differ}, expected {fields}: {error}"
