@@ -2,6 +2,8 @@
 
     python benchmarks/coverage.py [--types a,b] [--jobs N] [--again] [--write docs/models.md]
     python benchmarks/coverage.py --fields [--types a,b] [--jobs N] [--again]
+    python benchmarks/coverage.py --newest     the same with the newest release of transformers, before the range in
+                                               pyproject.toml is widened
 
 Of every type that transformers knows, a tiny random model is compiled and decoded greedily by the native interpreter,
 after a prompt of several chunks that outgrows every window, and compared with transformers' own `generate`: equal
@@ -28,6 +30,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,7 +48,7 @@ if __package__ is None or __package__ == "":
 from benchmarks.table import replace_block
 
 ROOT = Path(__file__).parents[1]
-JOURNAL = ROOT / ".demo" / "coverage.jsonl"
+DEMO = ROOT / ".demo"
 BLOCK = "coverage"
 SECONDS = 300.0
 MEMORY = 12 << 30  # of addresses, most of which are never touched
@@ -171,15 +174,33 @@ def _cell(text: str) -> str:
     return text.partition(" cannot be compiled: ")[2].replace("|", "\\|") or text.replace("|", "\\|")
 
 
+def run_with_newest(arguments: Sequence[str]) -> None:
+    """Run this command again with the newest transformers, which is installed beside the environment, not into it.
+    Every other package stays as constraints.txt has it. Does not return."""
+    folder = DEMO / "transformers-newest"
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        lines = (ROOT / "constraints.txt").read_text().splitlines()
+        constraints.write("\n".join(line for line in lines if not line.startswith("transformers==")))
+        constraints.flush()
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(folder)]
+        subprocess.run([*install, "--constraint", constraints.name, "transformers"], check=True)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, __file__, *(word for word in arguments if word != "--newest")]
+    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Examines every causal language model of transformers.")
     parser.add_argument("--types", type=lambda text: text.split(","), metavar="A,B", help="only these, again")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="types at a time")
-    parser.add_argument("--journal", type=Path, default=JOURNAL)
+    parser.add_argument("--journal", type=Path, help="default: .demo/coverage-VERSION.jsonl, of transformers' version")
     parser.add_argument("--again", action="store_true", help="also what the journal has")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="replace the marked block of a Markdown page")
     parser.add_argument("--fields", action="store_true", help="vary the fields of the types that are used most")
+    parser.add_argument("--newest", action="store_true", help="install the newest transformers beside, and use it")
     words = parser.parse_args()
+    if words.newest:
+        run_with_newest(sys.argv[1:])
     import transformers
     from tests.tiny_configs import CAUSAL_TYPES, MOST_USED, variations
 
@@ -188,13 +209,14 @@ def main() -> None:
         parser.error(f"transformers has no causal language model of type {', '.join(unknown)}")
     if words.fields and words.write is not None:
         parser.error("--write is of the table of types, not of their fields")
-    words.journal.parent.mkdir(parents=True, exist_ok=True)
-    known = {} if words.again or (words.types and not words.fields) else read_journal(words.journal)
+    journal = words.journal or DEMO / f"coverage-{transformers.__version__}.jsonl"
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    known = {} if words.again or (words.types and not words.fields) else read_journal(journal)
     names = list(words.types or (MOST_USED if words.fields else CAUSAL_TYPES))
     if words.fields:
         names = [f"{name}{SEPARATOR}{variation}" for name in names for variation in variations(name)]
-    run([name for name in names if name not in known], words.jobs, words.journal)
-    found = read_journal(words.journal)
+    run([name for name in names if name not in known], words.jobs, journal)
+    found = read_journal(journal)
     findings = [found[name] for name in (names if words.fields else CAUSAL_TYPES) if name in found]
     print(", ".join(f"{sum(each.verdict == verdict for each in findings)} {verdict}" for verdict in VERDICTS))
     if words.write is not None:

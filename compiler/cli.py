@@ -8,6 +8,7 @@ turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists th
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import time
@@ -16,15 +17,18 @@ from collections.abc import Sequence
 
 from sscc.compiler.commands.parser import COMMANDS, build_parser
 from sscc.compiler.progress import silenced
-from sscc.ir.errors import InternalError, SsccError
+from sscc.ir.errors import ErrorKind, InternalError, SsccError, printable
 
 # Torch's threads would spin while they wait and so starve each other wherever another program runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-EXIT_BUG = InternalError.exit_code
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
+
+
+class UnexpectedErrors(ErrorKind):
+    EXCEPTION = InternalError, "{exception}{place_hint}: {text}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,10 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
     except SsccError as error:
-        hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
-        return _report(f"{error}{hint}", error.exit_code, show_traceback, error.excerpt)
+        return _report(error, show_traceback, "--json" in words)
     except Exception as error:
-        return _report(f"{_described(error)}; {REPORT_HINT}", EXIT_BUG, show_traceback)
+        return _report(_described(error), show_traceback, "--json" in words)
 
 
 def _run(words: list[str], began: float) -> int:
@@ -55,19 +58,28 @@ def _run(words: list[str], began: float) -> int:
     return code
 
 
-def _report(message: str, code: int, show_traceback: bool, excerpt: str = "") -> int:
+def _report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
+    """Print an error as one line on stderr, with the faulty line of a text below it, and return the exit code. With
+    `--json` stdout gets it as an object too: kind, message, fields."""
     if show_traceback:
         traceback.print_exc()
-    print(f"sscc: error: {message}", *([excerpt] if excerpt else []), sep="\n", file=sys.stderr)
-    return code
+    hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
+    excerpt = [printable(line) for line in error.excerpt.splitlines()]
+    print(f"sscc: error: {printable(str(error))}{hint}", *excerpt, sep="\n", file=sys.stderr)
+    if as_json:
+        try:
+            print(json.dumps({"error": {**error.as_json(), "exit_code": error.exit_code}}))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _silence_stdout()
+    return error.exit_code
 
 
-def _described(error: Exception) -> str:
-    """The kind, the first line of the message and the place in sscc where it came from."""
+def _described(error: Exception) -> SsccError:
+    """Return an error that sscc did not raise on purpose as one that names its class and its place in sscc."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    where = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
-    first_line = (str(error).splitlines() or [""])[0][:200]
-    return f"{type(error).__name__}{where}: {first_line}"
+    place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return UnexpectedErrors.EXCEPTION(exception=type(error).__name__, place_hint=place, text=str(error))
 
 
 def _silence_stdout() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -62,7 +63,10 @@ LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+    parser.addoption(
+        "--update-goldens", "--update-golden", action="store_true", help="make the files under tests/goldens anew"
+    )
+    parser.addoption("--shuffle", metavar="SEED", help="run files, and the tests of each, in a random order")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,10 +96,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In one of several processes, files that take long come first."""
-    if hasattr(config, "workerinput"):
+    """In one of several processes, files that take long come first. `--shuffle` keeps the tests of a file together,
+    because fixtures of a module would be made again and again."""
+    seed = config.getoption("shuffle")
+    if seed is not None:
+        keys = {name: random.Random(f"{seed} {name}").random() for item in items for name in (_file(item), item.nodeid)}
+        items.sort(key=lambda item: (keys[_file(item)], keys[item.nodeid]))
+    elif hasattr(config, "workerinput"):
         order = {file: number for number, file in enumerate([*SAME_MODELS["compiled"], *LONGEST])}
-        items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
+        items.sort(key=lambda item: order.get(_file(item), len(order)))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import sscc
 from sscc.compiler.commands.examples import EXAMPLES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.sizes import format_bytes, parse_bytes
 from sscc.ir.suggestions import check_choice, did_you_mean
 
@@ -35,12 +35,19 @@ COMMANDS = {
 EXAMPLES_HEADING = "examples:"
 
 
+class CommandLineErrors(ErrorKind):
+    INVALID = UsageError, "{reason} (see `{command} --help`)"
+    INVALID_ARGUMENT = UsageError, "argument {option}: {cause} (see `{command} --help`)"
+    UNKNOWN_OPTION = UsageError, "there is no option {option}{hint} (see `{command} --help`)"
+    UNKNOWN_COMMAND = UsageError, "there is no command {name!r}; the commands are {commands}{hint}"
+
+
 class Parser(argparse.ArgumentParser):
     """Reports a wrong command line like every other mistake of the user: in one line, with exit code 2, and with the
     word that was probably meant."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise CommandLineErrors.INVALID(reason=quoted(message), command=self.prog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, which every command's parser goes through. Raises UsageError for an option that none has."""
@@ -48,14 +55,15 @@ class Parser(argparse.ArgumentParser):
         for word in unknown:
             if word.startswith("-") and word != "-":
                 name = word.partition("=")[0]
-                self.error(f"there is no option {name}{did_you_mean(name, self._option_string_actions)}")
+                hint = did_you_mean(name, self._option_string_actions)
+                raise CommandLineErrors.UNKNOWN_OPTION(option=name, hint=hint, command=self.prog)
         return parsed, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             if value not in COMMANDS:
                 likely = did_you_mean(str(value), COMMANDS)
-                self.error(f"there is no command {value!r}, there are {', '.join(COMMANDS)}{likely}")
+                raise CommandLineErrors.UNKNOWN_COMMAND(name=str(value), commands=list(COMMANDS), hint=likely)
         elif action.choices is not None:
             check_choice(_name(action), value, tuple(action.choices))
 
@@ -63,7 +71,7 @@ class Parser(argparse.ArgumentParser):
         try:
             return super()._get_value(action, arg_string)
         except UsageError as error:
-            raise argparse.ArgumentError(action, str(error)) from None
+            raise CommandLineErrors.INVALID_ARGUMENT(option=_name(action), cause=error, command=self.prog) from None
 
 
 class Formatter(argparse.HelpFormatter):
