@@ -117,11 +117,15 @@ def set_attention(model: torch.nn.Module, implementation: str) -> None:
             part.config._attn_implementation = implementation
 
 
+COUNTS = {"past_key_values_length", "cache_length"}
+"""Names of the number of earlier tokens, before transformers 5.24 and since."""
+
+
 def _supply_positions(model: transformers.PreTrainedModel) -> None:
     """Gives the positions that the model is called with to its modules that look positions up.
 
     The decoders of BART's kin ignore them and count their tokens, which would start again in every chunk and every
-    step. What they count goes to a module whose forward takes `position_ids` and `past_key_values_length`: there the
+    step. What they count goes to a module whose forward takes `position_ids` and a number of `COUNTS`: there the
     numbers are replaced, and what is looked up gets the shape [b, s, D]. A model that attends in a way of its own is
     left as it was.
     """
@@ -152,8 +156,8 @@ def _supply_positions(model: transformers.PreTrainedModel) -> None:
 
 
 def _looks_up_positions(module: torch.nn.Module) -> bool:
-    names = inspect.signature(type(module).forward).parameters
-    return isinstance(module, torch.nn.Embedding) and {"position_ids", "past_key_values_length"} <= names.keys()
+    names = inspect.signature(type(module).forward).parameters.keys()
+    return isinstance(module, torch.nn.Embedding) and "position_ids" in names and bool(COUNTS & names)
 
 
 def build_skeleton(config: transformers.PreTrainedConfig) -> transformers.PreTrainedModel:

@@ -38,6 +38,7 @@ _context: ContextVar[int | None] = ContextVar("sscc_context", default=None)
 # Keywords that models pass along but that do not change causal attention over the given Q, K and V.
 HARMLESS_KEYWORDS = frozenset(
     {
+        "cache",
         "cache_position",
         "deterministic",
         "layer_idx",
