@@ -133,7 +133,13 @@ CHANGES: dict[str, dict[str, Any]] = {
             for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
         },
     },
-    "dory": {"n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 0},
+    "dory": {
+        "num_hidden_layers": LAYERS,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "n_input_layers": 1,
+        "n_recurrent_layers": 1,
+        "n_output_layers": 0,
+    },
     "deepseek_v2": {"n_group": 2, "topk_group": 1, "num_experts_per_tok": 2},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
