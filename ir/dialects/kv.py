@@ -30,10 +30,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from sscc.ir import operations
-from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.attributes import read_record, write_record
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
@@ -71,7 +71,7 @@ def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
     """
     try:
         return Geometry.from_dict(read_record(attribute, _FIELDS, _OPTIONAL))
-    except (MalformedRecord, UsageError) as error:
+    except (InputError, UsageError) as error:
         raise SignatureMismatch(f"{where} is invalid: {error}") from None
 
 
