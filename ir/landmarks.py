@@ -38,7 +38,7 @@ class LandmarkErrors(ErrorKind):
     """Landmarks that keys cannot have."""
 
     BITS = UsageError, "landmarks have {bits} bits, they must have one of {choices}"
-    PARTIAL_BYTE = UsageError, "landmarks of {bits} bits do not fill whole bytes for keys of {dim} numbers: take more bits"
+    PARTIAL_BYTE = UsageError, "{bits} bits a number do not fill whole bytes for keys of {dim} numbers: take more bits"
 
 
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
