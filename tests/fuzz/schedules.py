@@ -96,8 +96,7 @@ class Schedules(Target):
         self._checked: set[str] = set()
 
     def case(self, seed: int) -> tuple[Base, Program | None, list[Change], InputError | None]:
-        """Return the base of a seed, its mutant and the changes. The mutant is None if it is no schedule: the error says
-        why."""
+        """Return the base of a seed, its mutant (None if it is no schedule), the changes, and why it is no schedule."""
         rng = random.Random(seed)
         weights, choices = zip(*self._choices, strict=True)
         base = rng.choice(rng.choices(choices, weights)[0])

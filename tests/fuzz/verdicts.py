@@ -1,7 +1,7 @@
 """The validator's verdicts on the first mutated schedules: a weaker or a stricter check shows as another verdict.
 
-The target `schedules` has judged these cases, by executing what is accepted. Their verdicts are kept as kinds of errors:
-a new sentence changes none of them, and a change of the validator shows which seeds it decides otherwise.
+The target `schedules` has judged these cases, by executing what is accepted. Their verdicts are kept as kinds of
+errors: a new sentence changes none of them, and a change of the validator shows which seeds it decides otherwise.
 ``python -m tests.fuzz.verdicts`` writes them anew: read the difference, and run the target on the seeds that it names.
 """
 

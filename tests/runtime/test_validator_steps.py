@@ -14,8 +14,9 @@ from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.validator import Limits
-from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP
+from sscc.runtime.validator.bodies import BodyFacts, BodyProofErrors, prove_body
+from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP, StepProofErrors
+from tests.errors import raises
 from tests.runtime.broken.build import most_moved, read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
@@ -281,7 +282,7 @@ def test_rows_of_all_segments_are_encoded_alike(of_chosen: RowFormat, of_values:
     if of_chosen is of_values is INT4:
         facts(step, tuple(encoded))
         return
-    with pytest.raises(InputError, match="its rows must be encoded alike: 'kc' is int4"):
+    with raises(BodyProofErrors.ROW_FORMATS):
         facts(step, tuple(encoded))
 
 
@@ -293,7 +294,7 @@ def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
     for scale in (1e-30, 0.5, 1.0, 1.5, LARGEST_SCALE):
         changed(name, scale=scale)
     for scale in (0.0, -0.5, 1024.5, float("nan")):
-        with pytest.raises(InputError, match=f"its scale is {scale}, it must be above 0 and at most 1024"):
+        with raises(StepProofErrors.SCALE, most=1024.0, scale=scale):
             changed(name, scale=scale)
 
 
@@ -302,7 +303,7 @@ def test_a_cap_is_above_nothing_and_not_large(name: str) -> None:
     for softcap in (None, 1 / LARGEST_SOFTCAP, 50.0, LARGEST_SOFTCAP):
         changed(name, softcap=softcap)
     for softcap in (0.0, -50.0, 2 * LARGEST_SOFTCAP, float("nan")):
-        with pytest.raises(InputError, match=f"its scores are capped at {softcap}, it must be 1e-06 to"):
+        with raises(StepProofErrors.SOFTCAP, least=1e-06, softcap=softcap):
             changed(name, softcap=softcap)
 
 
@@ -343,10 +344,10 @@ def test_a_window_slides_or_moves_by_all_of_itself(name: str) -> None:
     for stride in (None, 2):
         changed(name, **window(2, stride))
     for size, stride in ((2, 1), (2, 3), (2, 0), (2, -2)):
-        with pytest.raises(InputError, match=f"its window of {size} positions moves in steps of {stride}"):
+        with raises(StepProofErrors.WINDOW_STRIDE, window=size, stride=stride):
             changed(name, **window(size, stride))
     if name == "decode":
-        with pytest.raises(InputError, match="its window of 2 positions behind 1 sinks moves in steps of 2"):
+        with raises(StepProofErrors.WINDOW_STRIDE, window=2, stride=2, sink=1):
             changed(name, sink=1, recent=2, window_stride=2)
 
 
@@ -361,13 +362,13 @@ def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
 def test_a_step_chooses_no_row_or_more() -> None:
     step, params, _, _ = CASES["query"]
     assert [most_moved(replace(step, topk=topk), params)["ks"][0] for topk in (0, T)] == [0, B * V * (T - R) * D]
-    with pytest.raises(InputError, match="it chooses -1 rows"):
+    with raises(StepProofErrors.NEGATIVE_CHOICE, topk=-1):
         changed("query", topk=-1)
 
 
 def test_scores_of_the_recent_rows_may_be_of_none() -> None:
     changed("scores", recent=0)
-    with pytest.raises(InputError, match="it scores with recent -1"):
+    with raises(StepProofErrors.NEGATIVE_RECENT, recent=-1):
         changed("scores", recent=-1)
 
 
@@ -375,7 +376,7 @@ def test_pooling_is_over_an_odd_number_of_rows() -> None:
     for width in (1, 3, LARGEST_POOL - 1):
         changed("pool", width=width, mode="max")
     for width, mode in ((-1, "avg"), (0, "avg"), (2, "max"), (LARGEST_POOL, "max"), (LARGEST_POOL + 1, "max"), (3, "")):
-        with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
+        with raises(StepProofErrors.POOL, width=width):
             changed("pool", width=width, mode=mode)
 
 
@@ -383,7 +384,7 @@ def test_pooling_is_over_an_odd_number_of_rows() -> None:
 def test_query_heads_are_whole_groups(heads: int) -> None:
     step, params, _, _ = CASES["cached"]
     fewer = {"q": read("q", B, heads, 1, D), "o": write("o", B, heads, 1, W)}
-    with pytest.raises(InputError, match=f"{heads} query heads do not divide into groups of {V} KV heads"):
+    with raises(StepProofErrors.HEADS, kv_heads=V, heads=heads):
         facts(step, tuple(fewer.get(param.name, param) for param in params))
     once = {name: replace(param, shape=(B, V, *param.shape[2:])) for name, param in fewer.items()}
     facts(step, tuple(once.get(param.name, param) for param in params))
@@ -394,5 +395,5 @@ def test_scalars_that_a_step_names_exist(name: str) -> None:
     step, params, _, _ = CASES[name]
     for field, scalar in (("start", "start"), ("length", "n"), ("topk", "top")):
         if field in spec_of(type(step)).numbers:
-            with pytest.raises(InputError, match=f"it names scalar '{scalar}', which does not exist"):
+            with raises(BodyProofErrors.UNKNOWN_SCALAR, scalar=scalar):
                 facts(step, params, tuple({"start", "n", "top"} - {scalar}))

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
 from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipeline import PipelineView
-from sscc.runtime.validator.streams import check_covers, check_rates
+from sscc.runtime.validator.streams import StreamProofErrors, check_covers, check_rates
+from tests.errors import raises
 from tests.runtime.broken.build import write
 from tests.runtime.test_validator_tokens import Net
 
@@ -110,18 +111,18 @@ def test_slots_are_filled_whole_and_once_or_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "per", "says"),
+    ("grid", "per", "kind", "fields"),
     [
-        ((2, 3), 2, r"2 firings a slot are no block of its grid \[2, 3\]"),
-        ((4, 3), 9, r"9 firings a slot are no block of its grid \[4, 3\]"),
-        ((5,), 2, r"2 firings a slot are no block of its grid \[5\]"),
-        ((2,), 3, "a slot takes 3 firings, an iteration has 2"),
+        ((2, 3), 2, StreamProofErrors.SLOT_NO_BLOCK, {"per": 2, "grid": [2, 3]}),
+        ((4, 3), 9, StreamProofErrors.SLOT_NO_BLOCK, {"per": 9, "grid": [4, 3]}),
+        ((5,), 2, StreamProofErrors.SLOT_NO_BLOCK, {"per": 2, "grid": [5]}),
+        ((2,), 3, StreamProofErrors.SLOT_ACROSS_ITERATIONS, {"per": 3, "trips": 2}),
     ],
 )
 def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
-    grid: tuple[int, ...], per: int, says: str
+    grid: tuple[int, ...], per: int, kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
-    with pytest.raises(InputError, match=says):
+    with raises(kind, **fields):
         check_covers(filling([(0, 0, 1, 1, 0)], 1, per, grid, per, 6), Limits())
 
 
