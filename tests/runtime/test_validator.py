@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 import time
 from collections.abc import Callable
 from math import prod
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import InputError, SsccError
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -47,7 +46,7 @@ from sscc.runtime.validator.placement import PlacementProofErrors
 from sscc.runtime.validator.samples import SampleProofErrors
 from sscc.runtime.validator.tokens import FiringProofErrors
 from sscc.runtime.validator.validate import ProgramProofErrors
-from tests.errors import raises
+from tests.errors import raises, refusal
 from tests.runtime.broken import bases
 from tests.runtime.broken.build import (
     arg_setting,
@@ -115,10 +114,8 @@ def test_a_valid_schedule_executes(base: Callable[[], Program]) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name.replace(" ", "-"))
 def test_a_broken_schedule_is_refused(broken: Broken) -> None:
-    with pytest.raises(InputError) as refusal:
+    with raises(broken.kind, **broken.fields):
         check(broken.program())
-    for part in broken.says:
-        assert re.search(part, str(refusal.value)), f"{part!r} is not in: {refusal.value}"
 
 
 def test_a_parameter_that_is_not_dense_is_seen_whole() -> None:
@@ -166,16 +163,20 @@ def test_every_number_of_a_stream_matters(base: Callable[[], Program], stage: St
     """Each wait dropped, each `per` and `lag` one larger, each offset one further: all refused."""
     for name in stage.waits:
         kept = tuple(wait for wait in stage.waits if wait != name)
-        with pytest.raises(InputError, match=f"{name!r}"):
-            check(change(base(), Stage, stage.name, setting(waits=kept)))
+        assert _names(refusal(check, change(base(), Stage, stage.name, setting(waits=kept))), name)
     for number, stage_port in enumerate(stage.ports):
         moved = port_setting(number, {"offset": stage_port.view.offset + prod(stage_port.view.shape)})
-        with pytest.raises(InputError, match=f"{stage_port.view.tensor!r}"):
-            check(change(base(), Stage, stage.name, moved))
+        assert _names(refusal(check, change(base(), Stage, stage.name, moved)), stage_port.view.tensor)
         for field in ("per", "lag"):
             edit = port_setting(number, **{field: getattr(stage_port, field) + 1})
-            with pytest.raises(InputError, match=f"{stage_port.view.tensor!r}|{stage.name!r}"):
-                check(change(base(), Stage, stage.name, edit))
+            error = refusal(check, change(base(), Stage, stage.name, edit))
+            assert _names(error, stage_port.view.tensor) or _names(error, stage.name)
+
+
+def _names(error: SsccError | None, name: str) -> bool:
+    """Return True if a field of the error is a name, or has it in quotes."""
+    assert error is not None
+    return any(value == name or f"{name!r}" in str(value) for value in error.fields.values())
 
 
 def test_waits_are_checked_by_playing_the_firings_too() -> None:

@@ -71,7 +71,7 @@ def test_no_operation_divides_by_zero(op: str) -> None:
 def test_no_number_is_looked_up_beyond_its_table(index: int) -> None:
     with raises(ScalarProofErrors.OUTSIDE_TABLE, where="test", scalar="r", size=3, index=index):
         evaluate(Scalar("r", "lookup", ("x", 5, 6, 7)), {"x": index}, "test")
-    with raises(ScalarProofErrors.MAY_LEAVE_TABLE, where="test", scalar="r", size=3, index=index):
+    with raises(ScalarProofErrors.MAY_LEAVE_TABLE, where="test", scalar="r", size=3, index=str(index)):
         form(scope(), "lookup", index, 5, 6, 7)
 
 
