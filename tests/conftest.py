@@ -62,7 +62,9 @@ LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="make the files under tests/goldens anew")
+    parser.addoption(
+        "--update-goldens", "--update-golden", action="store_true", help="make the files under tests/goldens anew"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
