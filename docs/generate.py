@@ -1,5 +1,5 @@
-"""Writes docs/reference/*.md from the sources: the command line, Python, passes, the kv and df dialects, and the files:
-schedule, artifact, machine description.
+"""Writes docs/reference/*.md from the sources: the command line, Python, passes, the kv and df dialects, the files
+(schedule, artifact, machine description), and the kinds of errors.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit 1 where a committed file is not what would be written
@@ -12,7 +12,9 @@ import ast
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import inspect
+import pkgutil
 import re
 import sys
 import textwrap
@@ -25,6 +27,7 @@ from sscc.compiler.commands.examples import EXAMPLES
 from sscc.compiler.commands.parser import build_parser, command_parsers, help_of
 from sscc.ir import cache_plan, looping, operations, schedule, target
 from sscc.ir.dialects import df, kv
+from sscc.ir.errors import ErrorKind
 from sscc.ir.operations import OPERATIONS
 from sscc.ir.opspec import Group, Op, Operand, OpSpec, group_operands, spec_of
 from sscc.passes.base import Pass, options_of
@@ -68,6 +71,7 @@ def pages() -> dict[Path, str]:
         "schedule.md": _schedule(),
         "artifact.md": _artifact(),
         "machine.md": _machine(),
+        "errors.md": _errors(),
     }
     return {REFERENCE / name: "\n\n".join(parts) + "\n" for name, parts in made.items()}
 
@@ -432,6 +436,58 @@ def _type(text: str) -> str:
     if text in ("Dtype", "Role", "Tier", "ParamAccess", "When"):
         return " or ".join(f'"{choice}"' for choice in getattr(schedule, text).__args__)
     return f"`{text}`".replace(" | ", "` or `")
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+_DECLARES = re.compile(r"^class \w+Errors\(", re.MULTILINE)
+
+
+def error_enums() -> list[type[ErrorKind]]:
+    """Every enum of kinds of errors, by its area. Only modules that declare one are imported."""
+    for module in pkgutil.walk_packages(sscc.__path__, "sscc."):
+        spec = importlib.util.find_spec(module.name)
+        origin = spec.origin if spec else None
+        if origin and origin.endswith(".py") and _DECLARES.search(Path(origin).read_text(encoding="utf-8")):
+            importlib.import_module(module.name)
+    return sorted((enum for enum in _enums(ErrorKind) if enum.__members__), key=_area)
+
+
+def _enums(base: type[ErrorKind]) -> Iterator[type[ErrorKind]]:
+    for enum in base.__subclasses__():
+        if enum.__module__.startswith("sscc."):
+            yield enum
+            yield from _enums(enum)
+
+
+def _area(enum: type[ErrorKind]) -> str:
+    return next(iter(enum)).code.partition(".")[0]
+
+
+def _errors() -> Iterator[str]:
+    yield "# Errors"
+    yield NOTICE.format(source="the enums of kinds in all modules")
+    yield (
+        "Every error has a kind, whose code is stable across versions, and fields, from which the message is made. "
+        "With `--json`, commands print both; the server's errors have the code as `code`. A field stands in braces. "
+        "The exit code is that of a command which ends with the error."
+    )
+    for enum in error_enums():
+        yield f"## {_area(enum)}"
+        about = (vars(enum).get("__doc__") or "").strip().partition("\n")[0]
+        yield f"{about} (`{enum.__module__}`)" if about else f"`{enum.__module__}`"
+        yield "\n".join(
+            f"* `{kind.code}` (exit code {kind.error.exit_code}): {_as_code(kind.message)}"
+            for kind in sorted(enum, key=lambda kind: kind.code)
+        )
+
+
+def _as_code(text: str) -> str:
+    """A message as Markdown shows it: its fields without formats, and backticks kept."""
+    text = re.sub(r"\{(\w+)[^}]*\}", r"{\1}", text)
+    marks = "``" if "`" in text else "`"
+    return f"{marks} {text} {marks}" if marks == "``" else f"`{text}`"
 
 
 if __name__ == "__main__":

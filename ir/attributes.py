@@ -7,15 +7,23 @@ from typing import Any
 
 from torch_mlir import ir
 
+from sscc.ir.errors import ErrorKind, InputError
+
+
+class AttributeErrors(ErrorKind):
+    """Dictionary attributes whose fields are not those of their record."""
+
+    NOT_A_DICTIONARY = InputError, "it is {value}, expected a dictionary"
+    UNKNOWN = InputError, "{name} is not one of its fields, which are {fields}"
+    MISSING = InputError, "{name} is missing"
+    WRONG_TYPE = InputError, "{name} is {value}, expected {expected}"
+
+
 _KINDS: dict[type, tuple[type, str]] = {
     int: (ir.IntegerAttr, "an integer"),
     str: (ir.StringAttr, "a string"),
     list: (ir.DenseI64ArrayAttr, "an array of i64"),
 }
-
-
-class MalformedRecord(Exception):
-    """A dictionary attribute that lacks a field, or has one that nobody knows or of another type."""
 
 
 def write_record(values: Mapping[str, int | str | list[int]]) -> ir.DictAttr:
@@ -41,21 +49,21 @@ def read_record(
         defaults: the values of those that may be missing.
 
     Raises:
-        MalformedRecord: naming the first field that does not fit.
+        InputError: naming the first field that does not fit.
     """
     if not isinstance(attribute, ir.DictAttr):
-        raise MalformedRecord(f"it is {attribute}, expected a dictionary")
+        raise AttributeErrors.NOT_A_DICTIONARY(value=attribute)
     attributes_by_name = {entry.name: entry.attr for entry in attribute}
     values = dict(defaults or {})
     for name in attributes_by_name.keys() - fields.keys():
-        raise MalformedRecord(f"{name} is not one of its fields, which are {', '.join(fields)}")
+        raise AttributeErrors.UNKNOWN(name=name, fields=list(fields))
     for name, type_ in fields.items():
         if name not in attributes_by_name and name in values:
             continue
         if name not in attributes_by_name:
-            raise MalformedRecord(f"{name} is missing")
+            raise AttributeErrors.MISSING(name=name)
         kind, expected = _KINDS[type_]
         if not isinstance(attributes_by_name[name], kind):
-            raise MalformedRecord(f"{name} is {attributes_by_name[name]}, expected {expected}")
+            raise AttributeErrors.WRONG_TYPE(name=name, value=attributes_by_name[name], expected=expected)
         values[name] = list(attributes_by_name[name]) if type_ is list else attributes_by_name[name].value
     return {name: values[name] for name in fields}

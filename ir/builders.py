@@ -9,7 +9,16 @@ from typing import Any, TypeAlias
 from torch_mlir import ir
 from torch_mlir.dialects import arith, func, linalg, tensor
 
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import ErrorKind, InputError, InternalError
+
+
+class FunctionErrors(ErrorKind):
+    """Functions of a module whose signature sscc cannot read."""
+
+    ARGUMENT_ROLE = InputError, "argument {index} of @{function} has none of the attributes {roles}"
+    RESULT_ROLE = InputError, "result {index} of @{function} has none of the attributes {roles}"
+    UNIT_DIMENSIONS = InternalError, "[{longer}] is not [{shorter}] with unit dimensions added"
+
 
 ROLES = ("weight", "constant", "input", "state", "output")
 STORED = ("weight", "constant")
@@ -102,9 +111,8 @@ def _named(function: Any, key: str, types: Sequence[ir.Type]) -> list[Argument]:
     for index, (attributes, type_) in enumerate(zip(described, types, strict=True)):
         role = next((role for role in ROLES if f"sscc.{role}" in attributes), None)
         if role is None:
-            what = "argument" if key == "arg_attrs" else "result"
-            roles = " or ".join(f"sscc.{role}" for role in ROLES)
-            raise InputError(f"{what} {index} of @{function.name.value} has no attribute {roles}")
+            kind = FunctionErrors.ARGUMENT_ROLE if key == "arg_attrs" else FunctionErrors.RESULT_ROLE
+            raise kind(index=index, function=function.name.value, roles=[f"sscc.{role}" for role in ROLES])
         sources = tuple(ir.StringAttr(name).value for name in attributes[SOURCES]) if SOURCES in attributes else ()
         encoding, cut = (ir.StringAttr(attributes[key]).value if key in attributes else "" for key in (ENCODING, CUT))
         arguments.append(Argument(role, attributes[f"sscc.{role}"].value, type_, sources, encoding, cut))
@@ -171,7 +179,7 @@ def _unit_groups(longer: list[int], shorter: list[int]) -> list[list[int]]:
             break
         groups[-1].append(axis)
     if matched != len(shorter) or groups[-1][-1:] != [len(longer) - 1]:
-        raise InternalError(f"{longer} is not {shorter} with unit dimensions added")
+        raise FunctionErrors.UNIT_DIMENSIONS(longer=longer, shorter=shorter)
     return groups
 
 

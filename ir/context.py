@@ -19,8 +19,16 @@ from torch_mlir.passmanager import PassManager
 from sscc.ir.dialects.df import Df
 from sscc.ir.dialects.kv import Kv
 from sscc.ir.dump_text import readable, without_locations
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.locations import describe_location, origin_of, text_place
+
+
+class IrTextErrors(ErrorKind):
+    """Text that is not IR."""
+
+    INVALID = InputError, "{name} is not valid IR: {diagnostic}{origin_hint}"
+    TOO_DEEP = InputError, "{name}:{line} is not valid IR: it is nested deeper than {levels} levels"
+
 
 EXCERPT_COLUMNS = 100  # of a line that an error shows
 MAX_DEPTH = 100  # brackets within brackets: dumps have below twenty
@@ -63,9 +71,10 @@ def parse_module(text: str, name: str) -> ir.Module:
         return ir.Module.parse(text)
     except ir.MLIRError as error:
         found, origin = _in_the_text(error, text)
-        message = f"{name} is not valid IR: {first_diagnostic(found, name)}"
-        excerpt = _pointed_at(found, text)
-        raise InputError(f"{message} (of {origin})" if origin else message, excerpt=excerpt) from None
+        raise IrTextErrors.INVALID(
+            name=name, diagnostic=first_diagnostic(found, name), origin_hint=f" (of {origin})" if origin else "",
+            excerpt=_pointed_at(found, text),
+        ) from None  # fmt: skip
 
 
 def parse_by_line(text: str) -> ir.Module:
@@ -97,7 +106,7 @@ def _check_depth(text: str, name: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             line = text.count("\n", 0, match.start()) + 1
-            raise InputError(f"{name}:{line} is not valid IR: it is nested deeper than {MAX_DEPTH} levels")
+            raise IrTextErrors.TOO_DEEP(name=name, line=line, levels=MAX_DEPTH)
 
 
 def first_diagnostic(error: ir.MLIRError, name: str = "") -> str:

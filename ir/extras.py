@@ -9,7 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+
+
+class ExtraErrors(ErrorKind):
+    """Packages that an option needs and that are not installed."""
+
+    NOT_INSTALLED = UsageError, "{purpose} needs {packages}: pip install 'sscc[{extra}]'"
+
 
 COMPILE, SERVE, FLEET, EVAL, RULER = "compile", "serve", "fleet", "eval", "ruler"
 COMPLETION, PYTEST = "completion", "pytest"
@@ -42,7 +49,7 @@ def require(extra: str, purpose: str) -> None:
     """
     missing = [package for module, package in EXTRAS[extra].items() if not _is_installed(module)]
     if missing:
-        raise UsageError(f"{purpose} needs {', '.join(missing)}: pip install 'sscc[{extra}]'")
+        raise ExtraErrors.NOT_INSTALLED(purpose=purpose, packages=missing, extra=extra)
 
 
 def _is_installed(module: str) -> bool:

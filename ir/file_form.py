@@ -7,12 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import reprlib
 import types
 import typing
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
+
+
+class RecordErrors(ErrorKind):
+    """JSON that is not the record it stands for."""
+
+    WRONG_VALUE = InputError, "{what} is malformed: {place} is {value!r}, expected {expected}"
+    LACKS = InputError, "{what} is malformed: {place} lacks {missing}"
+    UNKNOWN = InputError, "{what} is malformed: {place} has what no {record} has: {unknown}"
+
 
 
 def encode(value: Any) -> Any:
@@ -47,7 +57,7 @@ def decode(data: Any, hint: Any, where: str, what: str = "the schedule") -> Any:
         return _decoder(hint)(data)
     except _Misfit as misfit:
         place = where + "".join(reversed(misfit.path))
-        raise InputError(f"{what} is malformed: {place} {misfit.problem}") from None
+        raise misfit.kind(what=what, place=place, **misfit.fields) from None
 
 
 _Decoder = Callable[[Any], Any]
@@ -56,14 +66,19 @@ _Decoder = Callable[[Any], Any]
 class _Misfit(Exception):
     """Something does not fit. Where it is gets known on the way out: a place that is right is never spelled."""
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    def __init__(self, kind: RecordErrors, **fields: Any) -> None:
+        super().__init__()
+        self.kind, self.fields = kind, fields
         self.path: list[str] = []
 
     @classmethod
     def of(cls, data: Any, expected: str) -> _Misfit:
-        return cls(f"is {str(data)[:60]!r}, expected {expected}")
+        return cls(RecordErrors.WRONG_VALUE, value=shown(data), expected=expected)
+
+
+def shown(data: Any) -> Any:
+    """Return a value of a file as an error shows it: a list or dictionary as a text of a few items."""
+    return reprlib.repr(data) if isinstance(data, list | tuple | dict) else data
 
 
 @functools.cache
@@ -171,10 +186,10 @@ def _decode_record(record: type, data: Any) -> Any:
     if values.keys() != fields.keys():
         lacking = sorted(fields.keys() - values.keys() - _optional(record))
         if lacking:
-            raise _Misfit(f"lacks {', '.join(lacking)}")
-        unknown = [str(key)[:60] for key in values if key not in fields]
+            raise _Misfit(RecordErrors.LACKS, missing=lacking)
+        unknown = [str(key) for key in values if key not in fields]
         if unknown:
-            raise _Misfit(f"has what no {record.__name__} has: {', '.join(unknown[:3])}")
+            raise _Misfit(RecordErrors.UNKNOWN, record=record.__name__, unknown=unknown[:3])
     name = ""
     try:
         for name, value in values.items():

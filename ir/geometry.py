@@ -20,10 +20,80 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from sscc.ir.choices import LANDMARK_BITS, ROW_CODES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 
 if TYPE_CHECKING:
     from sscc.ir.kv_rows import RowFormat
+
+
+class GeometryErrors(ErrorKind):
+    """Geometries of a KV cache that cannot be."""
+
+    TOO_SMALL = UsageError, "KV {field} is {value}, it must be at least {least}"
+    EVEN_POOL = UsageError, "KV pool is {pool}, the pooling kernel must be odd"
+    LARGE_POOL = UsageError, "KV pool is {pool}, it can be at most {most}"
+    POOL_MODE = UsageError, "KV pool mode is {mode!r}, it must be one of {choices}"
+    ROWS = UsageError, "KV rows are {rows!r}, they must be one of {choices}"
+    DTYPE = UsageError, "KV dtype is {dtype!r}, it must be one of {choices}"
+    POLICY = UsageError, "KV policy is {policy!r}, it must be one of {choices} or {rule}NAME@SHA256"
+    LANDMARK_BITS = UsageError, "KV landmarks have {bits} bits, with --kv-policy query they must have one of {choices}"
+    LANDMARKS_UNUSED = UsageError, "KV landmarks have {bits} bits, but only --kv-policy query has landmarks"
+    FETCH_UNUSED = (
+        UsageError,
+        "KV fetch is {fetch}, but it limits the rows that a step reads from a store, which only --kv-policy query has",
+    )
+    ENCODED_INDEXED = (
+        UsageError,
+        "--kv-dtype {dtype} encodes rows as they are copied into the cache, but with --kv-rows indexed the selected "
+        "rows stay in the prompt: use --kv-rows compact, or --kv-dtype model",
+    )
+    EXCEEDS_CONTEXT = (
+        UsageError,
+        "sink + recent = {sink} + {recent} = {rows} rows exceed max-context {max_context}: lower --kv-recent or raise "
+        "--max-context",
+    )
+    TOPK_EXCEEDS_CONTEXT = (
+        UsageError,
+        "topk = {topk} exceeds max-context - sink - recent = {max_context} - {sink} - {recent} = {most}: lower "
+        "--kv-topk or raise --max-context",
+    )
+    WINDOW_RING = (
+        UsageError,
+        "a layer that attends within a window of {window} positions keeps a ring of {window} rows, not sink {sink}, "
+        "recent {recent} and topk {topk}",
+    )
+    WINDOW_STRIDE = (
+        UsageError,
+        "a window of {window} positions moves in steps of {stride}: it must slide, or move by its whole size, so that "
+        "a query sees the first rows of its ring",
+    )
+    INDEXED_WITHOUT_TOPK = (
+        UsageError,
+        "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are selected: "
+        "raise --kv-topk, or use --kv-rows compact",
+    )
+    LAYER_TOPK = UsageError, "a layer selects {topk} positions, it must be 0 .. {most}"
+    QUERY_ROWS = (
+        UsageError,
+        "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither --kv-rows compact "
+        "nor --kv-topk-per-layer",
+    )
+    QUERY_WITHOUT_TOPK = (
+        UsageError,
+        "--kv-policy query keeps all rows and chooses topk of them in every step, and topk is 0: raise --kv-topk, or "
+        "use --kv-policy snapstream",
+    )
+    FETCH = (
+        UsageError,
+        "a step fetches {fetch} rows of topk = {topk} from the store, it must fetch 1 .. topk: change --kv-fetch, or "
+        "leave it out for no limit",
+    )
+    BUDGET = (
+        UsageError,
+        "a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {rows} rows: raise --kv-budget or "
+        "give --kv-sink and --kv-recent",
+    )
+
 
 POOL_MODES = ("avg", "max")
 COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
@@ -140,78 +210,57 @@ class Geometry:
     def __post_init__(self) -> None:
         for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
             if getattr(self, name) < low:
-                raise UsageError(f"KV {name} is {getattr(self, name)}, it must be at least {low}")
+                raise GeometryErrors.TOO_SMALL(field=name, value=getattr(self, name), least=low)
         if self.pool % 2 == 0:
-            raise UsageError(f"KV pool is {self.pool}, the pooling kernel must be odd")
+            raise GeometryErrors.EVEN_POOL(pool=self.pool)
         if self.pool > LARGEST_POOL:
-            raise UsageError(f"KV pool is {self.pool}, it can be at most {LARGEST_POOL - 1}")
+            raise GeometryErrors.LARGE_POOL(pool=self.pool, most=LARGEST_POOL - 1)
         if self.pool_mode not in POOL_MODES:
-            raise UsageError(f"KV pool mode is {self.pool_mode!r}, it must be one of {', '.join(POOL_MODES)}")
+            raise GeometryErrors.POOL_MODE(mode=self.pool_mode, choices=POOL_MODES)
         if self.rows not in KV_ROWS:
-            raise UsageError(f"KV rows are {self.rows!r}, they must be {' or '.join(KV_ROWS)}")
+            raise GeometryErrors.ROWS(rows=self.rows, choices=KV_ROWS)
         if self.dtype not in KV_DTYPES:
-            raise UsageError(f"KV dtype is {self.dtype!r}, it must be {' or '.join(KV_DTYPES)}")
+            raise GeometryErrors.DTYPE(dtype=self.dtype, choices=KV_DTYPES)
         if self.policy not in KV_POLICIES and self.rule is None:
-            raise UsageError(f"KV policy is {self.policy!r}, it must be {', '.join(KV_POLICIES)} or {RULE}NAME@SHA256")
-        if self.landmark_bits not in (LANDMARK_BITS if self.by_query else (0,)):
-            raise UsageError(
-                f"KV landmarks have {self.landmark_bits} bits, with --kv-policy query they must have one of "
-                f"{', '.join(map(str, LANDMARK_BITS))}, otherwise there are none"
-            )
+            raise GeometryErrors.POLICY(policy=self.policy, choices=KV_POLICIES, rule=RULE)
+        if self.by_query and self.landmark_bits not in LANDMARK_BITS:
+            raise GeometryErrors.LANDMARK_BITS(bits=self.landmark_bits, choices=LANDMARK_BITS)
+        if self.landmark_bits and not self.by_query:
+            raise GeometryErrors.LANDMARKS_UNUSED(bits=self.landmark_bits)
         if self.by_query:
             self._check_by_query()
         elif self.fetch is not None:
-            raise UsageError("KV fetch limits what a step reads of a store, which there is with --kv-policy query only")
+            raise GeometryErrors.FETCH_UNUSED(fetch=self.fetch)
         if self.indexed and self.encoded and not self.by_query:
-            raise UsageError(
-                f"--kv-dtype {self.dtype} encodes rows as they are copied into the cache, and with --kv-rows indexed "
-                "the selected ones stay in the prompt: use --kv-rows compact, or --kv-dtype model"
-            )
+            raise GeometryErrors.ENCODED_INDEXED(dtype=self.dtype)
         if self.sink + self.recent > self.max_context:
-            raise UsageError(
-                f"sink + recent = {self.sink} + {self.recent} = {self.sink_recent} rows exceed max-context "
-                f"{self.max_context}: lower --kv-recent or raise --max-context"
+            raise GeometryErrors.EXCEEDS_CONTEXT(
+                sink=self.sink, recent=self.recent, rows=self.sink_recent, max_context=self.max_context
             )
         if self.topk > self.max_context - self.sink_recent:
-            raise UsageError(
-                f"topk = {self.topk} exceeds max-context - sink - recent = {self.max_context} - {self.sink} - "
-                f"{self.recent} = {self.max_context - self.sink_recent}: lower --kv-topk or raise --max-context"
-            )
+            raise GeometryErrors.TOPK_EXCEEDS_CONTEXT(
+                topk=self.topk, max_context=self.max_context, sink=self.sink, recent=self.recent,
+                most=self.max_context - self.sink_recent,
+            )  # fmt: skip
         if self.window and (self.sink, self.recent, self.topk) != (0, self.window, 0):
-            raise UsageError(
-                f"a layer that attends within a window of {self.window} positions keeps a ring of as many rows, not "
-                f"sink {self.sink}, recent {self.recent} and topk {self.topk}"
+            raise GeometryErrors.WINDOW_RING(
+                window=self.window, sink=self.sink, recent=self.recent, topk=self.topk
             )
         if self.window_stride not in (None, self.window or None):
-            raise UsageError(
-                f"a window of {self.window} positions moves in steps of {self.window_stride}: it must slide, or move "
-                "by all of it, so that what a query sees are the first rows of its ring"
-            )
+            raise GeometryErrors.WINDOW_STRIDE(window=self.window, stride=self.window_stride)
         if self.indexed and not min(self.layer_topk, default=self.topk):
-            raise UsageError(
-                "--kv-rows indexed keeps the whole prompt to read the selected rows from, and with topk = 0 none are "
-                "selected: raise --kv-topk, or use --kv-rows compact"
-            )
+            raise GeometryErrors.INDEXED_WITHOUT_TOPK()
         wrong = [topk for topk in self.layer_topk if not 0 <= topk <= self.topk]
         if wrong:
-            raise UsageError(f"a layer selects {wrong[0]} positions, it must be 0 .. {self.topk}")
+            raise GeometryErrors.LAYER_TOPK(topk=wrong[0], most=self.topk)
 
     def _check_by_query(self) -> None:
         if not self.indexed or self.layer_topk:
-            raise UsageError(
-                "--kv-policy query keeps all rows and chooses equally many in every layer: it takes neither "
-                "--kv-rows compact nor --kv-topk-per-layer"
-            )
+            raise GeometryErrors.QUERY_ROWS()
         if not self.topk:
-            raise UsageError(
-                "--kv-policy query keeps all rows, to choose topk of them in every step, and topk is 0: raise "
-                "--kv-topk, or use --kv-policy snapstream"
-            )
+            raise GeometryErrors.QUERY_WITHOUT_TOPK()
         if self.fetch is not None and not 1 <= self.fetch <= self.topk:
-            raise UsageError(
-                f"a step fetches {self.fetch} rows of topk = {self.topk} from the store, it must be 1 .. topk: change "
-                "--kv-fetch, or leave it out for no limit"
-            )
+            raise GeometryErrors.FETCH(fetch=self.fetch, topk=self.topk)
 
     @classmethod
     def from_budget(
@@ -236,10 +285,7 @@ class Geometry:
             recent = default_recent(budget, obs, pool)
         topk = budget - sink - recent
         if topk < 0:
-            raise UsageError(
-                f"a KV budget of {budget} rows cannot hold sink {sink} + recent {recent} = {sink + recent} rows: "
-                f"raise --kv-budget or give --kv-sink and --kv-recent"
-            )
+            raise GeometryErrors.BUDGET(budget=budget, sink=sink, recent=recent, rows=sink + recent)
         parts = (sink, recent, topk, obs, pool, pool_mode, max_context, rows, dtype)
         return cls(*parts, policy=policy, landmark_bits=landmark_bits, fetch=fetch)
 

@@ -31,7 +31,15 @@ from numpy.typing import NDArray
 
 from sscc.ir import kv_rows
 from sscc.ir.choices import LANDMARK_BITS, PLAIN_BITS
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+
+
+class LandmarkErrors(ErrorKind):
+    """Landmarks that keys cannot have."""
+
+    BITS = UsageError, "landmarks have {bits} bits, they must have one of {choices}"
+    PARTIAL_BYTE = UsageError, "{bits} bits a number do not fill whole bytes for keys of {dim} numbers: take more bits"
+
 
 MAGNITUDES = {1: (1,), 2: (3, 10), 4: (1, 3, 5, 7, 9, 11, 13, 15)}
 """The levels above 0, in ascending order; those below 0 mirror them. Code c is level c of all, in ascending order."""
@@ -49,9 +57,9 @@ SMALLEST_SCALE = 2.0**-126
 def check_bits(bits: int, dim: int) -> None:
     """Raises UsageError where keys of `dim` numbers have no landmarks of so many bits."""
     if bits not in LANDMARK_BITS:
-        raise UsageError(f"landmarks have {bits} bits, they must have {', '.join(map(str, LANDMARK_BITS))}")
+        raise LandmarkErrors.BITS(bits=bits, choices=LANDMARK_BITS)
     if dim * bits % 8:
-        raise UsageError(f"landmarks of {bits} bits of keys of {dim} numbers do not fill whole bytes: take more bits")
+        raise LandmarkErrors.PARTIAL_BYTE(bits=bits, dim=dim)
 
 
 def code_bytes(dim: int, bits: int) -> int:

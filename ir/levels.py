@@ -13,18 +13,56 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.attributes import read_record, write_record
 from sscc.ir.cache_plan import check_layers
 from sscc.ir.choices import DTYPES
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects.kv import GEOMETRY, GROUPS, geometry_attribute, group_geometry, groups_attribute, read_geometry
 from sscc.ir.dialects.shapes import SignatureMismatch
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, SsccError, quoted
+from sscc.ir.file_form import shown
 from sscc.ir.geometry import Geometry
-from sscc.ir.locations import Located, origin_of
+from sscc.ir.locations import origin_of
 from sscc.ir.looping import Looping
 from sscc.ir.target import Target, load_target, parse_target
 from sscc.ir.weight_format import Encoding
+
+
+class IllegalIR(InternalError):
+    """IR that its level does not permit.
+
+    Attributes:
+        location: the location of the operation at fault.
+    """
+
+    location: ir.Location
+
+    @property
+    def reason(self) -> str:
+        """The message without the operation's origin."""
+        return str(self).removeprefix(str(self.fields["origin"]))
+
+
+class LevelErrors(ErrorKind):
+    """Modules that are no dumps of sscc, or hold what their level does not permit."""
+
+    NO_FACTS = InputError, "the module lacks one of the attributes {attributes}: it is not a dump of sscc"
+    NO_LEVEL = InputError, "the module has no known {attribute} (found {level!r}): it is not a dump of sscc"
+    GEOMETRY = InputError, "the module's {cause}"
+    DAMAGED = InputError, "the module's {attribute} is damaged: {cause}"
+    FACT_TOO_SMALL = InputError, "the module's {attribute} is damaged: {name} is {value}, it must be at least 1"
+    FACT_DTYPE = InputError, "the module's {attribute} is damaged: dtype is {dtype!r}, it must be one of {choices}"
+    FACT_EOS = InputError, "the module's {attribute} is damaged: eos is {eos!r}, expected a list of tokens"
+    FACT_CONFIG = InputError, "the module's {attribute} is damaged: config is not a JSON object"
+    GROUPS = InputError, "one of the module's attributes {attributes} is damaged: {cause}"
+    FIRST_LAYER = (
+        InputError,
+        "the module's {attribute} is damaged: the first layer of a kind is of another kind, in [{layers}]",
+    )
+    INVALID_IR = InternalError, "invalid IR at level {level}: {diagnostics}"
+    ILLEGAL_OPERATION = IllegalIR, "{origin}'{op}' is not legal at level {level}"
+    LARGE_LITERAL = IllegalIR, "{origin}'{op}' holds a literal of {elements} elements, over {most} bytes"
+
 
 LEVEL = "sscc.level"
 PROGRAM = "sscc.program"
@@ -114,30 +152,35 @@ def get_facts(module: ir.Module) -> tuple[ProgramFacts, Geometry]:
     """
     attributes = module.operation.attributes
     if PROGRAM not in attributes or GEOMETRY not in attributes:
-        raise InputError(f"the module has no {PROGRAM} and {GEOMETRY}: it is not a dump of sscc")
+        raise LevelErrors.NO_FACTS(attributes=(PROGRAM, GEOMETRY))
     try:
         geometry = read_geometry(attributes[GEOMETRY])
     except SignatureMismatch as error:
-        raise InputError(f"the module's {error}") from None
+        raise LevelErrors.GEOMETRY(cause=str(error)) from None
     try:
         values = read_record(attributes[PROGRAM], _FIELDS)
         eos, config = json.loads(values["eos"]), json.loads(values["config"])
-    except (MalformedRecord, ValueError) as error:
-        raise InputError(f"the module's {PROGRAM} is damaged: {error}") from None
+    except (InputError, ValueError) as error:
+        raise _damaged(PROGRAM, error) from None
     _check_facts(values, eos, config)
     return ProgramFacts(**{**values, "eos": tuple(eos)}), geometry
+
+
+def _damaged(attribute: str, error: Exception) -> SsccError:
+    cause = error if isinstance(error, SsccError) else quoted(error)
+    return LevelErrors.DAMAGED(attribute=attribute, cause=cause)
 
 
 def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
     for name in ("batch", "chunk", "layers", "vocab_size"):
         if values[name] < 1:
-            raise InputError(f"the module's {PROGRAM} is damaged: {name} is {values[name]}, it must be at least 1")
+            raise LevelErrors.FACT_TOO_SMALL(attribute=PROGRAM, name=name, value=values[name])
     if values["dtype"] not in DTYPES:
-        raise InputError(f"the module's {PROGRAM} is damaged: dtype is {values['dtype']!r}")
+        raise LevelErrors.FACT_DTYPE(attribute=PROGRAM, dtype=values["dtype"], choices=DTYPES)
     if not isinstance(eos, list) or not all(type(token) is int for token in eos):
-        raise InputError(f"the module's {PROGRAM} is damaged: eos is {eos!r}, expected a list of tokens")
+        raise LevelErrors.FACT_EOS(attribute=PROGRAM, eos=shown(eos))
     if not isinstance(config, dict):
-        raise InputError(f"the module's {PROGRAM} is damaged: config is not a JSON object")
+        raise LevelErrors.FACT_CONFIG(attribute=PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -187,7 +230,7 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
         check_layers([(group.layers, group.sharers) for group in groups], facts.layers)
         groups = with_own_budgets(groups)
     except (KeyError, SignatureMismatch, ValueError) as error:
-        raise InputError(f"the module's {GROUPS}, {LAYERS} or {SHARES} is damaged: {error}") from None
+        raise LevelErrors.GROUPS(attributes=(GROUPS, LAYERS, SHARES), cause=quoted(error)) from None
     return tuple(sorted(groups, key=lambda group: group.layers))
 
 
@@ -233,7 +276,7 @@ def get_stored_formats(module: ir.Module) -> dict[str, Encoding]:
     try:
         return {e.name: Encoding.parse(ir.StringAttr(e.attr).value) for e in ir.DictAttr(attributes[STORED_FORMATS])}
     except (ValueError, InputError) as error:
-        raise InputError(f"the module's {STORED_FORMATS} is damaged: {error}") from None
+        raise _damaged(STORED_FORMATS, error) from None
 
 
 def set_level(module: ir.Module, level: str) -> None:
@@ -244,7 +287,7 @@ def get_level(module: ir.Module) -> str:
     attributes = module.operation.attributes
     level = attributes[LEVEL].value if LEVEL in attributes and isinstance(attributes[LEVEL], ir.StringAttr) else ""
     if level not in LEGAL_DIALECTS:
-        raise InputError(f"the module has no known {LEVEL} (found {level!r}): it is not a dump of sscc")
+        raise LevelErrors.NO_LEVEL(attribute=LEVEL, level=level)
     return str(level)
 
 
@@ -291,9 +334,9 @@ def get_kinds(module: ir.Module) -> LayerKinds | None:
         values = ir.DictAttr(module.operation.attributes[KINDS])
         kinds = LayerKinds(ir.StringAttr(values["path"]).value, tuple(ir.DenseI64ArrayAttr(values["first"])))
     except (KeyError, ValueError):
-        raise InputError(f"the module's {KINDS} is damaged: {module.operation.attributes[KINDS]}") from None
+        raise LevelErrors.DAMAGED(attribute=KINDS, cause=str(module.operation.attributes[KINDS])) from None
     if any(not 0 <= first <= layer or kinds.first[first] != first for layer, first in enumerate(kinds.first)):
-        raise InputError(f"the module's {KINDS} is damaged: a kind's first layer is not of that kind: {kinds.first}")
+        raise LevelErrors.FIRST_LAYER(attribute=KINDS, layers=kinds.first)
     return kinds
 
 
@@ -312,8 +355,8 @@ def get_looping(module: ir.Module) -> tuple[Looping, ...]:
     fields = {"entry": str, "kernel": str, "layers": int, "reason": str}
     try:
         return tuple(Looping(**read_record(item, fields)) for item in ir.ArrayAttr(attributes[LOOPING]))
-    except (MalformedRecord, ValueError) as error:
-        raise InputError(f"the module's {LOOPING} is damaged: {error}") from None
+    except (InputError, ValueError) as error:
+        raise _damaged(LOOPING, error) from None
 
 
 def record_pass(module: ir.Module, name: str) -> None:
@@ -330,7 +373,7 @@ def passes_done(module: ir.Module) -> tuple[str, ...]:
     try:
         return tuple(str(ir.StringAttr(item).value) for item in ir.ArrayAttr(attributes[PASSES]))
     except ValueError:
-        raise InputError(f"the module's {PASSES} is damaged: {attributes[PASSES]}") from None
+        raise LevelErrors.DAMAGED(attribute=PASSES, cause=str(attributes[PASSES])) from None
 
 
 def walk(op: Any) -> Iterator[ir.Operation]:
@@ -345,18 +388,12 @@ def walk(op: Any) -> Iterator[ir.Operation]:
     return iter(ops[1:])
 
 
-class IllegalIR(InternalError):
-    """IR that its level does not permit.
-
-    Attributes:
-        location: the location of the operation at fault.
-        reason: what is wrong with it, without that.
-    """
-
-    def __init__(self, op: Located, reason: str) -> None:
-        super().__init__(f"{origin_of(op)}{reason}")
-        self.location = op.location
-        self.reason = reason
+def _illegal(op: ir.Operation, kind: LevelErrors, **fields: Any) -> IllegalIR:
+    """Return the error of an operation that its level does not permit."""
+    error = kind(origin=origin_of(op), op=op.name, **fields)
+    assert isinstance(error, IllegalIR)
+    error.location = op.location
+    return error
 
 
 def check_legal(module: ir.Module, level: str) -> None:
@@ -369,13 +406,13 @@ def check_legal(module: ir.Module, level: str) -> None:
     try:
         module.operation.verify()
     except ir.MLIRError as error:
-        messages = "; ".join(f"{origin_of(d)}{d.message}" for d in error.error_diagnostics)
-        raise InternalError(f"invalid IR at level {level}: {messages or error}") from None
+        diagnostics = [f"{origin_of(d)}{d.message}" for d in error.error_diagnostics]
+        raise LevelErrors.INVALID_IR(level=level, diagnostics=diagnostics or [str(error)]) from None
     legal = LEGAL_DIALECTS[level]
     for op in walk(module):
         dialect = op.name.partition(".")[0]
         if dialect not in legal:
-            raise IllegalIR(op, f"'{op.name}' is not legal at level {level}")
+            raise _illegal(op, LevelErrors.ILLEGAL_OPERATION, level=level)
         for attribute in op.attributes.values():
             _check_literal(op, attribute)
 
@@ -390,7 +427,7 @@ def _check_literal(op: ir.Operation, attribute: ir.Attribute) -> None:
     for size in shaped.shape:
         elements *= size
     if elements * _width(shaped) > MAX_LITERAL_BYTES:
-        raise IllegalIR(op, f"'{op.name}' holds a literal of {elements} elements, over {MAX_LITERAL_BYTES} bytes")
+        raise _illegal(op, LevelErrors.LARGE_LITERAL, elements=elements, most=MAX_LITERAL_BYTES)
 
 
 def _width(shaped: ir.RankedTensorType) -> int:

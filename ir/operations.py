@@ -93,14 +93,10 @@ def _most_selected(n: Sizes) -> int:
     return n["K"]
 
 
-def latent_misfit(n: Sizes, first: int) -> str:
-    """Why a latent row of these sizes does not make keys of D numbers; "" where it does."""
-    if n["L"] != n["P"] + n["D"] - n["N"] or not 0 <= first <= n["D"] - n["N"]:
-        return (
-            f"rows of {n['L']} numbers of which {n['P']} make {n['N']} columns from {first} on do not make keys of "
-            f"{n['D']}"
-        )
-    return ""
+def latent_fits(n: Sizes, first: int) -> bool:
+    """Return True if latent rows of L numbers make keys of D numbers: their first P make the N columns from `first` on,
+    the rest are the other columns."""
+    return n["L"] == n["P"] + n["D"] - n["N"] and 0 <= first <= n["D"] - n["N"]
 
 
 Query = Annotated[str, Operand("B H 1 D:f", "read")]

@@ -271,12 +271,16 @@ class OpSpec:
         return own
 
     def has_values(self, there: Container[str]) -> bool:
-        """Whether an operation with these operands has the values of its keys. Raises ValueError where it has some."""
-        known = {key: value in there for key, value in self.values_of.items() if key in there}
-        if len(set(known.values())) > 1:
-            missing = ", ".join(self.values_of[key] for key, has in known.items() if not has)
-            raise ValueError(f"has the values of some of its keys, but no {missing}: it has all or none")
-        return all(known.values())
+        """Return True if an operation with these operands has the values of all its keys."""
+        return not self._valueless(there)
+
+    def missing_values(self, there: Container[str]) -> list[str]:
+        """Return the operands of values that an operation lacks which has the values of some of its keys."""
+        missing = self._valueless(there)
+        return missing if len(missing) < sum(key in there for key in self.values_of) else []
+
+    def _valueless(self, there: Container[str]) -> list[str]:
+        return [value for key, value in self.values_of.items() if key in there and value not in there]
 
     def rows(self, sizes: Sizes) -> int:
         """How many rows attention is over: those of the cache and of all members."""

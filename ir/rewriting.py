@@ -6,9 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch_mlir import ir
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.levels import walk
 from sscc.ir.locations import origin_of
+
+
+class RewritingErrors(ErrorKind):
+    """Operations that a rewrite leaves without their operands."""
+
+    VALUE_LEFT_BEHIND = InternalError, "{origin}'{op}' reads a value that was left behind"
+
 
 ValueMap = dict[ir.Value, ir.Value]
 
@@ -82,7 +89,7 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
         if operand not in values and source is not None and is_rematerialised(source):
             clone_with(source, values)
         if operand not in values:
-            raise InternalError(f"{origin_of(op)}'{op.name}' reads a value that was left behind")
+            raise RewritingErrors.VALUE_LEFT_BEHIND(origin=origin_of(op), op=op.name)
     clone: ir.Operation = op.clone().operation
     for inner in (clone, *walk(clone)):
         for index, operand in enumerate(inner.operands):

@@ -26,8 +26,8 @@ from math import prod
 from typing import ClassVar, Literal, Union
 
 from sscc.ir.choices import ON_CHIP, Tier
-from sscc.ir.errors import InputError
-from sscc.ir.file_form import decode, encode
+from sscc.ir.errors import ErrorKind, InputError, quoted
+from sscc.ir.file_form import decode, encode, shown
 from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
@@ -73,6 +73,16 @@ __all__ = [
     "TopK",
     "UpdateRows",
 ]
+
+
+class ScheduleErrors(ErrorKind):
+    """Schedules that cannot be read, and entries that they do not have."""
+
+    NO_ENTRY = InputError, "the schedule has no entry {entry!r}, it has {entries!r}"
+    NOT_JSON = InputError, "the schedule is not JSON: {cause}"
+    FORMAT_VERSION = InputError, "the schedule has format version {version!r}, this sscc reads {known}"
+    TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
+
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
 FORMAT_VERSION = 9
@@ -588,7 +598,7 @@ class Program:
         for entry in self.entries:
             if entry.name == name:
                 return entry
-        raise InputError(f"the schedule has no entry {name!r}, it has {[entry.name for entry in self.entries]}")
+        raise ScheduleErrors.NO_ENTRY(entry=name, entries=[entry.name for entry in self.entries])
 
     def to_json(self) -> str:
         return json.dumps(encode(self), sort_keys=True, separators=(",", ":")) + "\n"
@@ -599,14 +609,14 @@ class Program:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the schedule is not JSON: {error}") from None
+            raise ScheduleErrors.NOT_JSON(cause=quoted(error)) from None
         if not isinstance(data, dict) or data.get("version") != FORMAT_VERSION:
             version = data.get("version") if isinstance(data, dict) else None
-            raise InputError(f"the schedule has format version {version}, this sscc reads {FORMAT_VERSION}")
+            raise ScheduleErrors.FORMAT_VERSION(version=shown(version), known=FORMAT_VERSION)
         try:
             program: Program = decode(data, cls, "program")
         except RecursionError:
-            raise InputError("the schedule is malformed: its loops and branches are nested too deeply") from None
+            raise ScheduleErrors.TOO_DEEP() from None
         return program
 
 

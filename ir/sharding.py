@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
 from math import prod
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import dense_strides
+
+
+class CutErrors(ErrorKind):
+    """Cuts of tensors over ranks that cannot be read."""
+
+    UNKNOWN = InputError, "the cut {cut!r} is not known"
+
 
 OPEN = 0
 
@@ -98,7 +105,7 @@ class Cut:
             cut = cls(int(axis), tuple(Segment(int(size), int(parts)) for size, parts in pairs))
             if str(cut) == text and all(s.size and s.parts and s.size % s.parts == 0 for s in cut.segments):
                 return cut
-        raise InputError(f"the cut {text!r} is not known")
+        raise CutErrors.UNKNOWN(cut=text)
 
 
 def boundaries(segments: Iterable[Segment]) -> list[int]:

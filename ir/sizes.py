@@ -6,7 +6,15 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+
+
+class SizeErrors(ErrorKind):
+    """Texts that are no size in bytes."""
+
+    NOT_A_SIZE = UsageError, "{text!r} is no size in bytes: write 4096, 64K, 4MiB, 1.5GiB or 2GB"
+    NOT_WHOLE = UsageError, "{text!r} is no whole number of bytes"
+
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector of the hosts that interpret a schedule."""
@@ -47,12 +55,12 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{text!r} is no size in bytes: write 4096, 64K, 4MiB, 1.5GiB or 2GB")
+        raise SizeErrors.NOT_A_SIZE(text=text)
     number, prefix, unit = match[1], (match[2] or "").lower(), (match[3] or "").lower()
     power = " kmgt".index(prefix) if prefix else 0
     scaled = Fraction(number) * (1000 if unit == "b" and prefix else 1024) ** power
     if scaled.denominator != 1:
-        raise UsageError(f"{text!r} is no whole number of bytes")
+        raise SizeErrors.NOT_WHOLE(text=text)
     return int(scaled)
 
 

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+
+
+class ChoiceErrors(ErrorKind):
+    """Options whose value is none of their choices."""
+
+    UNKNOWN = UsageError, "{option} is {value!r}, it must be one of {choices}{similar_hint}"
+
 
 LONGEST_WORD = 100
 """Characters beyond which nothing is compared: comparing takes time that grows with their square."""
@@ -39,4 +46,6 @@ def similar_file(path: Path) -> str:
 def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
     """Raises UsageError where the value that an option was given is none of its choices."""
     if value is not None and value not in choices:
-        raise UsageError(f"{option} is {value!r}, it must be {' or '.join(choices)}{did_you_mean(value, choices)}")
+        raise ChoiceErrors.UNKNOWN(
+            option=option, value=value, choices=choices, similar_hint=did_you_mean(value, choices)
+        )

@@ -19,9 +19,39 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sscc.ir.choices import TIERS, Tier
-from sscc.ir.errors import InputError, UsageError, quoted
-from sscc.ir.file_form import decode
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
+from sscc.ir.file_form import decode, shown
 from sscc.ir.suggestions import did_you_mean
+
+
+class TargetErrors(ErrorKind):
+    """Targets that do not exist, and descriptions of them that cannot be."""
+
+    NO_TIER = InputError, "the target {target} has no {tier}, which the program uses"
+    NO_SOCKETS = UsageError, "a machine cannot have {sockets} sockets: give at least 1"
+    NO_LINKS_FOR_SOCKETS = UsageError, "{target} has no links, which {sockets} sockets need: describe one under `links`"
+    NO_LINKS_FOR_RANKS = UsageError, "{target} has no links, which {ranks} ranks need: describe one under `links`"
+    SOCKETS_NOT_SHARED = UsageError, "the {sockets} sockets of {target} cannot be shared equally by {ranks} ranks"
+    UNKNOWN = UsageError, "--target is {target!r}, it must be one of {names} or {family}:FILE{similar_hint}"
+    UNREADABLE = (
+        InputError,
+        "the target description {name} cannot be read: {cause}; sscc ships with {shipped}{similar_hint}",
+    )
+    NOT_JSON = InputError, "{where} is not JSON: {cause}"
+    FORMAT_VERSION = (
+        InputError,
+        "{where} has format {version!r}, this sscc reads {known}: `sscc targets --json` prints one to start from; what "
+        "was compiled for another has to be compiled again",
+    )
+    UNKNOWN_BASE = InputError, "{where} has the base {base!r}, it must be one of {shipped}"
+    FIGURE = InputError, "{where}: {figure} is {value!r}, it must be a positive number up to {most:.0e}"
+    LEVELS = InputError, "{where}: its levels are {levels}, they must be the first of {known}, at least 2"
+    LINK_NAME = InputError, "{where}: {link!r} is no name for a link, it must be a word of letters, digits and _"
+    NAME_TWICE = InputError, "{where}: two of {names} have the same name"
+    PMU_BYTES = InputError, "{where}: {level}.capacity is no multiple of pmu_bytes"
+    PARTIAL_SOCKETS = InputError, "{where}: sockets is {sockets}, it must be a whole number"
+    NO_LINKS = InputError, "{where} has {sockets:g} sockets and no links between them"
+
 
 DEFAULT = "sn40l"
 FAMILY = "rdu"
@@ -169,7 +199,7 @@ class Target:
         for level in self.levels:
             if level.name == tier:
                 return level
-        raise InputError(f"the target {self.name} has no {tier.upper()}, which the program uses")
+        raise TargetErrors.NO_TIER(target=self.name, tier=tier.upper())
 
     def capacity(self, tier: str) -> int:
         """Bytes of a level that all sockets have together."""
@@ -197,9 +227,9 @@ class Target:
     def with_sockets(self, sockets: int) -> Target:
         """The same target with another number of sockets. Raises UsageError below 1, and where nothing joins them."""
         if sockets < 1:
-            raise UsageError(f"a machine of {sockets} sockets does not exist: give at least 1")
+            raise TargetErrors.NO_SOCKETS(sockets=sockets)
         if sockets > 1 and not self.links:
-            raise UsageError(f"{self.name} has no links, which {sockets} sockets would need")
+            raise TargetErrors.NO_LINKS_FOR_SOCKETS(target=self.name, sockets=sockets)
         chosen = dataclasses.replace(self.sockets, value=sockets, origin="chosen")
         return dataclasses.replace(self, sockets=chosen)
 
@@ -212,9 +242,9 @@ class Target:
             return self
         sockets = int(self.sockets.value)
         if sockets > 1 and sockets % ranks:
-            raise UsageError(f"the {sockets} sockets of {self.name} cannot be shared by {ranks} ranks")
+            raise TargetErrors.SOCKETS_NOT_SHARED(sockets=sockets, target=self.name, ranks=ranks)
         if not self.links:
-            raise UsageError(f"{self.name} has no links, which {ranks} ranks would need")
+            raise TargetErrors.NO_LINKS_FOR_RANKS(target=self.name, ranks=ranks)
         return self.with_sockets(max(1, sockets // ranks))
 
     def to_json(self) -> str:
@@ -247,16 +277,16 @@ def load_target(target: str) -> Target:
     family, colon, name = target.partition(":")
     shipped = shipped_targets()
     if family != FAMILY or (colon and not name):
-        names = ", ".join(f"{FAMILY}:{known}" for known in shipped)
-        likely = did_you_mean(target, (FAMILY, *(f"{FAMILY}:{known}" for known in shipped)))
-        raise UsageError(f"--target is {target!r}, it must be {FAMILY}, {names} or {FAMILY}:FILE{likely}")
+        names = [FAMILY, *(f"{FAMILY}:{known}" for known in shipped)]
+        raise TargetErrors.UNKNOWN(target=target, names=names, family=FAMILY, similar_hint=did_you_mean(target, names))
     if not colon or name in shipped:
         return parse_target(_shipped(name or DEFAULT), name or DEFAULT)
     try:
         return parse_target(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
-        known = f"shipped are {', '.join(shipped)}{did_you_mean(name, shipped)}"
-        raise InputError(f"the target description {name} cannot be read: {error}; {known}") from None
+        raise TargetErrors.UNREADABLE(
+            name=name, cause=quoted(error), shipped=shipped, similar_hint=did_you_mean(name, shipped)
+        ) from None
 
 
 def _shipped(name: str) -> str:
@@ -276,20 +306,17 @@ def _parse(text: str, where: str) -> Any:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON: {error}") from None
+        raise TargetErrors.NOT_JSON(where=where, cause=quoted(error)) from None
     if not isinstance(data, dict):
         return data
     version = data.pop("format", 1)
     if version != FORMAT_VERSION:
-        raise InputError(
-            f"{where} has format {quoted(repr(version))}, this sscc reads {FORMAT_VERSION}: `sscc targets --json` "
-            "prints one to start from; what was compiled for another has to be compiled again"
-        )
+        raise TargetErrors.FORMAT_VERSION(where=where, version=shown(version), known=FORMAT_VERSION)
     if "base" not in data:
         return data
     base, shipped = data.pop("base"), shipped_targets()
     if base not in shipped:
-        raise InputError(f"{where} has the base {quoted(repr(base))}, it must be one of {', '.join(shipped)}")
+        raise TargetErrors.UNKNOWN_BASE(where=where, base=shown(base), shipped=shipped)
     return _changed(_parse(_shipped(base), f"the target description {base}"), data)
 
 
@@ -312,20 +339,19 @@ def _check(target: Target, where: str) -> None:
     """What figures must be, and what the parts must be to each other."""
     for name, figure in target.figures.items():
         if not 0 < figure.value <= LARGEST:
-            raise InputError(f"{where}: {name} is {figure.value!r}, it must be a positive number up to {LARGEST:.0e}")
+            raise TargetErrors.FIGURE(where=where, figure=name, value=figure.value, most=LARGEST)
     names = tuple(level.name for level in target.levels)
     if len(names) < 2 or names != TIERS[: len(names)]:
-        level_names, known = ", ".join(names), ", ".join(TIERS)
-        raise InputError(f"{where}: its levels are {level_names}, they must be {known}, at least 2")
+        raise TargetErrors.LEVELS(where=where, levels=names, known=TIERS)
     links = [link.name for link in target.links]
     for link in links:
         if not link.isidentifier():
-            raise InputError(f"{where}: {quoted(repr(link))} is no name of one of its links")
+            raise TargetErrors.LINK_NAME(where=where, link=link)
     if len({*links, *names}) < len(links) + len(names):
-        raise InputError(f"{where}: two of {quoted(', '.join((*names, *links)))} have the same name")
+        raise TargetErrors.NAME_TWICE(where=where, names=(*names, *links))
     if target.nearest.capacity.value % target.units.pmu_bytes.value:
-        raise InputError(f"{where}: {target.nearest.name}.capacity is no multiple of pmu_bytes")
+        raise TargetErrors.PMU_BYTES(where=where, level=target.nearest.name)
     if target.sockets.value % 1:
-        raise InputError(f"{where}: sockets is {target.sockets.value}, it must be a whole number")
+        raise TargetErrors.PARTIAL_SOCKETS(where=where, sockets=target.sockets.value)
     if target.sockets.value > 1 and not links:
-        raise InputError(f"{where} has {target.sockets.value:g} sockets and no links between them")
+        raise TargetErrors.NO_LINKS(where=where, sockets=target.sockets.value)

@@ -8,8 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Union
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.sharding import Cut, Segment
+
+
+class WeightFormatErrors(ErrorKind):
+    """Formats of quantised weights that do not exist."""
+
+    BITS = UsageError, "weights cannot have {bits} bits, they must have one of {choices}"
+    GROUP = UsageError, "a group cannot have {group} weights, it must have an even number"
+    MINIMUM = UsageError, "a minimum goes with weights of 4 bits, and in place of a zero point"
+    FLOATING = UsageError, "weights of {kind} have 8 bits, and neither zero points nor minimums"
+    SCALES = UsageError, "scales cannot have dtype {scales!r}, it must be one of {choices}"
+    UNKNOWN = (
+        UsageError,
+        "weights {text!r} are not known: give int8 or int4, then :GROUP (elements that share a scale, {group} by "
+        "default), then one of {bases} if groups have one, then one of {scales} for the dtype of scales",
+    )
+    ENCODING_FORMAT = InputError, "the encoding {text!r} is not known: {cause}"
+    ENCODING = InputError, "the encoding {text!r} is not known"
+    STORED_SHAPE = InputError, "a tensor of shape [{shape}] cannot be the {part} of {format}"
+
 
 BITS = (8, 4)
 RANKS = (2, 3)
@@ -50,15 +69,15 @@ class WeightFormat:
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
-            raise UsageError(f"weights of {self.bits} bits are not known, there are {' and '.join(map(str, BITS))}")
+            raise WeightFormatErrors.BITS(bits=self.bits, choices=BITS)
         if self.group < 2 or self.group % 2:
-            raise UsageError(f"a group of {self.group} weights is not possible, it must be an even number")
+            raise WeightFormatErrors.GROUP(group=self.group)
         if self.minimum and (self.zero_point or self.bits != 4):
-            raise UsageError("a minimum goes with weights of 4 bits, and in place of a zero point")
+            raise WeightFormatErrors.MINIMUM()
         if self.floating and (self.zero_point or self.minimum or self.bits != BITS[0]):
-            raise UsageError(f"weights of {FLOAT8} have 8 bits, and neither zero points nor minimums")
+            raise WeightFormatErrors.FLOATING(kind=FLOAT8)
         if self.scales not in SCALE_DTYPES:
-            raise UsageError(f"scales of {self.scales!r} are not known, there are {', '.join(SCALE_DTYPES)}")
+            raise WeightFormatErrors.SCALES(scales=self.scales, choices=SCALE_DTYPES)
 
     @classmethod
     def parse(cls, text: str) -> WeightFormat:
@@ -69,11 +88,10 @@ class WeightFormat:
         base = words.pop() if words[-1:] and words[-1] in (ZERO_POINT, MINIMUM) else ""
         kinds = (FLOAT8, *(f"int{bits}" for bits in BITS))
         if kind not in kinds or len(words) > 1 or not all(map(str.isdecimal, words)):
-            raise UsageError(
-                f"weights {text!r} are not known: give int8 or int4, then :GROUP (elements that share a scale, "
-                f"{DEFAULT_GROUP} by default), then :{ZERO_POINT} or :{MINIMUM} if groups are to have one, then "
-                f":{' or :'.join(SCALE_DTYPES)} for the dtype of scales"
-            )
+            raise WeightFormatErrors.UNKNOWN(
+                text=text, group=DEFAULT_GROUP, bases=(f":{ZERO_POINT}", f":{MINIMUM}"),
+                scales=[f":{dtype}" for dtype in SCALE_DTYPES],
+            )  # fmt: skip
         group = int(words[0]) if words else DEFAULT_GROUP
         bits = BITS[0] if kind == FLOAT8 else int(kind.removeprefix("int"))
         return cls(bits, group, base == ZERO_POINT, base == MINIMUM, scales, kind == FLOAT8)
@@ -140,15 +158,15 @@ class Encoding:
 
     @classmethod
     def parse(cls, text: str) -> Encoding:
-        """Raises InputError for what `__str__` does not give."""
+        """Read what `__str__` writes. Raises InputError for anything else."""
         kind, *words = text.split("/")
         transposed = words[1:] == [_TRANSPOSED]
         try:
             encoding = cls(WeightFormat.parse(kind), words[0] if words else "", transposed)
         except UsageError as error:
-            raise InputError(f"the encoding {text!r} is not known: {error}") from None
+            raise WeightFormatErrors.ENCODING_FORMAT(text=text, cause=error) from None
         if str(encoding) != text or encoding.part not in encoding.format.parts:
-            raise InputError(f"the encoding {text!r} is not known")
+            raise WeightFormatErrors.ENCODING(text=text)
         return encoding
 
     def __str__(self) -> str:
@@ -163,7 +181,7 @@ class Encoding:
         """The shape of the source of a stored tensor. Raises InputError where that is not of rank 2, or of rank 3 as
         of experts."""
         if len(stored) not in RANKS:
-            raise InputError(f"a tensor of shape {list(stored)} cannot be the {self.part} of {self.format}")
+            raise WeightFormatErrors.STORED_SHAPE(shape=stored, part=self.part, format=self.format)
         *experts, rows, columns = stored
         length = columns * 8 // self.format.bits if self.part == "values" else columns * self.format.group
         return (*experts, length, rows) if self.transposed else (*experts, rows, length)

@@ -8,18 +8,48 @@ must say the same, and the validator proves the rest for every call that a sessi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
 from sscc.ir.choices import CURSOR, PLAIN_BITS, POSITION_ID, POSITION_IDS, RANK, REUSED
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.validator import EntryReport, Report, validate
+
+
+class ContractKind(ErrorKind):
+    """Base of the differences between a schedule and its manifest."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, "the schedule does not fit its manifest: " + message)
+
+
+class ContractErrors(ContractKind):
+    """Schedules that do not do what the signature of their artifact says."""
+
+    CURSOR = "entry 'prefill' with {scalars} returns {results!r}, but its cursor is then {cursor!r}"
+    STATE_UNWRITTEN = "entry {entry!r} writes nothing into state {state!r}"
+    OUTPUT_UNWRITTEN = "entry {entry!r}{call_hint} does not write every element of its output {output!r}"
+    TENSOR_MISSING = "tensor {tensor!r} does not exist, it must be {expected}"
+    TENSOR_DIFFERS = "tensor {tensor!r} is {actual}, it must be {expected}"
+    TENSOR_UNKNOWN = "{role} {tensor!r} is none that a session knows"
+    ENTRIES = "its entries are {entries!r}, they must be {expected!r}"
+    INPUTS = "the inputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
+    OUTPUTS = "the outputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
+    SCALAR_INPUTS = "the scalar inputs of entry {entry!r} are {actual!r}, they must be {expected!r}"
+    SCALAR_OUTPUTS = "entry {entry!r} has {actual} scalar outputs, it must have {expected}"
+    GEOMETRY = "body {body!r}, {step}: its {setting} is {actual!r}, but the geometry's is {expected!r}"
+    LOOKUP = (
+        "kernel {kernel!r}, scalar {scalar!r}: it looks up [{numbers}], which are no group's top-K rows or their places"
+    )
+    SELECTION = "kernel {kernel!r}, stage {stage!r} selects {selected} positions, but the geometry says {budgets}"
+    SELECTION_VARIES = "kernel {kernel!r}, stage {stage!r} selects a number of positions that is no constant"
+
 
 _OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
 
@@ -116,15 +146,15 @@ class Protocol:
         for number, run in enumerate(report.runs):
             after = self.after(run.scalars)
             if run.results != after:
-                refuse(f"entry 'prefill' with {dict(run.scalars)} returns {run.results}, its cursor is then {after}")
+                raise ContractErrors.CURSOR(scalars=_assigned(run.scalars), results=run.results, cursor=after)
             if after[0] == self._signature.layers + 2:
                 _check_written(report, number)
             if run.scalars["steps"] == self._signature.prefill_steps(run.scalars["length"]):
                 _check_kept(report, number, _kept(self._signature))
 
 
-def refuse(reason: str) -> NoReturn:
-    raise InputError(f"the schedule does not fit its manifest: {reason}")
+def _assigned(scalars: Mapping[str, int]) -> list[str]:
+    return [f"{name} = {value}" for name, value in scalars.items()]
 
 
 def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None:
@@ -132,7 +162,7 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
     run = report.runs[number]
     missing = [name for name in states if name not in run.touched]
     if missing:
-        refuse(f"entry {report.name!r} writes nothing into state {missing[0]!r}")
+        raise ContractErrors.STATE_UNWRITTEN(entry=report.name, state=missing[0])
 
 
 def _caches(group: LayerGroup) -> list[str]:
@@ -148,8 +178,8 @@ def _check_written(report: EntryReport, number: int) -> None:
     run = report.runs[number]
     missing = [name for name in _OUTPUTS[report.name] if name not in run.written]
     if missing:
-        call = f" with {dict(run.scalars)}" if run.scalars else ""
-        refuse(f"entry {report.name!r}{call} does not write every element of its output {missing[0]!r}")
+        call = f" with {', '.join(_assigned(run.scalars))}" if run.scalars else ""
+        raise ContractErrors.OUTPUT_UNWRITTEN(entry=report.name, call_hint=call, output=missing[0])
 
 
 def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
@@ -224,12 +254,15 @@ def _check_tensors(program: sch.Program, signature: Signature) -> None:
     kinds: dict[str, _Kind] = {tensor.name: (tensor.role, tensor.dtype, tensor.shape) for tensor in program.tensors}
     known = _tensors(signature)
     for name, expected in known.items():
-        if name not in kinds or not _is(kinds[name], expected):
-            actual = f"is {_spelled(kinds[name])}" if name in kinds else "does not exist"
-            refuse(f"tensor {name!r} {actual}, it must be {_spelled(expected)}")
+        if name not in kinds:
+            raise ContractErrors.TENSOR_MISSING(tensor=name, expected=_spelled(expected))
+        if not _is(kinds[name], expected):
+            raise ContractErrors.TENSOR_DIFFERS(
+                tensor=name, actual=_spelled(kinds[name]), expected=_spelled(expected)
+            )
     for name, (role, _, _) in kinds.items():
         if role in ("input", "output") and name not in known:
-            refuse(f"{role} {name!r} is none that a session knows")
+            raise ContractErrors.TENSOR_UNKNOWN(role=role, tensor=name)
 
 
 def _is(kind: _Kind, expected: _Kind) -> bool:
@@ -253,19 +286,19 @@ def _ranks_of(program: sch.Program) -> int:
 def _check_entries(program: sch.Program, signature: Signature) -> None:
     inputs = _inputs(signature)
     if sorted(entry.name for entry in program.entries) != sorted(inputs):
-        refuse(f"its entries are {[entry.name for entry in program.entries]}, they must be {list(inputs)}")
+        raise ContractErrors.ENTRIES(entries=[entry.name for entry in program.entries], expected=list(inputs))
     prefill = (*signature.prefill_scalars(1), *([RANK] if _ranks_of(program) else []))
     scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (prefill, len(CURSOR)), "decode": ((), 0)}
     for entry in program.entries:
         takes, gives = scalars[entry.name]
-        for what, actual, expected in (
-            ("inputs", entry.inputs, tuple(inputs[entry.name])),
-            ("outputs", entry.outputs, _OUTPUTS[entry.name]),
-            ("scalar inputs", entry.scalar_inputs, takes),
-            ("scalar outputs by number", len(entry.scalar_outputs), gives),
+        for kind, actual, expected in (
+            (ContractErrors.INPUTS, entry.inputs, tuple(inputs[entry.name])),
+            (ContractErrors.OUTPUTS, entry.outputs, _OUTPUTS[entry.name]),
+            (ContractErrors.SCALAR_INPUTS, entry.scalar_inputs, takes),
+            (ContractErrors.SCALAR_OUTPUTS, len(entry.scalar_outputs), gives),
         ):
             if actual != expected:
-                refuse(f"entry {entry.name!r}: its {what} are {actual}, they must be {expected}")
+                raise kind(entry=entry.name, actual=actual, expected=expected)
 
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
@@ -276,8 +309,9 @@ def _check_geometry(program: sch.Program, signature: Signature) -> None:
             wrong = [[item for item in _settings(step, g) if getattr(step, item[0]) != item[1]] for g in geometries]
             if all(wrong):
                 name, setting = min(wrong, key=len)[0]
-                where = f"body {body.name!r}, {step.kind}"
-                refuse(f"{where}: its {name} is {getattr(step, name)!r}, the geometry's is {setting!r}")
+                raise ContractErrors.GEOMETRY(
+                    body=body.name, step=step.kind, setting=name, actual=getattr(step, name), expected=setting
+                )
 
 
 def _check_budgets(program: sch.Program, signature: Signature) -> None:
@@ -289,16 +323,17 @@ def _check_budgets(program: sch.Program, signature: Signature) -> None:
     for kernel in program.kernels:
         for scalar in sch.scalars(kernel.body):
             if scalar.op == "lookup" and not any(_is_part(scalar.args[1:], table) for table in tables):
-                where = f"kernel {kernel.name!r}, scalar {scalar.name!r}"
-                refuse(f"{where}: it looks up {list(scalar.args[1:])}, which is no group's top-K rows or their places")
+                raise ContractErrors.LOOKUP(kernel=kernel.name, scalar=scalar.name, numbers=scalar.args[1:])
     budgets = {topk for g in geometries for topk in (g.layer_topk or [g.topk])}
-    for where, selected in _selected(program):
+    for kernel_name, stage, selected in _selected(program):
         if not selected <= budgets:
-            refuse(f"{where} selects {sorted(selected - budgets)} positions, the geometry says {sorted(budgets)}")
+            raise ContractErrors.SELECTION(
+                kernel=kernel_name, stage=stage, selected=sorted(selected - budgets), budgets=sorted(budgets)
+            )
 
 
-def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
-    """How many positions each stage that selects any may select."""
+def _selected(program: sch.Program) -> Iterator[tuple[str, str, set[int]]]:
+    """Yield kernel, stage and numbers of positions that it may select, for each stage that selects any."""
     bodies = {body.name: body for body in program.bodies}
     launched: dict[str, list[tuple[sch.ScalarOperand, ...]]] = {}
     for entry in program.entries:
@@ -311,7 +346,6 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
             for step in () if body is None else body.steps:
                 if not isinstance(step, sch.Select):
                     continue
-                where = f"kernel {kernel.name!r}, stage {stage.name!r}"
                 operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
                 passed: list[sch.ScalarOperand | None] = [operand]
                 if operand in tables:
@@ -320,8 +354,8 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, set[int]]]:
                     place = kernel.scalars.index(str(operand))
                     passed = [scalars[place] for scalars in launched.get(kernel.name, ()) if place < len(scalars)]
                 if any(not isinstance(number, int) for number in passed):
-                    refuse(f"{where} selects a number of positions that is no constant")
-                yield where, {number for number in passed if isinstance(number, int)}
+                    raise ContractErrors.SELECTION_VARIES(kernel=kernel.name, stage=stage.name)
+                yield kernel.name, stage.name, {number for number in passed if isinstance(number, int)}
 
 
 def _is_part(numbers: Sequence[sch.ScalarOperand], table: Sequence[int]) -> bool:

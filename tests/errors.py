@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,18 @@ def raises(kind: ErrorKind, **fields: Any) -> Iterator[pytest.ExceptionInfo[Sscc
     check(caught.value, kind, **fields)
 
 
-def check(error: SsccError, kind: ErrorKind, **fields: Any) -> None:
+def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> SsccError | None:
+    """Return the error that a call raises, None if it raises none."""
+    try:
+        call(*args, **kwargs)
+    except SsccError as error:
+        return error
+    return None
+
+
+def check(error: SsccError | None, kind: ErrorKind, **fields: Any) -> None:
     """Fail unless `error` is of `kind` and its fields include `fields`."""
+    assert error is not None, f"no error instead of {kind}"
     assert error.kind is kind, f"{error.kind} instead of {kind}: {error}"
     differ = {name: error.fields.get(name) for name, value in fields.items() if error.fields.get(name) != plain(value)}
     assert not differ, f"{kind.code} has {differ}, expected {fields}: {error}"

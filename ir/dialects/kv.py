@@ -30,10 +30,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import ext
 
 from sscc.ir import operations
-from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.attributes import read_record, write_record
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
@@ -71,7 +71,7 @@ def read_geometry(attribute: ir.Attribute, where: str = GEOMETRY) -> Geometry:
     """
     try:
         return Geometry.from_dict(read_record(attribute, _FIELDS, _OPTIONAL))
-    except (MalformedRecord, UsageError) as error:
+    except (InputError, UsageError) as error:
         raise SignatureMismatch(f"{where} is invalid: {error}") from None
 
 
@@ -197,8 +197,11 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
-        if "P" in sizes and (misfit := operations.latent_misfit(sizes, int(op.operation.attributes["first"].value))):
-            raise SignatureMismatch(misfit)
+        if "P" in sizes and not operations.latent_fits(sizes, first := int(op.operation.attributes["first"].value)):
+            raise SignatureMismatch(
+                f"rows of {sizes['L']} numbers of which {sizes['P']} make {sizes['N']} columns from {first} on do not "
+                f"make keys of {sizes['D']}"
+            )
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
@@ -213,11 +216,11 @@ class Checked(Kv.Operation):
 
 def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
     """An operation has values, or they are the first numbers of its keys."""
-    try:
-        has_values = spec.has_values(spec.operands)
-    except ValueError as error:
-        raise SignatureMismatch(str(error)) from None
-    if not has_values and sizes.get("Dv", 0) > sizes["D"]:
+    if missing := spec.missing_values(spec.operands):
+        raise SignatureMismatch(
+            f"has the values of some of its keys, but no {', '.join(missing)}: it has all or none"
+        )
+    if not spec.has_values(spec.operands) and sizes.get("Dv", 0) > sizes["D"]:
         raise SignatureMismatch(f"has no values: they are the first {sizes['Dv']} of the {sizes['D']} numbers of keys")
 
 

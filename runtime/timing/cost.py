@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from math import ceil
 
 from sscc.ir.choices import ON_CHIP
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.target import Target
 from sscc.runtime.timing.work import Work
+
+
+class CostErrors(ErrorKind):
+    """Work that a target cannot do."""
+
+    NO_LINKS = InputError, "the program has ranks that exchange values, but the target {target} has no links"
+
 
 SECOND = 10**15  # femtoseconds
 
@@ -126,7 +133,7 @@ class CostModel:
         if not work.hops:
             return None
         if not self._target.links:
-            raise InputError("the program has ranks that exchange values, the target has no links between sockets")
+            raise CostErrors.NO_LINKS(target=self._target.name)
         duration = round(work.sent * SECOND / self._target.link_bandwidth)
         under_way = work.hops * round(self._target.link_latency * SECOND)
         return Transfer(self._target.links[0].name, work.sent, duration, duration + under_way)

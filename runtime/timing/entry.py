@@ -8,12 +8,25 @@ from math import prod
 from types import MappingProxyType
 
 from sscc.ir.choices import RANK
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Launch, Program, QueryAttention
 from sscc.ir.target import Target
 from sscc.runtime.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit
 from sscc.runtime.timing.result import LaunchTiming, Timing
+
+
+class TimingErrors(ErrorKind):
+    """Calls that cannot be timed."""
+
+    SCALARS = UsageError, "entry {entry!r} takes scalars {expected!r}, but was given {actual!r}"
+    VALID_ROWS = UsageError, "a cache cannot have {rows} valid rows"
+    STAYING = UsageError, "the share of chosen rows that stay is {share}, it must be 0 .. 1"
+    NOTHING_STAYS = (
+        UsageError,
+        "no step of the program reads the rows that it chooses straight from a store: a share of rows that stay goes "
+        "with --kv-policy query without --kv-fetch, at -O1 or -O2",
+    )
 
 
 def time_entry(
@@ -52,17 +65,14 @@ def time_entry(
     if RANK in called.scalar_inputs:
         inputs.setdefault(RANK, 0)
     if set(inputs) != set(called.scalar_inputs):
-        raise UsageError(f"entry {entry!r} takes scalars {sorted(called.scalar_inputs)}, it was given {sorted(inputs)}")
+        raise TimingErrors.SCALARS(entry=entry, expected=sorted(called.scalar_inputs), actual=sorted(inputs))
     if valid_rows is not None and valid_rows < 0:
-        raise UsageError(f"a cache cannot have {valid_rows} valid rows")
+        raise TimingErrors.VALID_ROWS(rows=valid_rows)
     if not 0 <= staying <= 1:
-        raise UsageError(f"a share of {staying} of the chosen rows cannot stay, it must be 0 .. 1")
+        raise TimingErrors.STAYING(share=staying)
     steps = (step for body in program.bodies for step in body.steps)
     if staying and not any(isinstance(step, QueryAttention) and not step.fetch for step in steps):
-        raise UsageError(
-            "no step of the program reads the rows that it chooses straight from a store: a share of rows that stay "
-            "goes with --kv-policy query without --kv-fetch, at -O1 or -O2"
-        )
+        raise TimingErrors.NOTHING_STAYS()
     for tier in {tensor.tier for tensor in program.tensors}:
         target.level(tier)
     settings = Settings(valid_rows, mean_rows, staying, prefetch, record, program.grid, mean_experts)

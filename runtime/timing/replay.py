@@ -17,9 +17,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError, SsccError
 from sscc.ir.schedule import Buffer, When
 from sscc.runtime.timing.cost import Cost, FiringPhase
+
+
+class ReplayKind(ErrorKind):
+    """Base of the deadlocks of a replay."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, "the schedule deadlocks: {where}: " + message)
+
+
+class ReplayErrors(ReplayKind):
+    """Stages that wait in vain in a replay."""
+
+    WAITS_FOR_SLOT = "stage {stage!r} waits for slot {slot} of {buffer!r}"
+    WAITS_FOR_PLACE = "stage {stage!r} waits for a free place in {buffer!r}"
+    WAITS_FOR_ITERATION = "stage {stage!r} waits for the end of an iteration"
 
 
 @dataclass(frozen=True)
@@ -221,7 +236,7 @@ class _Replay:
                 self._skip()
         for index, server in enumerate(self._servers):
             if server.next < self._totals[index]:
-                raise InputError(f"the schedule deadlocks: {self._where}: {self._blocked(index)}")
+                raise self._deadlock(index)
         return Outcome(self._end, self._busy, self._fired, self._recording)
 
     # -- firings
@@ -463,16 +478,18 @@ class _Replay:
 
     # -- messages
 
-    def _blocked(self, index: int) -> str:
+    def _deadlock(self, index: int) -> SsccError:
         stage, firing = self._stages[index], self._servers[index].next
         for link in stage.reads:
             slot = firing // link.per + link.lag
             if slot not in self._slots[link.buffer].left:
-                return f"stage {stage.name!r} waits for slot {slot} of {self._buffers[link.buffer].name!r}"
+                buffer = self._buffers[link.buffer].name
+                return ReplayErrors.WAITS_FOR_SLOT(where=self._where, stage=stage.name, slot=slot, buffer=buffer)
         for link in stage.writes:
             if not self._has_place(link.buffer, firing // link.per + link.lag):
-                return f"stage {stage.name!r} waits for a free place in {self._buffers[link.buffer].name!r}"
-        return f"stage {stage.name!r} waits for the end of an iteration"
+                buffer = self._buffers[link.buffer].name
+                return ReplayErrors.WAITS_FOR_PLACE(where=self._where, stage=stage.name, buffer=buffer)
+        return ReplayErrors.WAITS_FOR_ITERATION(where=self._where, stage=stage.name)
 
 
 def _ports(buffers: int, links: Sequence[Sequence[Link]]) -> list[list[tuple[int, Link]]]:

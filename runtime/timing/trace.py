@@ -14,10 +14,17 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.timing.replay import Recording, Span
 from sscc.runtime.timing.result import KernelTiming, LaunchTiming, PipelineTiming, Timing
 from sscc.runtime.trace_file import Event, complete, process_name, thread_name, trace_file, write_events
+
+
+class TimelineErrors(ErrorKind):
+    """Timings that cannot be shown as a trace."""
+
+    NOT_RECORDED = UsageError, "a trace needs a timing that was recorded: time the entry with record=True"
+
 
 COUNTERS, KERNELS, ITERATIONS, FIRST_TIER = range(4)
 _FEMTO = 1e-9  # femtoseconds in microseconds
@@ -101,7 +108,7 @@ def _pipeline(
 ) -> Iterator[Event]:
     recording = pipeline.recording
     if recording is None:
-        raise UsageError("a trace needs a timing that was recorded")
+        raise TimelineErrors.NOT_RECORDED()
     for stage, spans in zip(pipeline.stages, recording.stages, strict=True):
         for span in spans:
             yield _span(tracks.stages[kernel.name, pipeline.name, stage.name], span, begin)

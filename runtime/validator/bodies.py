@@ -8,18 +8,63 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 from sscc.ir import schedule as sch
 from sscc.ir.kv_rows import format_of, numbers_in
 from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
 from sscc.ir.sharding import ranks_along
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.validator.failure import Limits, check_numbers, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind, check_numbers
 from sscc.runtime.validator.linear import ANY, Range
 from sscc.runtime.validator.programs import Integer, VectorProgram
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
 from sscc.runtime.validator.steps import check_sizes
+
+
+class BodyProofErrors(ProofKind):
+    """Bodies whose names, shapes, access maps or steps do not fit."""
+
+    NAME_TWICE = "the name {name!r} is given twice"
+    EMPTY_SHAPE = "{name!r} has shape [{shape}], every size must be at least 1"
+    WINDOW_OF_NOTHING = "window {window!r} is of {tensor!r}, which is no parameter and no local"
+    WINDOW_FORM = "window {window!r} has shape [{shape}], strides [{strides}] and {terms} terms"
+    WINDOW_OUT_OF_RANGE = "window {window!r} reaches elements {low} .. {high} of {tensor!r}, which has {elements}"
+    UNKNOWN_NAME = "it names {name!r}, which does not exist; there are {names!r}"
+    UNKNOWN_SCALAR = "it names scalar {scalar!r}, which does not exist; there are {scalars!r}"
+    READ_BEFORE_WRITTEN = "it reads elements of {name!r} that no step before it has written"
+    WRITES_READ_ONLY = "it writes parameter {name!r}, which is declared read"
+    UPDATES_UNWRITTEN_LOCAL = "it updates some elements of {name!r}, which is a local that is not written before"
+    UPDATES_UNDEFINED = "it updates some elements of {name!r}, which is declared {access}"
+    WRITTEN_TWICE = "it writes elements of {name!r} more than once"
+    OPERAND = "{operand} must be {pattern}{sizes_hint}, but {name!r} is {dtype} [{shape}]"
+    MIXED_ROWS = "its rows must be all encoded or all floats, but {encoded!r} are i8 and {floats!r} are not"
+    ROW_FORMATS = "its rows must be encoded alike, but {names!r} are {formats}"
+    OPERANDS_OVERLAP = "its {operand} and its {other} share elements of {name!r}"
+    EMPTY_DIMENSIONS = "its dimensions are [{dims}], every one must be at least 1"
+    INDIRECT_AXIS = "{name!r} has an indirect axis, which only operand b of a product may have"
+    IDLE_DIMENSION = "it goes {size} times through dimension {dim}, with which none of its operands moves"
+    REDUCED_DIMENSIONS = "it reduces dimensions [{reduce}] of [{dims}]"
+    INDIRECT_MAP = "axis {axis} of {name!r} is indirect, but its access map is {map}"
+    INDEX_DTYPE = "the index {index!r} of {name!r} is {dtype}, it must be i64"
+    MAP_FORM = "an access map of {name!r} must have {rows} rows of {columns} numbers, but is {map}"
+    MAP_OUT_OF_RANGE = "an access map reaches {low} .. {high} of axis {axis} of {name!r}, whose size is {size}"
+    OUTPUT_REDUCED = "its output {name!r} depends on a dimension that it reduces, [{reduce}]"
+    OUTPUT_DTYPE = "it gives {dtype}, but its output {name!r} is {actual}"
+    READS_WHAT_IT_WRITES = "it reads elements of {name!r} that it writes at other points"
+    PRODUCT_DTYPE = "a product takes floats, but {name!r} is {dtype}"
+    COMBINATION = "it combines {dtype} by {combine!r}, it must combine floats by one of {choices!r}"
+    RANK_AXES = "it goes along axes [{axes}] of the grid [{grid}] of ranks"
+    SUM_DTYPE = "it sums {name!r}, which is {dtype} and no float"
+    SPLIT_AXIS = "it splits {name!r} of shape [{shape}] along axis {axis}"
+    JOIN_AXIS = "it joins {name!r} of shape [{shape}] along axis {axis}"
+    SPLIT_PARTS = "it splits {name!r} of shape [{shape}] along axis {axis} into {parts} parts"
+    PARTS_DIFFER = "it makes {actual} [{actual_shape}] of {parts} parts of {dtype} [{shape}]"
+    SOURCE_OVERLAPS = "what it takes and what it makes share elements of {name!r}"
+    LOAD_FORM = "load {load!r} gives {type} from {indices} indices, but {name!r} is {dtype} [{shape}]"
+    LOAD_FLOAT_INDEX = "load {load!r} takes a float as index of axis {axis}"
+    LOAD_OUT_OF_RANGE = "load {load!r} reaches {low} .. {high} of axis {axis} of {name!r}, whose size is {size}"
+
 
 _FLOATS = ("f32", "bf16")
 _COMBINE = ("addf", "mulf", "maximumf", "minimumf")
@@ -104,7 +149,7 @@ class _BodyProof:
         self, body: sch.Body, limits: Limits, scalars: Mapping[str, Range], grid: Sequence[int]
     ) -> None:
         self._body, self._limits, self._scalars, self._grid = body, limits, scalars, grid
-        self._where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
+        self.where = f"body {body.name!r}" + (f" ({body.location})" if body.location else "")
         self._params = {param.name: param for param in body.params}
         self._uses = {param.name: ParamUse() for param in body.params}
         self._needs: list[tuple[str, int, int, str]] = []
@@ -115,25 +160,22 @@ class _BodyProof:
         self._declare()
 
     def prove(self) -> BodyFacts:
-        outer = self._where
+        outer = self.where
         for number, step in enumerate(self._body.steps):
-            self._where = f"{outer}, step {number} ({step.kind})"
+            self.where = f"{outer}, step {number} ({step.kind})"
             if isinstance(step, sch.Vector | sch.Reduction | sch.Product):
                 self._affine(step)
             elif isinstance(step, sch.Collective):
                 self._collective(step)
             else:
                 self._operands(step)
-        self._where = outer
+        self.where = outer
         for name, use in self._uses.items():
             state = self._state[name]
             use.bounded = state.bounded
             use.complete = self._written(state, Region.of(0, [(1, state.elements)])) is True
         needs, data = tuple(self._needs), tuple(self._data)
         return BodyFacts(self._body, self._uses, needs, frozenset(self._dense), data, self._grid)
-
-    def _refuse(self, reason: str) -> NoReturn:
-        refuse(self._where, reason)
 
     # -- names
 
@@ -143,12 +185,12 @@ class _BodyProof:
         names += [*(local.name for local in body.locals), *(window.name for window in body.windows)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            self._refuse(f"the name {twice[0]!r} is given twice")
+            raise BodyProofErrors.NAME_TWICE(where=self.where, name=twice[0])
         items: list[sch.Param | sch.Local] = [*body.params, *body.locals]
         for item in items:
             if any(size < 1 for size in item.shape):
-                self._refuse(f"{item.name!r} has shape {list(item.shape)}")
-            check_numbers(self._where, repr(item.name), (prod(item.shape),))
+                raise BodyProofErrors.EMPTY_SHAPE(where=self.where, name=item.name, shape=item.shape)
+            check_numbers(self.where, repr(item.name), (prod(item.shape),))
             self._places[item.name] = _Place(item.name, item.shape, dense_strides(item.shape), 0, item.dtype)
             defined = isinstance(item, sch.Param) and item.access != "write"
             self._state[item.name] = _State(prod(item.shape), defined)
@@ -158,45 +200,48 @@ class _BodyProof:
     def _window(self, window: sch.Window) -> None:
         view = window.view
         if view.tensor not in self._state:
-            self._refuse(f"window {window.name!r} is of {view.tensor!r}, which is no parameter and no local")
+            raise BodyProofErrors.WINDOW_OF_NOTHING(where=self.where, window=window.name, tensor=view.tensor)
         if view.terms or not well_formed(view):
-            self._refuse(f"window {window.name!r} has shape {list(view.shape)}, strides {list(view.strides)} and terms")
-        check_numbers(self._where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
+            raise BodyProofErrors.WINDOW_FORM(
+                where=self.where, window=window.name, shape=view.shape, strides=view.strides, terms=len(view.terms)
+            )
+        check_numbers(self.where, f"window {window.name!r}", (view.offset, *view.shape, *view.strides))
         place = _Place(view.tensor, view.shape, view.strides, view.offset, self._places[view.tensor].dtype)
         region, elements = place.region(), self._state[view.tensor].elements
         if region.offset < 0 or region.offset + region.span >= elements:
-            self._refuse(
-                f"window {window.name!r} reaches elements {region.offset} .. {region.offset + region.span} of "
-                f"{view.tensor!r}, which has {elements}"
-            )
+            raise BodyProofErrors.WINDOW_OUT_OF_RANGE(
+                where=self.where, window=window.name, low=region.offset, high=region.offset + region.span,
+                tensor=view.tensor, elements=elements,
+            )  # fmt: skip
         self._places[window.name] = place
         if view.tensor in self._params:
             self._dense.add(view.tensor)
 
     def _place(self, name: str) -> _Place:
         if name not in self._places:
-            self._refuse(f"it names {name!r}, which does not exist; there are {list(self._places)}")
+            raise BodyProofErrors.UNKNOWN_NAME(where=self.where, name=name, names=list(self._places))
         return self._places[name]
 
     def _scalar(self, name: str) -> None:
         if name not in self._body.scalars:
-            self._refuse(f"it names scalar {name!r}, which does not exist; there are {list(self._body.scalars)}")
+            raise BodyProofErrors.UNKNOWN_SCALAR(where=self.where, scalar=name, scalars=self._body.scalars)
 
     # -- reads and writes
 
     def _read(self, place: _Place, region: Region) -> None:
         state = self._state[place.base]
         if not state.defined and not state.bounded and self._written(state, region) is not True:
-            self._refuse(f"it reads elements of {place.base!r} that no step before it has written")
+            raise BodyProofErrors.READ_BEFORE_WRITTEN(where=self.where, name=place.base)
 
     def _write(self, place: _Place, region: Region, mode: str, stored: bool = True) -> None:
         param = self._params.get(place.base)
         if param is not None and param.access == "read":
-            self._refuse(f"it writes parameter {place.base!r}, which is declared read")
+            raise BodyProofErrors.WRITES_READ_ONLY(where=self.where, name=place.base)
         state = self._state[place.base]
         if mode == "update" and not state.defined and self._written(state, region) is not True:
-            access = "a local that is not written before" if param is None else f"declared {param.access}"
-            self._refuse(f"it updates some elements of {place.base!r}, which is {access}")
+            if param is None:
+                raise BodyProofErrors.UPDATES_UNWRITTEN_LOCAL(where=self.where, name=place.base)
+            raise BodyProofErrors.UPDATES_UNDEFINED(where=self.where, name=place.base, access=param.access)
         if mode == "write":
             state.regions.append(region)
         state.bounded = state.bounded or mode == "part"
@@ -222,7 +267,7 @@ class _BodyProof:
         if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":
             self._alike([step.source, step.out])
         self._apart(names, used)
-        check_sizes(step, sizes, self._refuse)
+        check_sizes(step, sizes, self.where)
         amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
         for field_name, number in spec.numbers.items():
             self._scalar(getattr(step, field_name))
@@ -233,7 +278,7 @@ class _BodyProof:
         for reading in (True, False):
             for field_name, operand in used.items():
                 self._move(self._place(names[field_name]), operand, amounts, reading)
-        self._data += [f"{self._where}: rows of {names[f]!r}" for f, operand in used.items() if operand.by]
+        self._data += [f"{self.where}: rows of {names[f]!r}" for f, operand in used.items() if operand.by]
 
     def _move(self, place: _Place, operand: Operand, amounts: Sizes, reading: bool) -> None:
         reads, writes = operand.moved(amounts, place.shape)
@@ -241,7 +286,7 @@ class _BodyProof:
             self._read(place, place.region())
         if not reading and operand.mode != "read":
             if not injective(view_pairs(place)):
-                self._refuse(f"it writes elements of {place.base!r} more than once")
+                raise BodyProofErrors.WRITTEN_TWICE(where=self.where, name=place.base)
             self._write(place, place.region(), operand.mode, writes > 0)
 
     def _match(self, name: str, field_name: str, pattern: Pattern, sizes: dict[str, int]) -> None:
@@ -256,26 +301,25 @@ class _BodyProof:
         for letter, size in zip(dims, shape, strict=False):
             fits = fits and size == (int(letter) if letter.isdigit() else sizes.setdefault(letter, size))
         if not fits:
-            known = {letter: size for letter, size in sizes.items() if letter in dims}
-            self._refuse(
-                f"{field_name} must be {_spelled(dtype, dims)} with {known}, "
-                f"{name!r} is {place.dtype} {list(place.shape)}"
-            )
+            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items() if letter in dims)
+            raise BodyProofErrors.OPERAND(
+                where=self.where, operand=field_name, pattern=_spelled(dtype, dims), name=name, dtype=place.dtype,
+                sizes_hint=f" with {known}" if known else "", shape=place.shape,
+            )  # fmt: skip
 
     def _alike(self, names: Sequence[str]) -> None:
-        dtypes = {name: self._place(name).dtype for name in names}
-        if len({dtype == "i8" for dtype in dtypes.values()}) > 1:
-            detail = ", ".join(f"{name!r} is {dtype}" for name, dtype in dtypes.items())
-            self._refuse(f"its rows must be all encoded, or all floats: {detail}")
+        encoded = [name for name in names if self._place(name).dtype == "i8"]
+        floats = [name for name in names if name not in encoded]
+        if encoded and floats:
+            raise BodyProofErrors.MIXED_ROWS(where=self.where, encoded=encoded, floats=floats)
 
     def _one_format(self, dims: Mapping[str, int]) -> None:
         """Rows of so many numbers, where they are encoded, are encoded alike: one code reads those of all segments."""
         encoded = [name for name in dims if self._place(name).dtype == "i8"]
         formats = {name: format_of(dims[name], self._place(name).shape[-1]) for name in encoded}
         if len(set(formats.values())) > 1:
-            known = {name: row_format.name if row_format else "none" for name, row_format in formats.items()}
-            detail = ", ".join(f"{name!r} is {known[name]}" for name in formats)
-            self._refuse(f"its rows must be encoded alike: {detail}")
+            known = [row_format.name if row_format else "none" for row_format in formats.values()]
+            raise BodyProofErrors.ROW_FORMATS(where=self.where, names=list(formats), formats=known)
 
     def _apart(self, names: Mapping[str, str], used: Mapping[str, Operand]) -> None:
         """What is written is no other operand too, but for a cache that is read as it was written."""
@@ -285,27 +329,29 @@ class _BodyProof:
             if place.base != other.base or (place == other and used[other_name].copy_of == field_name):
                 continue
             if self._meet(place.region(), other.region()):
-                self._refuse(f"its {field_name} and its {other_name} share elements of {place.base!r}")
+                raise BodyProofErrors.OPERANDS_OVERLAP(
+                    where=self.where, operand=field_name, other=other_name, name=place.base
+                )
 
     # -- affine steps
 
     def _affine(self, step: Any) -> None:
         if any(size < 1 for size in step.dims):
-            self._refuse(f"its dimensions are {list(step.dims)}")
+            raise BodyProofErrors.EMPTY_DIMENSIONS(where=self.where, dims=step.dims)
         inputs = (step.a, step.b) if isinstance(step, sch.Product) else step.inputs
         chosen = step.b.indirect if isinstance(step, sch.Product) else None
         if chosen is not None:
             inputs = (step.a, sch.Access(step.b.param, step.b.map), chosen.index)
         for access in (*inputs, step.output):
             if access.indirect is not None:
-                self._refuse(f"{access.param!r} has an indirect axis, only operand b of a product may have one")
+                raise BodyProofErrors.INDIRECT_AXIS(where=self.where, name=access.param)
         for dim, size in enumerate(step.dims):
             rows = [row for access in (*inputs, step.output) for row in access.map]
             if size > 1 and not any(row[dim : dim + 1] not in ((), (0,)) for row in rows):
-                self._refuse(f"it goes {size} times through dimension {dim}, with which none of its operands moves")
+                raise BodyProofErrors.IDLE_DIMENSION(where=self.where, size=size, dim=dim)
         reduce = () if isinstance(step, sch.Vector) else step.reduce
         if len(set(reduce)) != len(reduce) or any(not 0 <= dim < len(step.dims) for dim in reduce):
-            self._refuse(f"it reduces dimensions {list(reduce)} of {list(step.dims)}")
+            raise BodyProofErrors.REDUCED_DIMENSIONS(where=self.where, reduce=reduce, dims=step.dims)
         reads = [self._access(access, step.dims) for access in inputs]
         if chosen is not None:
             self._indirect(step.b, chosen, reads[1], reads[2][0])
@@ -318,29 +364,30 @@ class _BodyProof:
         """Lets an access reach all of its indirect axis, along which `source` holds the places."""
         (place, pairs, _), axis = reach, indirect.axis
         if not 0 <= axis < len(place.shape) or any(access.map[axis]):
-            self._refuse(f"axis {axis} of {access.param!r} is indirect, its access map is {list(access.map)}")
+            raise BodyProofErrors.INDIRECT_MAP(where=self.where, axis=axis, name=access.param, map=str(access.map))
         if source.dtype != "i64":
-            self._refuse(f"the index {source.base!r} of {access.param!r} is {source.dtype}, it must be i64")
+            raise BodyProofErrors.INDEX_DTYPE(
+                where=self.where, index=source.base, name=access.param, dtype=source.dtype
+            )
         pairs.append((place.strides[axis], place.shape[axis]))
-        self._data.append(f"{self._where}: axis {axis} of {access.param!r}")
+        self._data.append(f"{self.where}: axis {axis} of {access.param!r}")
 
     def _access(self, access: sch.Access, dims: tuple[int, ...]) -> _Reach:
         """The place, and (stride, size) per iteration dimension and the offset, in elements of its base."""
         place = self._place(access.param)
         rows = access.map
         if len(rows) != len(place.shape) or any(len(row) != len(dims) + 1 for row in rows):
-            self._refuse(
-                f"an access map of {access.param!r} must have {len(place.shape)} rows of {len(dims) + 1} numbers, "
-                f"it is {rows}"
+            raise BodyProofErrors.MAP_FORM(
+                where=self.where, name=access.param, rows=len(place.shape), columns=len(dims) + 1, map=str(rows)
             )
         for axis, (row, size) in enumerate(zip(rows, place.shape, strict=True)):
-            check_numbers(self._where, f"an access map of {access.param!r}", row)
+            check_numbers(self.where, f"an access map of {access.param!r}", row)
             steps = [factor * (count - 1) for factor, count in zip(row, dims, strict=False)]
             low = row[-1] + sum(min(step, 0) for step in steps)
             high = row[-1] + sum(max(step, 0) for step in steps)
             if low < 0 or high >= size:
-                self._refuse(
-                    f"an access map reaches {low} .. {high} of axis {axis} of {access.param!r}, whose size is {size}"
+                raise BodyProofErrors.MAP_OUT_OF_RANGE(
+                    where=self.where, low=low, high=high, axis=axis, name=access.param, size=size
                 )
         strides = [sum(row[d] * s for row, s in zip(rows, place.strides, strict=True)) for d in range(len(dims))]
         offset = place.offset + sum(row[-1] * s for row, s in zip(rows, place.strides, strict=True))
@@ -349,17 +396,17 @@ class _BodyProof:
     def _output(self, step: Any, reduce: Sequence[int], reads: list[Any], result: str) -> None:
         place, pairs, offset = self._access(step.output, step.dims)
         if any(row[dim] for dim in reduce for row in step.output.map):
-            self._refuse(f"its output {place.base!r} depends on a dimension that it reduces, {list(reduce)}")
+            raise BodyProofErrors.OUTPUT_REDUCED(where=self.where, name=place.base, reduce=reduce)
         if not injective([pair for dim, pair in enumerate(pairs) if dim not in reduce]):
-            self._refuse(f"it writes elements of {place.base!r} more than once")
+            raise BodyProofErrors.WRITTEN_TWICE(where=self.where, name=place.base)
         if place.dtype != result and not (result == "float" and place.dtype in _FLOATS):
-            self._refuse(f"it gives {result}, its output {place.base!r} is {place.dtype}")
+            raise BodyProofErrors.OUTPUT_DTYPE(where=self.where, dtype=result, name=place.base, actual=place.dtype)
         region = Region.of(offset, pairs)
         for other, other_pairs, other_offset in reads:
             same = isinstance(step, sch.Vector) and other_offset == offset and other_pairs == pairs
             source = Region.of(other_offset, other_pairs)
             if other.base == place.base and not same and self._meet(region, source):
-                self._refuse(f"it reads elements of {place.base!r} that it writes at other points")
+                raise BodyProofErrors.READS_WHAT_IT_WRITES(where=self.where, name=place.base)
         self._write(place, region, "write")
 
     def _meet(self, a: Region, b: Region) -> bool:
@@ -368,15 +415,17 @@ class _BodyProof:
     def _result(self, step: Any, inputs: list[_Place]) -> str:
         """The dtype of what is written; "float" where it is rounded to the output's own."""
         if isinstance(step, sch.Product):
-            odd = [place.base for place in inputs if place.dtype not in _FLOATS]
-            if odd:
-                self._refuse(f"a product takes floats, {odd[0]!r} is not")
+            for place in inputs:
+                if place.dtype not in _FLOATS:
+                    raise BodyProofErrors.PRODUCT_DTYPE(where=self.where, name=place.base, dtype=place.dtype)
             return "float"
         result = VectorProgram(step, [place.dtype for place in inputs], self).result()
         if isinstance(step, sch.Vector):
             return result
         if step.combine not in _COMBINE or result not in _FLOATS:
-            self._refuse(f"it combines {result} by {step.combine!r}, it must be floats by one of {list(_COMBINE)}")
+            raise BodyProofErrors.COMBINATION(
+                where=self.where, dtype=result, combine=step.combine, choices=_COMBINE
+            )
         return "float"
 
     # -- what ranks do together
@@ -385,29 +434,32 @@ class _BodyProof:
         """What comes of it has the dtype and, but for axes that are split or joined, the shape of what goes in."""
         size = ranks_along(self._grid, step.axes)
         if size is None:
-            self._refuse(f"it goes along axes {list(step.axes)} of the grid {list(self._grid)} of ranks")
+            raise BodyProofErrors.RANK_AXES(where=self.where, axes=step.axes, grid=self._grid)
         name, made, split, joined = _sides(step)
         source, result = self._place(name), self._place(made)
         if isinstance(step, sch.AllReduce | sch.ReduceScatter) and source.dtype not in _FLOATS:
-            self._refuse(f"it sums {name!r}, which is {source.dtype}")
+            raise BodyProofErrors.SUM_DTYPE(where=self.where, name=name, dtype=source.dtype)
         shape = list(source.shape)
-        for axis, does in ((split, "splits"), (joined, "joins")):
+        for axis, kind in ((split, BodyProofErrors.SPLIT_AXIS), (joined, BodyProofErrors.JOIN_AXIS)):
             if axis is not None and not 0 <= axis < len(shape):
-                self._refuse(f"it {does} {name!r} of shape {list(source.shape)} along axis {axis}")
+                raise kind(where=self.where, name=name, shape=source.shape, axis=axis)
         if split is not None and (shape[split] % size or split == joined):
-            self._refuse(f"it splits {name!r} of shape {list(source.shape)} along axis {split} into {size} parts")
+            raise BodyProofErrors.SPLIT_PARTS(
+                where=self.where, name=name, shape=source.shape, axis=split, parts=size
+            )
         if split is not None:
             shape[split] //= size
         if joined is not None:
             shape[joined] *= size
         if (result.dtype, list(result.shape)) != (source.dtype, shape):
-            self._refuse(
-                f"of {size} parts of {source.dtype} {list(source.shape)} it makes {result.dtype} {list(result.shape)}"
-            )
+            raise BodyProofErrors.PARTS_DIFFER(
+                where=self.where, parts=size, dtype=source.dtype, shape=source.shape, actual=result.dtype,
+                actual_shape=result.shape,
+            )  # fmt: skip
         if not injective(view_pairs(result)):
-            self._refuse(f"it writes elements of {result.base!r} more than once")
+            raise BodyProofErrors.WRITTEN_TWICE(where=self.where, name=result.base)
         if result.base == source.base and self._meet(result.region(), source.region()):
-            self._refuse(f"what it takes and what it makes share elements of {result.base!r}")
+            raise BodyProofErrors.SOURCE_OVERLAPS(where=self.where, name=result.base)
         self._read(source, source.region())
         self._write(result, result.region(), "write")
 
@@ -417,30 +469,27 @@ class _BodyProof:
         """Checks a load: its indices, where their range is known, and that what it reads is there."""
         place = self._place(str(instr.args[0]))
         if len(indices) != len(place.shape) or instr.type != place.dtype:
-            self._refuse(
-                f"load {instr.name!r} gives {instr.type} from {len(indices)} indices, {place.base!r} is "
-                f"{place.dtype} {list(place.shape)}"
-            )
+            raise BodyProofErrors.LOAD_FORM(
+                where=self.where, load=instr.name, type=instr.type, indices=len(indices), name=place.base,
+                dtype=place.dtype, shape=place.shape,
+            )  # fmt: skip
         for axis, (index, size) in enumerate(zip(indices, place.shape, strict=True)):
             if index is None:
-                self._refuse(f"load {instr.name!r} takes a float as index of axis {axis}")
+                raise BodyProofErrors.LOAD_FLOAT_INDEX(where=self.where, load=instr.name, axis=axis)
             if index.low >= 0 and index.high < size:
                 continue
             if index.exact or index.low >= size or index.high < 0:
-                self._refuse(
-                    f"load {instr.name!r} reaches {index.low} .. {index.high} of axis {axis} of {place.base!r}, whose "
-                    f"size is {size}"
-                )
-            self._data.append(f"{self._where}: load {instr.name!r}, axis {axis} of {place.base!r}")
+                raise BodyProofErrors.LOAD_OUT_OF_RANGE(
+                    where=self.where, load=instr.name, low=index.low, high=index.high, axis=axis, name=place.base,
+                    size=size,
+                )  # fmt: skip
+            self._data.append(f"{self.where}: load {instr.name!r}, axis {axis} of {place.base!r}")
         self._read(place, place.region())
 
     def scalar(self, name: str) -> Range:
         """The range of a scalar of the body."""
         self._scalar(name)
         return self._scalars.get(name, ANY)
-
-    def fail(self, reason: str) -> NoReturn:
-        self._refuse(reason)
 
 
 def _spelled(dtype: str, dims: Sequence[str]) -> str:

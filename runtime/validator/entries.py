@@ -8,11 +8,37 @@ from dataclasses import dataclass, field
 from math import inf
 
 from sscc.ir import schedule as sch
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.kernels import Caller, check_loops, enter
 from sscc.runtime.validator.linear import ANY, Linear, Range, Scope
 from sscc.runtime.validator.pipeline import Bound, check_view, is_dense, linear_offset, may_meet, proved
 from sscc.runtime.validator.regions import Region, covered, injective
+
+
+class EntryProofErrors(ProofKind):
+    """Entries whose inputs, outputs or launches do not fit."""
+
+    ROLE = "{role} {tensor!r} is a tensor of role {actual}"
+    NAMED_TWICE = "its {role}s name a tensor twice: {names!r}"
+    UNKNOWN_TENSOR = "it names tensor {tensor!r}, which does not exist"
+    PIPELINE_OUTSIDE = "pipeline {pipeline!r} stands in an entry, but pipelines stand in kernels only"
+    UNKNOWN_KERNEL = "the kernel does not exist"
+    ARGUMENT_COUNT = (
+        "it passes {tensors} tensors and {scalars} scalars, but the kernel takes {params} tensors and {kernel_scalars} "
+        "scalars"
+    )
+    ARGUMENT_TYPE = (
+        "the kernel takes {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
+    )
+    NOT_OF_ENTRY = "{role} {tensor!r} is not one of this entry's"
+    WRITES_FIXED = "it writes {role} {tensor!r}"
+    SHOWN_TWICE = "the view of {tensor!r} shows an element more than once, and is written"
+    ARGUMENTS_OVERLAP = (
+        "parameters {one!r} and {other!r} share elements of tensor {tensor!r}, and one of them is written"
+    )
+    NEVER_WRITTEN = "it reads {role} {tensor!r}, which no launch of the entry has written before"
+    WRITTEN_IN_PART = "it reads elements of {role} {tensor!r} that no launch has written before"
+
 
 _FIXED = ("weight", "constant", "input")
 
@@ -22,9 +48,14 @@ class Pair:
     """Two arguments of a launch that must not share elements, which is not proved for all values."""
 
     where: str
-    what: str
+    params: tuple[str, str]
     one: sch.View
     other: sch.View
+
+    @property
+    def subject(self) -> str:
+        """Name of what is open, for a message."""
+        return f"pair of parameters {self.params[0]!r} and {self.params[1]!r}"
 
 
 @dataclass
@@ -115,9 +146,11 @@ class _EntryProof:
         for names, role in ((self._entry.inputs, "input"), (self._entry.outputs, "output")):
             for name in names:
                 if self._tensor(name).role != role:
-                    refuse(self._where, f"{role} {name!r} is a tensor of role {self._tensor(name).role}")
+                    raise EntryProofErrors.ROLE(
+                        where=self._where, role=role, tensor=name, actual=self._tensor(name).role
+                    )
             if len(set(names)) != len(names):
-                refuse(self._where, f"an {role} is named twice in {list(names)}")
+                raise EntryProofErrors.NAMED_TWICE(where=self._where, role=role, names=names)
         scope = Scope(self._where)
         for name in self._entry.scalar_inputs:
             scope.variable(name, self._ranges.get(name, ANY))
@@ -128,7 +161,7 @@ class _EntryProof:
 
     def _tensor(self, name: str) -> sch.Tensor:
         if name not in self._tensors:
-            refuse(self._where, f"it names tensor {name!r}, which does not exist")
+            raise EntryProofErrors.UNKNOWN_TENSOR(where=self._where, tensor=name)
         return self._tensors[name]
 
     # -- control
@@ -142,7 +175,7 @@ class _EntryProof:
             elif isinstance(item, sch.Launch):
                 self._launch(item, scope, path)
             else:
-                refuse(self._where, f"pipeline {item.name!r} stands in an entry: pipelines stand in kernels only")
+                raise EntryProofErrors.PIPELINE_OUTSIDE(where=self._where, pipeline=item.name)
 
     def _block(self, item: sch.For | sch.If, scope: Scope, path: tuple[int, ...]) -> None:
         inner = enter(item, scope, self._longest, len(path))
@@ -160,14 +193,13 @@ class _EntryProof:
         position = len(self._facts.launches)
         where = f"{self._where}, launch {position} of kernel {launch.kernel!r}"
         if launch.kernel not in self._kernels:
-            refuse(where, "the kernel does not exist")
+            raise EntryProofErrors.UNKNOWN_KERNEL(where=where)
         kernel = self._kernels[launch.kernel]
         if len(launch.args) != len(kernel.params) or len(launch.scalars) != len(kernel.scalars):
-            refuse(
-                where,
-                f"it passes {len(launch.args)} tensors and {len(launch.scalars)} scalars, the kernel takes "
-                f"{len(kernel.params)} and {len(kernel.scalars)}",
-            )
+            raise EntryProofErrors.ARGUMENT_COUNT(
+                where=where, tensors=len(launch.args), scalars=len(launch.scalars), params=len(kernel.params),
+                kernel_scalars=len(kernel.scalars),
+            )  # fmt: skip
         values = [scope.get(operand, where) for operand in launch.scalars]
         scalars = {name: scope.range_of(value) for name, value in zip(kernel.scalars, values, strict=True)}
         pairs = list(zip(kernel.params, launch.args, strict=True))
@@ -189,17 +221,16 @@ class _EntryProof:
         check_view(view, where)
         tensor = self._tensor(view.tensor)
         if view.shape != param.shape or tensor.dtype != param.dtype:
-            refuse(
-                where,
-                f"the kernel takes {param.dtype} {list(param.shape)}, the view of {view.tensor!r} is {tensor.dtype} "
-                f"{list(view.shape)}",
-            )
+            raise EntryProofErrors.ARGUMENT_TYPE(
+                where=where, dtype=param.dtype, shape=param.shape, tensor=view.tensor, actual=tensor.dtype,
+                actual_shape=view.shape,
+            )  # fmt: skip
         if tensor.role in ("input", "output") and view.tensor not in (*self._entry.inputs, *self._entry.outputs):
-            refuse(where, f"{tensor.role} {view.tensor!r} is none of this entry")
+            raise EntryProofErrors.NOT_OF_ENTRY(where=where, role=tensor.role, tensor=view.tensor)
         if param.access != "read" and tensor.role in _FIXED:
-            refuse(where, f"it writes {tensor.role} {view.tensor!r}")
+            raise EntryProofErrors.WRITES_FIXED(where=where, role=tensor.role, tensor=view.tensor)
         if param.access != "read" and not injective(list(zip(view.strides, view.shape, strict=True))):
-            refuse(where, f"the view of {view.tensor!r} shows an element more than once, and is written")
+            raise EntryProofErrors.SHOWN_TWICE(where=where, tensor=view.tensor)
         return linear_offset(view.offset, view.terms, scope, where)
 
     def _aliases(self, facts: LaunchFacts, scope: Scope) -> None:
@@ -222,10 +253,11 @@ class _EntryProof:
         regions = [Region.of(0, list(zip(v.strides, v.shape, strict=True))) for v in (one[1], other[1])]
         if not may_meet(regions[0], regions[1], shift, scope):
             return
-        what = f"the pair of parameters {one[0]!r} and {other[0]!r}"
         if not shift.terms:
-            refuse(facts.where, f"{what} shares elements of tensor {one[1].tensor!r}, and one of them is written")
-        facts.pairs.append(Pair(facts.where, what, one[1], other[1]))
+            raise EntryProofErrors.ARGUMENTS_OVERLAP(
+                where=facts.where, one=one[0], other=other[0], tensor=one[1].tensor
+            )
+        facts.pairs.append(Pair(facts.where, (one[0], other[0]), one[1], other[1]))
 
 
 def callers(entries: Sequence[EntryFacts], kernels: Mapping[str, sch.Kernel]) -> dict[str, Caller]:
@@ -288,12 +320,12 @@ def _check_defined(
             and all(block in touch.path or block in sure for block in other.path)
         ]
         if not before:
-            refuse(touch.where, f"it reads {tensor.role} {name!r}, which no launch of the entry has written before")
+            raise EntryProofErrors.NEVER_WRITTEN(where=touch.where, role=tensor.role, tensor=name)
         regions = [other.region for other in before if other.region is not None]
         if len(regions) < len(before) or touch.region is None:
             continue
         if covered(regions, touch.region, limits.painted) is False:
-            refuse(touch.where, f"it reads elements of {tensor.role} {name!r} that no launch has written before")
+            raise EntryProofErrors.WRITTEN_IN_PART(where=touch.where, role=tensor.role, tensor=name)
 
 
 def _surely_entered(item: sch.For | sch.If, scope: Scope) -> bool:

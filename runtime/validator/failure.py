@@ -1,12 +1,24 @@
-"""How a proof fails, how numbers are shown, and how much work a proof may take."""
+"""Base of the kinds of failed proofs, numbers in their messages, and limits of the work that a proof may take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NoReturn
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
+
+
+class ProofKind(ErrorKind):
+    """Base of the kinds of failed proofs. Every one says where in the schedule it stands."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, "the schedule is invalid: {where}: " + message)
+
+
+class NumberProofErrors(ProofKind):
+    """Numbers of elements and bytes that no memory has."""
+
+    TOO_LARGE = "{subject} has the number {number}, whose magnitude must be at most {largest}"
 
 
 @dataclass(frozen=True)
@@ -29,22 +41,24 @@ class Limits:
     steps: int = 200_000
 
 
-def refuse(where: str, reason: str) -> NoReturn:
-    """Raises InputError: the schedule is invalid."""
-    raise InputError(f"the schedule is invalid: {where}: {reason}")
-
-
 LARGEST = 1 << 48
 """No number of elements or bytes, and no factor of one, is as large: so that no sum of products leaves 64 bits."""
 
 
-def check_numbers(where: str, what: str, numbers: Iterable[int]) -> None:
-    """Refuses numbers of elements or bytes that no memory has."""
+def check_numbers(where: str, subject: str, numbers: Iterable[int]) -> None:
+    """Check that no number of elements or bytes is larger than any memory."""
     for number in numbers:
         if not -LARGEST < number < LARGEST:
-            refuse(where, f"{what} has the number {number}, the largest is {LARGEST - 1}")
+            raise NumberProofErrors.TOO_LARGE(where=where, subject=subject, number=number, largest=LARGEST - 1)
+
+
+class Bytes(int):
+    """A number of bytes that a message shows as `megabytes` does."""
+
+    def __str__(self) -> str:
+        return megabytes(self)
 
 
 def megabytes(nbytes: float) -> str:
-    """Bytes in units of 2**20, or as they are below that: "612 MB", "4096 bytes"."""
+    """Return bytes in units of 2**20, or as they are below that: "612 MB", "4096 bytes"."""
     return f"{nbytes / 2**20:.6g} MB" if nbytes >= 2**20 else f"{nbytes:.0f} bytes"

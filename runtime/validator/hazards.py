@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from operator import mul
+from typing import NoReturn
 
 from sscc.ir.schedule import Stage
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.linear import Linear, Scope
 from sscc.runtime.validator.pipeline import (
     PipelineView,
@@ -27,6 +28,39 @@ from sscc.runtime.validator.pipeline import (
 )
 from sscc.runtime.validator.regions import FAR, Region, covered, injective
 from sscc.runtime.validator.tokens import End, Streams, port_period, simulate
+
+
+class HazardProofErrors(ProofKind):
+    """Memory that firings touch in an order that nothing fixes."""
+
+    FIRINGS_WRITE_TWICE = "the {firings} firings of an iteration write elements of {tensor!r} more than once"
+    BETWEEN_FIRINGS = (
+        "port {port!r} writes elements of {tensor!r} in one firing of an iteration that port {other!r} {does} in "
+        "another"
+    )
+    PORTS_WRITE_TWICE = "port {port!r} writes elements of {tensor!r} that port {other!r} writes too"
+    PORTS_OVERLAP = "port {port!r} writes elements of {tensor!r} that port {other!r} shows elsewhere"
+    ITERATIONS_OVERLAP = (
+        "stage {stage!r} writes in iteration {iteration} elements of {tensor!r} that stage {other!r} {does} in "
+        "iteration {other_iteration}"
+    )
+    STEPS_NOT_APART = (
+        "stages {stage!r} and {other!r} move through {tensor!r} by {step} and {other_step} elements per iteration, "
+        "which is not proved apart over {iterations:.0f} iterations"
+    )
+    FIXED_PART = (
+        "stage {stage!r} writes in each iteration another part of {tensor!r}, and stage {other!r} {does} in every "
+        "iteration the part of one of them"
+    )
+    NOT_ORDERED = (
+        "stages {stage!r} and {other!r} share elements of {tensor!r}, and no stream orders them over {iterations} "
+        "iterations"
+    )
+    ITERATIONS_NOT_ORDERED = (
+        "stage {stage!r} writes in iteration {iteration} elements of {tensor!r} that stage {other!r} {does} in "
+        "iteration {other_iteration}{firings_hint}, and no stream orders the two"
+    )
+
 
 _WINDOWS = (4, 8, 16, 32, 64)  # iterations compared one by one
 
@@ -113,9 +147,8 @@ class _HazardProof:
         """The firings of one iteration write different elements."""
         tile = self._placed(side, self._view.everywhere(side.stage))
         if not injective([*tile.pairs, *tile.grid]):
-            refuse(
-                side.port.where,
-                f"the {side.facts.trips} firings of an iteration write elements of {side.port.name!r} more than once",
+            raise HazardProofErrors.FIRINGS_WRITE_TWICE(
+                where=side.port.where, firings=side.facts.trips, tensor=side.port.name
             )
 
     def between_firings(self, one: _Side, other: _Side) -> None:
@@ -127,11 +160,10 @@ class _HazardProof:
         if mine == theirs:  # firings write different elements, so that each reads what it writes
             return
         if may_meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1), scope):
-            refuse(
-                one.facts.where,
-                f"port {one.port.param.name!r} writes elements of {one.port.name!r} in one firing of an iteration that "
-                f"port {other.port.param.name!r} {'writes' if other.port.writes else 'reads'} in another",
-            )
+            raise HazardProofErrors.BETWEEN_FIRINGS(
+                where=one.facts.where, port=one.port.param.name, tensor=one.port.name, other=other.port.param.name,
+                does=_does(other),
+            )  # fmt: skip
 
     def one_firing(self, one: _Side, other: _Side) -> None:
         """Within a firing, a written port shares elements only with a port that reads, by the same view."""
@@ -144,10 +176,9 @@ class _HazardProof:
         if same and not both:
             return
         if may_meet(Region.of(0, one.port.pairs), Region.of(0, other.port.pairs), shift, scope):
-            refuse(
-                one.facts.where,
-                f"port {one.port.param.name!r} writes elements of {one.port.name!r} that port "
-                f"{other.port.param.name!r} {'writes too' if both else 'shows elsewhere'}",
+            kind = HazardProofErrors.PORTS_WRITE_TWICE if both else HazardProofErrors.PORTS_OVERLAP
+            raise kind(
+                where=one.facts.where, port=one.port.param.name, tensor=one.port.name, other=other.port.param.name
             )
 
     # -- layers: iterations that have each their own part of a tensor
@@ -166,18 +197,15 @@ class _HazardProof:
         for a, b in product(range(count), range(count)):
             mine, theirs = self._tile(one, self._index(one, a)), self._tile(other, self._index(other, b))
             if a != b and self._meet(mine.all(), theirs.all(), theirs.offset.plus(mine.offset, -1)):
-                does = "writes" if not other.port.reads else "reads"
-                refuse(
-                    self._view.where,
-                    f"stage {one.stage.name!r} writes in iteration {a} elements of {one.port.name!r} that stage "
-                    f"{other.stage.name!r} {does} in iteration {b}",
-                )
+                raise HazardProofErrors.ITERATIONS_OVERLAP(
+                    where=self._view.where, stage=one.stage.name, iteration=a, tensor=one.port.name,
+                    other=other.stage.name, does=_does(other), other_iteration=b,
+                )  # fmt: skip
         if self._view.most_iterations > count:
-            refuse(
-                self._view.where,
-                f"stages {one.stage.name!r} and {other.stage.name!r} move through {one.port.name!r} by {steps} "
-                f"elements per iteration, which is not proved apart over {self._view.most_iterations:.0f} iterations",
-            )
+            raise HazardProofErrors.STEPS_NOT_APART(
+                where=self._view.where, stage=one.stage.name, other=other.stage.name, tensor=one.port.name,
+                step=steps[0], other_step=steps[1], iterations=self._view.most_iterations,
+            )  # fmt: skip
 
     def _fixed(self, one: _Side, other: _Side, step: int) -> None:
         """A part that does not move holds all that the iterations write, as a prompt's K and V do, or nothing of it."""
@@ -189,12 +217,10 @@ class _HazardProof:
             return
         there = Region.of(shift.const, [*b.pairs, *b.grid])
         if shift.terms or covered([there], written, self._limits.painted) is not True:
-            does = "writes" if not other.port.reads else "reads"
-            refuse(
-                self._view.where,
-                f"stage {one.stage.name!r} writes in each iteration another part of {one.port.name!r}, and stage "
-                f"{other.stage.name!r} {does} in every iteration the part of one of them",
-            )
+            raise HazardProofErrors.FIXED_PART(
+                where=self._view.where, stage=one.stage.name, tensor=one.port.name, other=other.stage.name,
+                does=_does(other),
+            )  # fmt: skip
 
     def _step(self, side: _Side) -> int | None:
         """By how many elements a port moves per iteration; None where its place is not linear in the index."""
@@ -244,11 +270,10 @@ class _HazardProof:
             self._check_window(one, other, count)
             if count >= most or self._settled(one, other, count):
                 return
-        refuse(
-            self._view.where,
-            f"stages {one.stage.name!r} and {other.stage.name!r} share elements of {one.port.name!r}, and no stream "
-            f"orders them over {_WINDOWS[-1]} iterations",
-        )
+        raise HazardProofErrors.NOT_ORDERED(
+            where=self._view.where, stage=one.stage.name, other=other.stage.name, tensor=one.port.name,
+            iterations=_WINDOWS[-1],
+        )  # fmt: skip
 
     def _count(self, window: int) -> int:
         """A number of iterations near `window` that ends where the whole run does."""
@@ -311,13 +336,11 @@ class _HazardProof:
             if clocks.before(one.number, begin_a + m, other.number) <= begin_b + n:
                 self._refuse_order(one, other, a, b, f" (firings {m} and {n} of the iterations)")
 
-    def _refuse_order(self, one: _Side, other: _Side, a: int, b: int, detail: str) -> None:
-        does = "writes" if other.port.writes else "reads"
-        refuse(
-            self._view.where,
-            f"stage {one.stage.name!r} writes in iteration {a} elements of {one.port.name!r} that stage "
-            f"{other.stage.name!r} {does} in iteration {b}{detail}, and no stream orders the two",
-        )
+    def _refuse_order(self, one: _Side, other: _Side, a: int, b: int, firings_hint: str) -> NoReturn:
+        raise HazardProofErrors.ITERATIONS_NOT_ORDERED(
+            where=self._view.where, stage=one.stage.name, iteration=a, tensor=one.port.name, other=other.stage.name,
+            does=_does(other), other_iteration=b, firings_hint=firings_hint,
+        )  # fmt: skip
 
     def _settled(self, one: _Side, other: _Side, window: int) -> bool:
         """Whether iterations further apart than a window are ordered as a whole, or touch nothing in common."""
@@ -344,6 +367,10 @@ class _HazardProof:
             streams = Streams(self._view, window, self._view.iterations)
             self._clocks[key] = _Clocks(streams, key[:2], self._limits)
         return self._clocks[key]
+
+
+def _does(side: _Side) -> str:
+    return "writes" if side.port.writes else "reads"
 
 
 def _places(tile: _Tile) -> list[int]:

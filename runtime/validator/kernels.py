@@ -12,7 +12,7 @@ from sscc.ir import schedule as sch
 from sscc.ir.sizes import dense_strides
 from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.failure import Limits, check_numbers, megabytes, refuse
+from sscc.runtime.validator.failure import Bytes, Limits, ProofKind, check_numbers
 from sscc.runtime.validator.hazards import check_hazards
 from sscc.runtime.validator.linear import Linear, Range, Scope
 from sscc.runtime.validator.pipeline import (
@@ -26,6 +26,31 @@ from sscc.runtime.validator.pipeline import (
 from sscc.runtime.validator.regions import FAR, Region, covered, overlap
 from sscc.runtime.validator.streams import check_covers, check_rates, check_waits
 from sscc.runtime.validator.tokens import check_tokens
+
+
+class KernelProofErrors(ProofKind):
+    """Kernels whose control, parameters or capacities do not fit. Those of control stand in entries as well."""
+
+    PARAMETER_TWICE = "two parameters are called {name!r}"
+    EMPTY_SHAPE = "parameter {name!r} has shape [{shape}], every size must be at least 1"
+    LAUNCH_INSIDE = "it launches {kernel!r}, but launches stand in entries only"
+    PIPELINE_TWICE = "two pipelines are called {pipeline!r}"
+    BUFFERS_OVERLAP = "buffers {one!r} at {low} .. {high} and {other!r} at {address} overlap in SRAM"
+    NEGATIVE_ADDRESS = "buffer {buffer!r} is at address {address}"
+    TOO_MANY_PCUS = "required {required} PCUs, the machine has {available:.0f}: largest stages {largest}"
+    TOO_LARGE = "required {required} of {memory}, capacity {capacity}: largest buffers {largest}"
+    WINDOW_NOT_DENSE = "it is a window of {name!r}, which a launch does not show dense and row-major"
+    READ_BEFORE_WRITTEN = "it reads parameter {name!r}, which is declared write and not written before"
+    NOT_WRITTEN_WHOLE = (
+        "parameter {name!r} is declared write, and not every one of its {elements} elements is written"
+    )
+    TOO_DEEP = "more than {levels} loops and branches stand in each other"
+    NEVER_TAKEN = "a branch on {condition!r} is never taken"
+    NO_ITERATION = "it has no iteration"
+    TOO_MANY_ITERATIONS = (
+        "it has up to {iterations:.0f} iterations, but there are {most:.0f} layers or chunks to go through"
+    )
+    LOOP_REWRITES = "it writes elements of {tensor!r} again when {loop!r} moves on by {factor} elements"
 
 
 @dataclass(frozen=True)
@@ -104,10 +129,10 @@ class _KernelProof:
         names = [*(param.name for param in self._kernel.params), *self._kernel.scalars]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            refuse(self._where, f"two parameters are called {twice[0]!r}")
+            raise KernelProofErrors.PARAMETER_TWICE(where=self._where, name=twice[0])
         for param in self._kernel.params:
             if any(size < 1 for size in param.shape):
-                refuse(self._where, f"parameter {param.name!r} has shape {list(param.shape)}")
+                raise KernelProofErrors.EMPTY_SHAPE(where=self._where, name=param.name, shape=param.shape)
             check_numbers(self._where, f"parameter {param.name!r}", (prod(param.shape),))
         scope = Scope(self._where)
         for name in self._kernel.scalars:
@@ -127,11 +152,11 @@ class _KernelProof:
             elif isinstance(item, sch.Pipeline):
                 self._pipeline(item, scope)
             else:
-                refuse(self._where, f"it launches {item.kernel!r}: launches stand in entries only")
+                raise KernelProofErrors.LAUNCH_INSIDE(where=self._where, kernel=item.kernel)
 
     def _pipeline(self, pipeline: sch.Pipeline, scope: Scope) -> None:
         if pipeline.name in self._names:
-            refuse(self._where, f"two pipelines are called {pipeline.name!r}")
+            raise KernelProofErrors.PIPELINE_TWICE(where=self._where, pipeline=pipeline.name)
         self._names.add(pipeline.name)
         view = PipelineView(self._kernel, pipeline, self._bodies, scope)
         _check_count(view.where, view.most_iterations, self._longest)
@@ -160,25 +185,29 @@ class _KernelProof:
         placed = sorted((b.address, b.address + b.nbytes, b.name) for b in view.pipeline.buffers if b.on_chip)
         for (low, high, one), (begin, _, other) in pairwise(placed):
             if begin < high:
-                refuse(view.where, f"buffers {one!r} at {low} .. {high - 1} and {other!r} at {begin} overlap in SRAM")
+                raise KernelProofErrors.BUFFERS_OVERLAP(
+                    where=view.where, one=one, low=low, high=high - 1, other=other, address=begin
+                )
         if placed and placed[0][0] < 0:
-            refuse(view.where, f"buffer {placed[0][2]!r} is at address {placed[0][0]}")
+            raise KernelProofErrors.NEGATIVE_ADDRESS(where=view.where, buffer=placed[0][2], address=placed[0][0])
         target = self._target
         if target is None:
             return
         pcus = sum(facts.stage.pcus for facts in view.stages)
         if pcus > target.units.pcus.value:
             most = sorted(view.stages, key=lambda facts: -facts.stage.pcus)[:3]
-            largest = ", ".join(f"{facts.stage.name} {facts.stage.pcus}" for facts in most)
-            has = f"the machine has {target.units.pcus.value:.0f}"
-            refuse(view.where, f"required {pcus} PCUs, {has}: largest stages {largest}")
+            raise KernelProofErrors.TOO_MANY_PCUS(
+                where=view.where, required=pcus, available=target.units.pcus.value,
+                largest=[f"{facts.stage.name} {facts.stage.pcus}" for facts in most],
+            )  # fmt: skip
         needed = max((high for _, high, _ in placed), default=0)
         room, label = target.nearest.capacity.value, target.nearest.label
         if needed > room:
             sizes = sorted(((b.nbytes, b.name) for b in view.pipeline.buffers if b.on_chip), reverse=True)
-            largest = ", ".join(f"{name} {megabytes(nbytes)}" for nbytes, name in sizes[:3])
-            required = f"required {megabytes(needed)} of {label}, capacity {megabytes(room)}"
-            refuse(view.where, f"{required}: largest buffers {largest}")
+            raise KernelProofErrors.TOO_LARGE(
+                where=view.where, required=Bytes(needed), memory=label, capacity=Bytes(room),
+                largest=[f"{name} {Bytes(nbytes)}" for nbytes, name in sizes[:3]],
+            )  # fmt: skip
 
     # -- parameters
 
@@ -188,7 +217,7 @@ class _KernelProof:
             shape = view.params[port.name].shape
             whole = port.port.view == sch.View(port.name, shape, dense_strides(shape))
             if port.name in self._caller.strided and not whole:
-                refuse(port.where, f"it is a window of {port.name!r}, which a launch does not show dense and row-major")
+                raise KernelProofErrors.WINDOW_NOT_DENSE(where=port.where, name=port.name)
 
     def _note_data(self, view: PipelineView) -> None:
         """Accesses that contents of tensors decide, and not the scalars that a stage gives its body."""
@@ -206,7 +235,7 @@ class _KernelProof:
         written = self._written | {port.name for port in _memory_ports(view) if port.writes}
         for port in _memory_ports(view):
             if port.reads and view.params[port.name].access == "write" and port.name not in written:
-                refuse(port.where, f"it reads parameter {port.name!r}, which is declared write and not written before")
+                raise KernelProofErrors.READ_BEFORE_WRITTEN(where=port.where, name=port.name)
         self._written = written
 
     def _note_written(self, view: PipelineView) -> None:
@@ -237,10 +266,7 @@ class _KernelProof:
             total = prod(param.shape)
             regions = self._regions.get(param.name, [])
             if covered(regions, Region.of(0, [(1, total)]), self._limits.painted) is not True:
-                refuse(
-                    self._where,
-                    f"parameter {param.name!r} is declared write, and not every one of its {total} elements is written",
-                )
+                raise KernelProofErrors.NOT_WRITTEN_WHOLE(where=self._where, name=param.name, elements=total)
 
 
 def _memory_ports(view: PipelineView) -> list[PortFacts]:
@@ -257,13 +283,13 @@ def enter(item: sch.For | sch.If, scope: Scope, longest: float, depth: int) -> S
     Refuses what control never gets into, a loop of more than `longest` iterations, and more than `_DEPTH` levels.
     """
     if depth >= _DEPTH:
-        refuse(scope.where, f"more than {_DEPTH} loops and branches stand in each other")
+        raise KernelProofErrors.TOO_DEEP(where=scope.where, levels=_DEPTH)
     inner = scope.child()
     if isinstance(item, sch.If):
         condition = scope.get(item.condition, "a branch")
         low, high = scope.range_of(condition)
         if low == high == 0:
-            refuse(scope.where, f"a branch on {item.condition!r} is never taken")
+            raise KernelProofErrors.NEVER_TAKEN(where=scope.where, condition=item.condition)
         inner.certain = scope.certain and (low > 0 or high < 0)
         inner.assume(condition)
         return inner
@@ -284,9 +310,9 @@ def enter(item: sch.For | sch.If, scope: Scope, longest: float, depth: int) -> S
 def _check_count(where: str, most: float, longest: float) -> None:
     """A loop has an iteration for some values of the scalars, and an end for all of them."""
     if most <= 0:
-        refuse(where, "it has no iteration")
+        raise KernelProofErrors.NO_ITERATION(where=where)
     if most > longest:
-        refuse(where, f"it has up to {most:.0f} iterations, there are {longest:.0f} layers or chunks to go through")
+        raise KernelProofErrors.TOO_MANY_ITERATIONS(where=where, iterations=most, most=longest)
 
 
 def check_loops(where: str, view: sch.View, scope: Scope) -> None:
@@ -310,4 +336,4 @@ def check_loops(where: str, view: sch.View, scope: Scope) -> None:
                 apart.append((other, 2 * reach + 1))
         moved = Region.of(shift.const, [*region.dims, *apart])
         if overlap(region.dims, moved.dims, moved.offset) is not False:
-            refuse(where, f"it writes elements of {view.tensor!r} again when {loop!r} moves on by {factor} elements")
+            raise KernelProofErrors.LOOP_REWRITES(where=where, tensor=view.tensor, loop=loop, factor=factor)

@@ -11,14 +11,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Scalar, ScalarOperand
-from sscc.runtime.validator.failure import refuse
+from sscc.runtime.validator.failure import ProofKind
+
+
+class ScalarProofErrors(ProofKind):
+    """Scalars that are not defined, or whose value cannot be computed."""
+
+    DEFINED_TWICE = "scalar {scalar!r} is defined twice"
+    UNDEFINED = "{user} uses scalar {scalar!r} before it is defined"
+    ARGUMENT_COUNT = "scalar {scalar!r} is {op!r} of {count} arguments, which no operation takes"
+    DIVIDES_BY_ZERO = "scalar {scalar!r} = {op} divides by 0"
+    MAY_DIVIDE_BY_ZERO = "scalar {scalar!r} = {op} divides by {divisor}, which may be 0"
+    OUTSIDE_TABLE = "scalar {scalar!r} = lookup takes number {index} of a table of {size}"
+    MAY_LEAVE_TABLE = "scalar {scalar!r} = lookup takes number {index} of a table of {size}, which may be outside of it"
+    TABLE_NOT_CONSTANT = "scalar {scalar!r} = lookup takes a table whose numbers are not constant"
+    BEYOND_64_BITS = "scalar {scalar!r} = {op} may be {value:.0f}, which 64 bits do not hold"
+
 
 Range = tuple[float, float]
 """Lowest and highest value, both included; infinite where unknown."""
 ANY: Range = (-inf, inf)
-_INVALID = "the schedule is invalid: it "
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -29,15 +42,9 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def _divisor(value: int) -> int:
-    if value == 0:
-        raise InputError(f"{_INVALID}divides by 0")
-    return value
-
-
 def _looked_up(index: int, *table: int) -> int:
-    if not 0 <= index < len(table):
-        raise InputError(f"{_INVALID}looks up number {index} of a table of {len(table)}")
+    if index < 0:
+        raise IndexError
     return table[index]
 
 
@@ -46,9 +53,9 @@ _CONCRETE: dict[str, tuple[int, Callable[..., int]]] = {
     "add": (2, operator.add),
     "sub": (2, operator.sub),
     "mul": (2, operator.mul),
-    "floordiv": (2, lambda a, b: a // _divisor(b)),
-    "ceildiv": (2, lambda a, b: -(-a // _divisor(b))),
-    "mod": (2, lambda a, b: a % _divisor(b)),
+    "floordiv": (2, operator.floordiv),
+    "ceildiv": (2, lambda a, b: -(-a // b)),
+    "mod": (2, operator.mod),
     "min": (2, min),
     "max": (2, max),
     "and": (2, operator.and_),
@@ -66,11 +73,15 @@ def _takes(op: str, arguments: int) -> bool:
 
 
 def evaluate(scalar: Scalar, known: Mapping[str, int], where: str) -> int:
-    """The value of a scalar, all values being known."""
+    """Return the value of a scalar whose arguments are known."""
+    values = [value_of(arg, known) for arg in scalar.args]
     try:
-        return int(_CONCRETE[scalar.op][1](*[value_of(arg, known) for arg in scalar.args]))
-    except InputError as error:
-        refuse(where, f"scalar {scalar.name!r} = {scalar.op} {str(error).removeprefix(_INVALID)}")
+        return int(_CONCRETE[scalar.op][1](*values))
+    except ZeroDivisionError:
+        raise ScalarProofErrors.DIVIDES_BY_ZERO(where=where, scalar=scalar.name, op=scalar.op) from None
+    except IndexError:
+        size = len(values) - 1
+        raise ScalarProofErrors.OUTSIDE_TABLE(where=where, scalar=scalar.name, index=values[0], size=size) from None
 
 
 def value_of(operand: ScalarOperand, known: Mapping[str, int]) -> int:
@@ -142,12 +153,14 @@ class Scope:
 
     def bind(self, name: str, value: Linear) -> None:
         if name in self.values:
-            refuse(self.where, f"scalar {name!r} is defined twice")
+            raise ScalarProofErrors.DEFINED_TWICE(where=self.where, scalar=name)
         self.values[name] = value
 
     def define(self, scalar: Scalar) -> None:
         if not _takes(scalar.op, len(scalar.args)):
-            refuse(self.where, f"scalar {scalar.name!r} is {scalar.op!r} of {len(scalar.args)} arguments")
+            raise ScalarProofErrors.ARGUMENT_COUNT(
+                where=self.where, scalar=scalar.name, op=scalar.op, count=len(scalar.args)
+            )
         args = tuple(self.get(arg, f"scalar {scalar.name!r}") for arg in scalar.args)
         if scalar.op in _DIVISIONS:
             self._check_divisor(scalar, args[1])
@@ -156,26 +169,30 @@ class Scope:
         value = self._apply(scalar.op, args)
         for end in self.range_of(value):
             if abs(end) != inf and not -(1 << 63) <= end < 1 << 63:
-                refuse(self.where, f"scalar {scalar.name!r} = {scalar.op} may be {end:.0f}, beyond 64 bits")
+                raise ScalarProofErrors.BEYOND_64_BITS(where=self.where, scalar=scalar.name, op=scalar.op, value=end)
         self.bind(scalar.name, value)
 
     def _check_divisor(self, scalar: Scalar, divisor: Linear) -> None:
         low, high = self.range_of(divisor)
         if low <= 0 <= high and (low, high) != ANY:
-            refuse(self.where, f"scalar {scalar.name!r} = {scalar.op} divides by {divisor}, which may be 0")
+            raise ScalarProofErrors.MAY_DIVIDE_BY_ZERO(
+                where=self.where, scalar=scalar.name, op=scalar.op, divisor=divisor
+            )
 
     def _check_table(self, scalar: Scalar, index: Linear, table: tuple[Linear, ...]) -> None:
         low, high = self.range_of(index)
         if low < 0 or high >= len(table):
-            refuse(self.where, f"scalar {scalar.name!r} = lookup takes {index} as index into {len(table)} numbers")
+            raise ScalarProofErrors.MAY_LEAVE_TABLE(
+                where=self.where, scalar=scalar.name, index=index, size=len(table)
+            )
         if any(number.terms for number in table):
-            refuse(self.where, f"scalar {scalar.name!r} = lookup is of a table with numbers that are not constant")
+            raise ScalarProofErrors.TABLE_NOT_CONSTANT(where=self.where, scalar=scalar.name)
 
     def get(self, operand: ScalarOperand, user: str) -> Linear:
         if isinstance(operand, int):
             return Linear(operand)
         if operand not in self.values:
-            refuse(self.where, f"{user} uses scalar {operand!r} before it is defined")
+            raise ScalarProofErrors.UNDEFINED(where=self.where, user=user, scalar=operand)
         return self.values[operand]
 
     def range_of(self, value: Linear) -> Range:

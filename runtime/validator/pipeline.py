@@ -7,11 +7,37 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from sscc.ir import schedule as sch
+from sscc.ir.errors import SsccError
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.validator.bodies import BodyFacts, ParamUse, view_pairs, well_formed
-from sscc.runtime.validator.failure import check_numbers, refuse
+from sscc.runtime.validator.failure import ProofKind, check_numbers
 from sscc.runtime.validator.linear import ANY, Linear, Scope
 from sscc.runtime.validator.regions import Region, overlap
+
+
+class PipelineProofErrors(ProofKind):
+    """Pipelines whose names, stages or ports do not fit, and bounds that do not hold."""
+
+    VIEW_FORM = "the view of {tensor!r} has shape [{shape}] and strides [{strides}]"
+    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high} of {elements}"
+    SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}"
+    REGION_TWICE = "two buffers or parameters are called {name!r}"
+    STAGE_TWICE = "two stages are called {name!r}"
+    UNKNOWN_BODY = "body {body!r} does not exist"
+    STAGE_FORM = "it has grid [{grid}] and {pcus} PCUs"
+    PORT_COUNT = (
+        "it gives {ports} ports and {scalars} scalars, but body {body!r} takes {params} ports and {body_scalars} "
+        "scalars"
+    )
+    WAITS = "it waits for {waits!r}, but the buffers are {buffers!r}"
+    IDLE_AXIS = "it fires {size} times for t{axis}, with which none of its ports moves"
+    UNKNOWN_REGION = "it names {name!r}, which is no parameter of the kernel and no buffer"
+    PORT_TYPE = "the body takes {dtype} [{shape}], but the view of {tensor!r} is {actual} [{actual_shape}]"
+    MEMORY_PORT = "{name!r} is memory, where per and lag must be 0, but the port has per {per} and lag {lag}"
+    BUFFER_PORT = "{name!r} is a buffer, but the port has per {per} and lag {lag}"
+    WRITES_READ_ONLY = "it writes parameter {name!r} of the kernel, which is declared read"
+    UPDATES_BUFFER = "it updates buffer {name!r} in place, but a slot is written by one stage and read by others"
+    WINDOW_NOT_DENSE = "a window needs {name!r} dense, but its strides are [{strides}]"
 
 
 @dataclass(frozen=True)
@@ -19,10 +45,13 @@ class Bound:
     """``low <= const + sum(factor * scalar) <= high`` for every value of the scalars.
 
     For a view: the offset, which with the elements that it spans must stay inside `total` elements.
+
+    Attributes:
+        name: the view's tensor, or the scalar.
     """
 
     where: str
-    what: str
+    name: str
     const: int
     terms: tuple[tuple[str, int], ...]
     low: int
@@ -32,18 +61,35 @@ class Bound:
     @classmethod
     def of_view(cls, where: str, view: sch.View, total: int) -> Bound:
         last = total - 1 - Region.of(0, view_pairs(view)).span
-        return cls(where, f"view of {view.tensor!r}", view.offset, view.terms, 0, last, total)
+        return cls(where, view.tensor, view.offset, view.terms, 0, last, total)
 
-    def says(self, low: float, high: float) -> str:
+    @property
+    def subject(self) -> str:
+        """Name of what is bounded, for a message."""
+        return self.name if self.total is None else f"view of {self.name!r}"
+
+    def error(self, low: float, high: float) -> SsccError:
+        """Return the error of a value that reaches from `low` to `high`."""
         if self.total is None:
-            return f"{self.what} is {low} .. {high}, it must be within {self.low} .. {self.high}"
-        return f"{self.what} reaches elements {low} .. {high + self.total - 1 - self.high} of {self.total}"
+            return PipelineProofErrors.SCALAR_OUT_OF_RANGE(
+                where=self.where, scalar=self.name, low=low, high=high, least=self.low, most=self.high
+            )
+        return PipelineProofErrors.VIEW_OUT_OF_RANGE(
+            where=self.where, tensor=self.name, low=low, high=self.last(high), elements=self.total
+        )
+
+    def last(self, high: float) -> float:
+        """Return the last element of a view whose offset is up to `high`."""
+        assert self.total is not None
+        return high + self.total - 1 - self.high
 
 
 def check_view(view: sch.View, where: str) -> None:
-    """The form of a view: one stride per dimension, none negative, no dimension empty."""
+    """Check the form of a view: one stride per dimension, none negative, no dimension empty."""
     if not well_formed(view):
-        refuse(where, f"view of {view.tensor!r} has shape {list(view.shape)} and strides {list(view.strides)}")
+        raise PipelineProofErrors.VIEW_FORM(
+            where=where, tensor=view.tensor, shape=view.shape, strides=view.strides
+        )
     factors = (factor for _, factor in view.terms)
     check_numbers(where, f"view of {view.tensor!r}", (view.offset, *view.shape, *view.strides, *factors))
 
@@ -62,7 +108,7 @@ def proved(bound: Bound, scope: Scope) -> bool:
     if low >= bound.low and high <= bound.high:
         return True
     if scope.certain and all(name in scope.exact for name, _ in value.terms):
-        refuse(bound.where, bound.says(low, high))
+        raise bound.error(low, high)
     return False
 
 
@@ -185,36 +231,35 @@ class PipelineView:
     # -- form
 
     def _check_names(self) -> None:
-        for what, names in (
-            ("buffers or parameters", [*(b.name for b in self.pipeline.buffers), *self.params]),
-            ("stages", [stage.name for stage in self.pipeline.stages]),
+        for kind, names in (
+            (PipelineProofErrors.REGION_TWICE, [*(b.name for b in self.pipeline.buffers), *self.params]),
+            (PipelineProofErrors.STAGE_TWICE, [stage.name for stage in self.pipeline.stages]),
         ):
             twice = [name for name in names if names.count(name) > 1]
             if twice:
-                refuse(self.where, f"two {what} are called {twice[0]!r}")
+                raise kind(where=self.where, name=twice[0])
 
     def _stage(self, stage: sch.Stage, bodies: Mapping[str, BodyFacts]) -> StageFacts:
         where = f"{self.where}, stage {stage.name!r}"
         if stage.body not in bodies:
-            refuse(where, f"body {stage.body!r} does not exist")
+            raise PipelineProofErrors.UNKNOWN_BODY(where=where, body=stage.body)
         facts = bodies[stage.body]
         if any(size < 1 for size in stage.grid) or stage.pcus < 0:
-            refuse(where, f"it has grid {list(stage.grid)} and {stage.pcus} PCUs")
+            raise PipelineProofErrors.STAGE_FORM(where=where, grid=stage.grid, pcus=stage.pcus)
         check_numbers(where, "its grid", (prod(stage.grid),))
         if len(stage.ports) != len(facts.body.params) or len(stage.scalars) != len(facts.body.scalars):
-            refuse(
-                where,
-                f"it gives {len(stage.ports)} ports and {len(stage.scalars)} scalars, body {stage.body!r} takes "
-                f"{len(facts.body.params)} and {len(facts.body.scalars)}",
-            )
+            raise PipelineProofErrors.PORT_COUNT(
+                where=where, ports=len(stage.ports), scalars=len(stage.scalars), body=stage.body,
+                params=len(facts.body.params), body_scalars=len(facts.body.scalars),
+            )  # fmt: skip
         unknown = [name for name in stage.waits if name not in self.buffers]
         if unknown or len(set(stage.waits)) != len(stage.waits):
-            refuse(where, f"it waits for {list(stage.waits)}, the buffers are {list(self.buffers)}")
+            raise PipelineProofErrors.WAITS(where=where, waits=stage.waits, buffers=list(self.buffers))
         moved = {name for port in stage.ports for name, factor in port.view.terms if factor} | {*stage.scalars}
         slots = any(0 < port.per < stage.trips for port in stage.ports)
         for axis, size in enumerate(stage.grid):
             if size > 1 and f"t{axis}" not in moved and not slots:
-                refuse(where, f"it fires {size} times for t{axis}, with which none of its ports moves")
+                raise PipelineProofErrors.IDLE_AXIS(where=where, size=size, axis=axis)
         pairs = zip(facts.body.params, stage.ports, strict=True)
         return StageFacts(stage, facts, tuple(self._port(p, port, facts, where) for p, port in pairs), where)
 
@@ -224,30 +269,29 @@ class PipelineView:
         check_view(view, where)
         memory = view.tensor in self.params
         if not memory and view.tensor not in self.buffers:
-            refuse(where, f"it names {view.tensor!r}, which is no parameter of the kernel and no buffer")
+            raise PipelineProofErrors.UNKNOWN_REGION(where=where, name=view.tensor)
         region = self.params[view.tensor] if memory else self.buffers[view.tensor]
         if view.shape != param.shape or region.dtype != param.dtype:
-            refuse(
-                where,
-                f"the body takes {param.dtype} {list(param.shape)}, the view of {view.tensor!r} is {region.dtype} "
-                f"{list(view.shape)}",
-            )
+            raise PipelineProofErrors.PORT_TYPE(
+                where=where, dtype=param.dtype, shape=param.shape, tensor=view.tensor, actual=region.dtype,
+                actual_shape=view.shape,
+            )  # fmt: skip
         if memory != (port.per == 0) or port.per < 0 or port.lag < 0 or (memory and port.lag):
-            kind = "memory" if memory else "a buffer"
-            refuse(where, f"{view.tensor!r} is {kind}, the port has per {port.per} and lag {port.lag}")
+            kind = PipelineProofErrors.MEMORY_PORT if memory else PipelineProofErrors.BUFFER_PORT
+            raise kind(where=where, name=view.tensor, per=port.per, lag=port.lag)
         check_numbers(where, f"the port on {view.tensor!r}", (port.per, port.lag))
         self._check_access(param, port, where)
         if param.name in facts.dense and not is_dense(view):
-            refuse(where, f"a window needs {param.name!r} dense, its strides are {list(view.strides)}")
+            raise PipelineProofErrors.WINDOW_NOT_DENSE(where=where, name=param.name, strides=view.strides)
         return PortFacts(param, port, facts.uses[param.name], memory, where)
 
     def _check_access(self, param: sch.Param, port: sch.Port, where: str) -> None:
         name = port.view.tensor
         declared = self.params[name].access if name in self.params else None
         if param.access != "read" and declared == "read":
-            refuse(where, f"it writes parameter {name!r} of the kernel, which is declared read")
+            raise PipelineProofErrors.WRITES_READ_ONLY(where=where, name=name)
         if declared is None and param.access == "update":
-            refuse(where, f"it updates buffer {name!r} in place: a slot is written by one stage and read by others")
+            raise PipelineProofErrors.UPDATES_BUFFER(where=where, name=name)
 
 
 def is_dense(view: sch.View) -> bool:

@@ -12,8 +12,32 @@ from sscc.ir.sharding import MOST_RANKS, Cut
 from sscc.ir.target import Target
 from sscc.ir.weight_format import RANKS, Encoding
 from sscc.runtime.validator.entries import EntryFacts
-from sscc.runtime.validator.failure import check_numbers, megabytes, refuse
+from sscc.runtime.validator.failure import Bytes, ProofKind, check_numbers
 from sscc.runtime.validator.kernels import KernelFacts
+
+
+class PlacementProofErrors(ProofKind):
+    """Tensors and buffers whose addresses, sizes or sources do not fit."""
+
+    GRID = "its grid of ranks is [{grid}], it must have axes of at least 2 ranks and at most {most} ranks"
+    NEGATIVE_SHAPE = "it has shape [{shape}], no size may be negative"
+    SOURCES = "a {role} of shape [{shape}] has {count} sources"
+    CUT = "a {role} of shape [{shape}] on each of {ranks} ranks is cut as {cut!r}, which does not fit"
+    ENCODING = "a {role} of {dtype} [{shape}] cannot be {encoding!r}"
+    ARENA = "the arena has {arena} bytes, but what lies in it ends at {end}"
+    ON_CHIP = "a buffer on chip ends at {end}, what lies there may take {room}"
+    TOO_LARGE = "{name!r} takes {size}, but the program may keep {room} between its tensors"
+    UNALIGNED = "it is at address {address}, which is no multiple of {alignment}"
+    OUTSIDE_ARENA = "it takes addresses {low} .. {high}, but the arena has {arena} bytes"
+    INSIDE_ARENA = "address {address} is inside the arena of {arena} bytes"
+    BUFFERS_OVERLAP = "spilled buffers {one!r} and {other!r} overlap at address {address}"
+    KEPT_OVERLAP = "they share addresses, and not both are temporary"
+    ALIVE_TOGETHER = (
+        "they share addresses, and are both alive in entry {entry!r}: launches {first} .. {last} and {other_first} .. "
+        "{other_last}"
+    )
+    CAPACITY = "required {required} of {tier}, capacity {capacity}: largest tensors {largest}"
+
 
 ALIGNMENT = 64
 _STORED = ("weight", "constant")
@@ -32,15 +56,15 @@ class _AddressRange:
 def check_tensors(program: sch.Program) -> None:
     """Ranks, shapes, sources, and that every address is aligned and in its region."""
     if any(size < 2 for size in program.grid) or program.ranks > MOST_RANKS:
-        refuse("program", f"its grid of ranks is {list(program.grid)}")
+        raise PlacementProofErrors.GRID(where="program", grid=program.grid, most=MOST_RANKS)
     for tensor in program.tensors:
         where = f"tensor {tensor.name!r}"
         if any(size < 0 for size in tensor.shape):
-            refuse(where, f"it has shape {list(tensor.shape)}")
+            raise PlacementProofErrors.NEGATIVE_SHAPE(where=where, shape=tensor.shape)
         check_numbers(where, "it", (*tensor.shape, tensor.address + tensor.nbytes))
         count = len(tensor.sources)
         if (tensor.role in _STORED) != (count > 0) or (count > 1 and tensor.shape[:1] != (count,)):
-            refuse(where, f"a {tensor.role} of shape {list(tensor.shape)} has {count} sources")
+            raise PlacementProofErrors.SOURCES(where=where, role=tensor.role, shape=tensor.shape, count=count)
         if tensor.encoding:
             _check_encoding(where, tensor)
         if tensor.cut:
@@ -54,8 +78,9 @@ def _check_cut(where: str, tensor: sch.Tensor, ranks: int) -> None:
     check_numbers(where, "its cut", [segment.size for segment in cut.segments])
     stored = tensor.role in _STORED and 0 <= cut.axis < len(tensor.shape)
     if not stored or cut.local != tensor.shape[cut.axis] or any(ranks % segment.parts for segment in cut.segments):
-        shape = list(tensor.shape)
-        refuse(where, f"a {tensor.role} of shape {shape} on each of {ranks} ranks is cut as {tensor.cut!r}")
+        raise PlacementProofErrors.CUT(
+            where=where, role=tensor.role, shape=tensor.shape, ranks=ranks, cut=tensor.cut
+        )
 
 
 def check_sizes(program: sch.Program) -> None:
@@ -68,7 +93,7 @@ def check_sizes(program: sch.Program) -> None:
     spilled = [buffer for buffer in kept if not buffer.on_chip]
     ends += [buffer.address + buffer.nbytes for buffer in spilled]
     if program.arena_bytes > -(-max(ends, default=0) // ALIGNMENT) * ALIGNMENT:
-        refuse("memory", f"the arena has {program.arena_bytes} bytes, what lies in it ends at {max(ends, default=0)}")
+        raise PlacementProofErrors.ARENA(where="memory", arena=program.arena_bytes, end=max(ends, default=0))
     room = max(_ROOM, _TIMES * sum(tensor.nbytes for tensor in program.tensors))
     for body in program.bodies:
         sizes = [(prod(local.shape) * sch.DTYPE_BYTES[local.dtype], local.name) for local in body.locals]
@@ -79,7 +104,7 @@ def check_sizes(program: sch.Program) -> None:
             _check_room(where, [(buffer.nbytes, buffer.name) for buffer in pipeline.buffers], room)
             ends = [buffer.address + buffer.nbytes for buffer in pipeline.buffers if buffer.on_chip]
             if max(ends, default=0) > room:
-                refuse(where, f"a buffer on chip ends at {max(ends)}, what lies there may take {megabytes(room)}")
+                raise PlacementProofErrors.ON_CHIP(where=where, end=max(ends), room=Bytes(room))
 
 
 _ROOM, _TIMES = 1 << 30, 4
@@ -88,7 +113,7 @@ _ROOM, _TIMES = 1 << 30, 4
 def _check_room(where: str, sizes: Sequence[tuple[int, str]], room: int) -> None:
     if sum(size for size, _ in sizes) > room:
         size, name = max(sizes)
-        refuse(where, f"{name!r} takes {megabytes(size)}, all there may keep {megabytes(room)} between its tensors")
+        raise PlacementProofErrors.TOO_LARGE(where=where, name=name, size=Bytes(size), room=Bytes(room))
 
 
 def _check_encoding(where: str, tensor: sch.Tensor) -> None:
@@ -96,14 +121,16 @@ def _check_encoding(where: str, tensor: sch.Tensor) -> None:
     encoding = Encoding.parse(tensor.encoding)
     rank = len(tensor.shape) - (len(tensor.sources) > 1)
     if tensor.role != "weight" or tensor.dtype != encoding.dtype or rank not in RANKS:
-        refuse(where, f"a {tensor.role} of {tensor.dtype} {list(tensor.shape)} cannot be {tensor.encoding!r}")
+        raise PlacementProofErrors.ENCODING(
+            where=where, role=tensor.role, dtype=tensor.dtype, shape=tensor.shape, encoding=tensor.encoding
+        )
 
 
 def _check_address(where: str, address: int, nbytes: int, limit: int | None) -> None:
     if address < 0 or address % ALIGNMENT:
-        refuse(where, f"it is at address {address}, which is no multiple of {ALIGNMENT}")
+        raise PlacementProofErrors.UNALIGNED(where=where, address=address, alignment=ALIGNMENT)
     if limit is not None and address + nbytes > limit:
-        refuse(where, f"it takes addresses {address} .. {address + nbytes - 1}, the arena has {limit} bytes")
+        raise PlacementProofErrors.OUTSIDE_ARENA(where=where, low=address, high=address + nbytes - 1, arena=limit)
 
 
 def check_overlaps(
@@ -129,7 +156,9 @@ def check_overlaps(
 def _tensor_block(tensor: sch.Tensor, arena: int, lives: Mapping[str, Mapping[str, tuple[int, int]]]) -> _AddressRange:
     end = tensor.address + tensor.nbytes
     if tensor.role in _STORED and tensor.address < arena:
-        refuse(f"{tensor.role} {tensor.name!r}", f"address {tensor.address} is inside the arena of {arena} bytes")
+        raise PlacementProofErrors.INSIDE_ARENA(
+            where=f"{tensor.role} {tensor.name!r}", address=tensor.address, arena=arena
+        )
     if tensor.role != "temporary":
         return _AddressRange(f"{tensor.role} {tensor.name!r}", tensor.address, end, None)
     ranges = {entry: lifetime[tensor.name] for entry, lifetime in lives.items() if tensor.name in lifetime}
@@ -156,7 +185,9 @@ def _check_apart(where: str, buffers: Sequence[sch.Buffer]) -> None:
     ordered = sorted(buffers, key=lambda b: b.address)
     for one, other in pairwise(ordered):
         if other.address < one.address + one.nbytes:
-            refuse(where, f"spilled buffers {one.name!r} and {other.name!r} overlap at address {other.address}")
+            raise PlacementProofErrors.BUFFERS_OVERLAP(
+                where=where, one=one.name, other=other.name, address=other.address
+            )
 
 
 def _merged(buffers: Sequence[sch.Buffer]) -> list[tuple[int, int, str]]:
@@ -174,14 +205,12 @@ def _merged(buffers: Sequence[sch.Buffer]) -> list[tuple[int, int, str]]:
 def _check_pair(one: _AddressRange, other: _AddressRange) -> None:
     where = f"{one.name} at {one.begin} .. {one.end - 1} and {other.name} at {other.begin} .. {other.end - 1}"
     if one.lives is None or other.lives is None:
-        refuse(where, "they share addresses, and not both are temporary")
+        raise PlacementProofErrors.KEPT_OVERLAP(where=where)
     for entry in one.lives.keys() & other.lives.keys():
         (first_a, last_a), (first_b, last_b) = one.lives[entry], other.lives[entry]
         if first_a <= last_b and first_b <= last_a:
-            refuse(
-                where,
-                f"they share addresses, and are both alive in entry {entry!r}: launches {first_a} .. {last_a} and "
-                f"{first_b} .. {last_b}",
+            raise PlacementProofErrors.ALIVE_TOGETHER(
+                where=where, entry=entry, first=first_a, last=last_a, other_first=first_b, other_last=last_b
             )
 
 
@@ -211,8 +240,7 @@ def check_capacity(program: sch.Program, kernels: Mapping[str, KernelFacts], tar
         if nbytes <= capacity:
             continue
         largest = sorted(((t.nbytes, t.name) for t in program.tensors if t.tier == tier), reverse=True)[:3]
-        names = ", ".join(f"{name} {megabytes(size)}" for size, name in largest)
-        refuse(
-            "memory",
-            f"required {megabytes(nbytes)} of {tier.upper()}, capacity {megabytes(capacity)}: largest tensors {names}",
-        )
+        raise PlacementProofErrors.CAPACITY(
+            where="memory", required=Bytes(nbytes), tier=tier.upper(), capacity=Bytes(capacity),
+            largest=[f"{name} {Bytes(size)}" for size, name in largest],
+        )  # fmt: skip

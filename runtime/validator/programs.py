@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from sscc.ir.schedule import Instr, Reduction, Vector
+from sscc.runtime.validator.failure import ProofKind
 from sscc.runtime.validator.linear import Range
+
+
+class VectorProofErrors(ProofKind):
+    """Instructions of a vector program that do not fit each other."""
+
+    DEFINED_TWICE = "the vector program defines {name!r} twice"
+    UNKNOWN_TYPE = "{name!r} is of type {type!r}, which no value has"
+    RESULT_UNDEFINED = "the vector program does not define its result {result!r}"
+    CONST_ARGUMENTS = "const {name!r} takes one literal, but has [{arguments}]"
+    LOAD_ARGUMENTS = "load {name!r} takes the name of a parameter first, but has [{arguments}]"
+    ARGUMENT_COUNT = "{name!r} is {op!r} of {count} arguments, which no operation takes"
+    RESULT_TYPE = "{name!r}: {op!r} gives no {type} from {argument}"
+    MAY_DIVIDE_BY_ZERO = "{name!r}: {op!r} divides by {divisor}, which may be 0 or -1"
+    SHIFT_TOO_FAR = "{name!r}: {op!r} shifts {type} by {bits} bits"
+    INDEX_DIMENSION = "index {name!r} takes a dimension of [{dims}] by number, but has {dim}"
+    INDEX_TYPE = "index {name!r} gives i64, not {type}"
+    ARGUMENT_TYPE = "{name!r}: {op!r} takes {type}, but {argument!r} is {actual}"
+    LITERAL_TYPE = "{name!r}: the literal {literal} is no {type}"
+
 
 _FLOATS = ("f32", "bf16")
 _WIDENED = ("f16", "f8E4M3FN")  # stored, and read: no operation gives them
@@ -62,7 +82,8 @@ class Owner(Protocol):
 
     def scalar(self, name: str) -> Range: ...
 
-    def fail(self, reason: str) -> NoReturn: ...
+    @property
+    def where(self) -> str: ...
 
 
 class VectorProgram:
@@ -77,15 +98,15 @@ class VectorProgram:
         """The dtype of the result."""
         for instr in self._step.body:
             if instr.name in self._types:
-                self._owner.fail(f"the vector program defines {instr.name!r} twice")
+                raise VectorProofErrors.DEFINED_TWICE(where=self._owner.where, name=instr.name)
             if instr.type not in (*_FLOATS, *_BITS, "i1", "index"):
-                self._owner.fail(f"{instr.name!r} is of type {instr.type!r}, which no value has")
+                raise VectorProofErrors.UNKNOWN_TYPE(where=self._owner.where, name=instr.name, type=instr.type)
             value = self._value(instr)
             self._types[instr.name] = _dtype(instr)
             if instr.type not in _FLOATS:
                 self._integers[instr.name] = _within(value, _dtype(instr))
         if self._step.result not in self._types:
-            self._owner.fail(f"the result {self._step.result!r} of the vector program is not defined")
+            raise VectorProofErrors.RESULT_UNDEFINED(where=self._owner.where, result=self._step.result)
         return self._types[self._step.result]
 
     def _value(self, instr: Instr) -> Integer | None:
@@ -93,17 +114,21 @@ class VectorProgram:
             return self._index(instr)
         if instr.op == "const":
             if len(instr.args) != 1 or isinstance(instr.args[0], str):
-                self._owner.fail(f"const {instr.name!r} takes one literal, it has {list(instr.args)}")
+                raise VectorProofErrors.CONST_ARGUMENTS(
+                    where=self._owner.where, name=instr.name, arguments=instr.args
+                )
             return self._argument(instr, instr.args[0], _dtype(instr))
         if instr.op == "load":
             if not instr.args or not isinstance(instr.args[0], str):
-                self._owner.fail(f"load {instr.name!r} takes the name of a parameter, it has {list(instr.args)}")
+                raise VectorProofErrors.LOAD_ARGUMENTS(where=self._owner.where, name=instr.name, arguments=instr.args)
             indices = [self._argument(instr, arg, "i64") for arg in instr.args[1:]]
             self._owner.load(instr, indices)
             return None
         arity, rule = RULES.get(instr.op, (None, ""))
         if arity != len(instr.args):
-            self._owner.fail(f"{instr.name!r} is {instr.op!r} of {len(instr.args)} arguments")
+            raise VectorProofErrors.ARGUMENT_COUNT(
+                where=self._owner.where, name=instr.name, op=instr.op, count=len(instr.args)
+            )
         takes = self._takes(instr, rule)
         args = [self._argument(instr, arg, dtype) for arg, dtype in zip(instr.args, takes, strict=True)]
         self._check_defined(instr, args)
@@ -131,7 +156,9 @@ class VectorProgram:
             "integer to integer": ("float" not in kinds, [first]),
         }[rule]
         if not fits:
-            self._owner.fail(f"{instr.name!r}: {instr.op!r} gives no {result} from {first}")
+            raise VectorProofErrors.RESULT_TYPE(
+                where=self._owner.where, name=instr.name, op=instr.op, type=result, argument=first
+            )
         return takes
 
     def _first(self, instr: Instr) -> str:
@@ -150,16 +177,22 @@ class VectorProgram:
         if by is None:
             return
         if instr.op in _DIVISIONS and by.low <= 0 and by.high >= -1:
-            self._owner.fail(f"{instr.name!r}: {instr.op!r} divides by {by}, which may be 0 or -1")
+            raise VectorProofErrors.MAY_DIVIDE_BY_ZERO(
+                where=self._owner.where, name=instr.name, op=instr.op, divisor=by
+            )
         if instr.op in _SHIFTS and not (by.low >= 0 and by.high < _BITS[_dtype(instr)]):
-            self._owner.fail(f"{instr.name!r}: {instr.op!r} shifts {_dtype(instr)} by {by} bits")
+            raise VectorProofErrors.SHIFT_TOO_FAR(
+                where=self._owner.where, name=instr.name, op=instr.op, type=_dtype(instr), bits=by
+            )
 
     def _index(self, instr: Instr) -> Integer:
         dim = instr.args[0] if len(instr.args) == 1 else None
         if not isinstance(dim, int) or not 0 <= dim < len(self._step.dims):
-            self._owner.fail(f"index {instr.name!r} takes a dimension of {list(self._step.dims)}, it has {dim}")
+            raise VectorProofErrors.INDEX_DIMENSION(
+                where=self._owner.where, name=instr.name, dims=self._step.dims, dim=dim
+            )
         if _dtype(instr) != "i64":
-            self._owner.fail(f"index {instr.name!r} gives i64, not {instr.type}")
+            raise VectorProofErrors.INDEX_TYPE(where=self._owner.where, name=instr.name, type=instr.type)
         return Integer(0, self._step.dims[dim] - 1, True)
 
     def _argument(self, instr: Instr, arg: int | float | str, dtype: str) -> Integer | None:
@@ -168,13 +201,16 @@ class VectorProgram:
             known = arg in self._types
             value = self._integers.get(arg) if known else _within(Integer(*self._owner.scalar(arg)), "i64")
             if self._dtype_of(arg) != dtype:
-                self._owner.fail(f"{instr.name!r}: {instr.op!r} takes {dtype}, {arg!r} is {self._dtype_of(arg)}")
+                raise VectorProofErrors.ARGUMENT_TYPE(
+                    where=self._owner.where, name=instr.name, op=instr.op, type=dtype, argument=arg,
+                    actual=self._dtype_of(arg),
+                )  # fmt: skip
             return value
         if dtype in _FLOATS:
             return None
         every = _any(dtype)
         if not isinstance(arg, int) or not every.low <= arg <= every.high:
-            self._owner.fail(f"{instr.name!r}: the literal {arg} is no {dtype}")
+            raise VectorProofErrors.LITERAL_TYPE(where=self._owner.where, name=instr.name, literal=arg, type=dtype)
         return Integer(arg, arg, True)
 
 

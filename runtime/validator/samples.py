@@ -10,13 +10,27 @@ from dataclasses import dataclass
 from math import prod
 
 from sscc.ir import schedule as sch
+from sscc.ir.errors import SsccError
 from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, Pair
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.kernels import KernelFacts, PipelineFacts
 from sscc.runtime.validator.linear import evaluate, value_of
 from sscc.runtime.validator.pipeline import Bound, PortFacts
 from sscc.runtime.validator.regions import Region, covered, overlap
 from sscc.runtime.validator.report import Run
+
+
+class SampleProofErrors(ProofKind):
+    """Sample runs that are not calls of the entry, or in which a bound does not hold."""
+
+    SCALARS = "a sample must give {names!r}"
+    OUT_OF_RANGE = "the sample's {name!r} is not within its range {low} .. {high}"
+    TOO_MANY_STEPS = "the sample takes more than {steps} steps"
+    VIEW_OUT_OF_RANGE = "the view of {tensor!r} reaches elements {low} .. {high} of {elements}, in {sample}"
+    SCALAR_OUT_OF_RANGE = "{scalar} is {low} .. {high}, it must be within {least} .. {most}, in {sample}"
+    ARGUMENTS_OVERLAP = (
+        "parameters {one!r} and {other!r} share elements of {tensor!r}, and one of them is written, in {sample}"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,11 +69,11 @@ class SampleRunner:
     def run(self, entry: sch.Entry, scalars: Mapping[str, int]) -> Run:
         where = f"entry {entry.name!r} with {dict(scalars)}"
         if set(scalars) != set(entry.scalar_inputs):
-            refuse(where, f"a sample must give {sorted(entry.scalar_inputs)}")
+            raise SampleProofErrors.SCALARS(where=where, names=sorted(entry.scalar_inputs))
         for name, value in scalars.items():
             low, high = self._ranges.get(name, (value, value))
             if not low <= value <= high:
-                refuse(where, f"the sample's {name!r} is not within its range {low} .. {high}")
+                raise SampleProofErrors.OUT_OF_RANGE(where=where, name=name, low=low, high=high)
         self._steps = self._limits.steps
         written: dict[str, list[Region]] = {name: [] for name in entry.outputs}
         touched: set[str] = set()
@@ -114,7 +128,7 @@ class SampleRunner:
         """Counts what a sample run takes: control, launches, and iterations of loops and pipelines."""
         self._steps -= 1
         if self._steps < 0:
-            refuse(where, f"the sample takes more than {self._limits.steps} steps")
+            raise SampleProofErrors.TOO_MANY_STEPS(where=where, steps=self._limits.steps)
 
     # -- one launch
 
@@ -203,13 +217,26 @@ class SampleRunner:
             value = 0 if name in sizes else factor * known[name]
             low, high = low + value + min(reach, 0), high + value + max(reach, 0)
         if low < bound.low or high > bound.high:
-            refuse(bound.where, f"{bound.says(low, high)}, in {where}")
+            raise _out_of_range(bound, low, high, where)
 
     def _check_pair(self, pair: Pair, known: Mapping[str, int], where: str) -> None:
         self.seen.add(pair)
         one, other = (_region(view, known) for view in (pair.one, pair.other))
         if overlap(one.dims, other.dims, other.offset - one.offset) is not False:
-            refuse(pair.where, f"{pair.what} shares elements of {pair.one.tensor!r}, one of them written, in {where}")
+            raise SampleProofErrors.ARGUMENTS_OVERLAP(
+                where=pair.where, one=pair.params[0], other=pair.params[1], tensor=pair.one.tensor, sample=where
+            )
+
+
+def _out_of_range(bound: Bound, low: int, high: int, sample: str) -> SsccError:
+    """Return the error of a bound that does not hold in a sample."""
+    if bound.total is None:
+        return SampleProofErrors.SCALAR_OUT_OF_RANGE(
+            where=bound.where, scalar=bound.name, low=low, high=high, least=bound.low, most=bound.high, sample=sample
+        )
+    return SampleProofErrors.VIEW_OUT_OF_RANGE(
+        where=bound.where, tensor=bound.name, low=low, high=bound.last(high), elements=bound.total, sample=sample
+    )
 
 
 def _region(view: sch.View, known: Mapping[str, int]) -> Region:

@@ -1,18 +1,46 @@
-"""What must hold of an operation's sizes and settings, which its patterns cannot say."""
+"""Sizes and settings of the algorithm's operations that their patterns cannot express."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from sscc.ir import landmarks
 from sscc.ir import schedule as sch
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
-from sscc.ir.operations import latent_misfit
+from sscc.ir.operations import latent_fits
 from sscc.ir.opspec import Op, Sizes, spec_of_step
+from sscc.runtime.validator.failure import ProofKind
 
-Refuse = Callable[[str], None]
+
+class StepProofErrors(ProofKind):
+    """Steps of the algorithm whose sizes or settings do not fit."""
+
+    HEADS = "{heads} query heads do not divide into groups of {kv_heads} KV heads"
+    NO_SEGMENT = "it attends to no segment"
+    NEGATIVE_SELECTION = "it selects with sink {sink} and recent {recent}, which must not be negative"
+    NEGATIVE_RECENT = "it scores with recent {recent}, which must not be negative"
+    LATENT_ROWS = (
+        "its rows of {row} numbers, of which {compressed} make {columns} columns from {first} on, do not make keys of "
+        "{key} numbers"
+    )
+    NEGATIVE_WINDOW = "it attends within a window of {window} positions, which must not be negative"
+    WINDOW_STRIDE = "its window of {window} positions moves in steps of {stride} behind {sink} sinks"
+    SCALE = "its scale is {scale}, it must be above 0 and at most {most:g}"
+    SOFTCAP = "its scores are capped at {softcap}, it must be {least:g} to {most:g}"
+    TOO_FEW_NUMBERS = "it chooses {chosen} of {numbers} numbers"
+    POOL = "it pools with mode {mode!r} and width {width}"
+    VALUES_MISSING = "it has the values of some of its keys, but no {missing}: it must have all or none"
+    VALUES_TOO_WIDE = "its values are the first {values} numbers of its keys, which have {key}"
+    LANDMARK_WIDTH = "it keeps keys of {key} numbers in {bits} bits, in rows of {width}"
+    LANDMARK_SCALES = "its landmarks have {bits} bits and scales, which only codes have"
+    LANDMARK_NO_SCALES = "its landmarks have {bits} bits and no scales"
+    RING = "the ring has sink {sink} and recent {recent} in {rows} rows"
+    NEGATIVE_CHOICE = "it chooses {topk} rows, which must not be negative"
+    NO_FETCH = "it fetches {fetch} rows, it must fetch at least 1"
+    RESIDENT_ROWS = "it chooses {topk} rows and fetches {fetch}, with {resident} operands of {rows} resident rows"
+    RING_TOO_LARGE = "rows 0 .. {last} of sink {sink} and recent {recent} are used, but the cache has {rows} rows"
+
 
 LARGEST_SCALE = 1024.0
 """Of attention. Models scale by 1 at most; scores that are too large round by more than the exponent can stand."""
@@ -20,88 +48,92 @@ LARGEST_SOFTCAP = 1e6
 """Of what caps scores; models cap at 20 to 50. Beyond, intermediate numbers could overflow."""
 
 
-def check_sizes(step: Any, sizes: Sizes, refuse: Refuse) -> None:
-    """The sizes of a cache and of the groups of heads: what patterns cannot say."""
+def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
+    """Check the sizes and settings of a step that stands at `where`."""
     if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
-        refuse(f"{sizes['H']} query heads do not divide into groups of {sizes['Hkv']} KV heads")
+        raise StepProofErrors.HEADS(where=where, heads=sizes["H"], kv_heads=sizes["Hkv"])
     if isinstance(step, sch.CachedAttention) and not step.segments:
-        refuse("it attends to no segment")
+        raise StepProofErrors.NO_SEGMENT(where=where)
     if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
-        _check_ring(step, sizes, refuse)
-    _check_sides(step, sizes, refuse)
+        _check_ring(step, sizes, where)
+    _check_sides(step, sizes, where)
     if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
-        _check_landmarks(step, sizes, refuse)
+        _check_landmarks(step, sizes, where)
     if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
-        refuse(f"it selects with sink {step.sink} and recent {step.recent}")
+        raise StepProofErrors.NEGATIVE_SELECTION(where=where, sink=step.sink, recent=step.recent)
     if isinstance(step, sch.ObservationScores) and step.recent < 0:
-        refuse(f"it scores with recent {step.recent}")
-    if isinstance(step, sch.LatentChunkAttention) and (misfit := latent_misfit(sizes, step.first)):
-        refuse(f"its {misfit}")
+        raise StepProofErrors.NEGATIVE_RECENT(where=where, recent=step.recent)
+    if isinstance(step, sch.LatentChunkAttention) and not latent_fits(sizes, step.first):
+        raise StepProofErrors.LATENT_ROWS(
+            where=where, row=sizes["L"], compressed=sizes["P"], columns=sizes["N"], first=step.first, key=sizes["D"]
+        )
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
-        refuse(f"it attends within a window of {step.window} positions")
+        raise StepProofErrors.NEGATIVE_WINDOW(where=where, window=step.window)
     if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
-        _check_stride(step.window_stride, step.window, 0, refuse)
+        _check_stride(step.window_stride, step.window, 0, where)
     if isinstance(step, sch.DecodeAttention):
-        _check_stride(step.window_stride, step.recent, step.sink, refuse)
+        _check_stride(step.window_stride, step.recent, step.sink, where)
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
-        refuse(f"its scale is {step.scale}, it must be above 0 and at most {LARGEST_SCALE:g}")
+        raise StepProofErrors.SCALE(where=where, scale=step.scale, most=LARGEST_SCALE)
     softcap = getattr(step, "softcap", None)
     if softcap is not None and not 1 / LARGEST_SOFTCAP <= softcap <= LARGEST_SOFTCAP:
-        refuse(f"its scores are capped at {softcap}, it must be {1 / LARGEST_SOFTCAP:g} to {LARGEST_SOFTCAP:g}")
+        raise StepProofErrors.SOFTCAP(where=where, softcap=softcap, least=1 / LARGEST_SOFTCAP, most=LARGEST_SOFTCAP)
     if isinstance(step, sch.TopK) and sizes["Top"] > sizes["N"]:
-        refuse(f"it chooses {sizes['Top']} of {sizes['N']} numbers")
+        raise StepProofErrors.TOO_FEW_NUMBERS(where=where, chosen=sizes["Top"], numbers=sizes["N"])
     if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
-        refuse(f"it pools with mode {step.mode!r} and width {step.width}")
+        raise StepProofErrors.POOL(where=where, mode=step.mode, width=step.width)
 
 
-def _check_stride(stride: int | None, window: int, sink: int, refuse: Refuse) -> None:
-    """A window slides, or moves by all of itself, and is a ring alone: so what a query sees are its first rows."""
+def _check_stride(stride: int | None, window: int, sink: int, where: str) -> None:
+    """Check that a window slides, or moves by all of itself without sinks: a query sees the first rows of its ring."""
     if stride is not None and (stride != window or window < 1 or sink):
-        behind = f" behind {sink} sinks" if sink else ""
-        refuse(f"its window of {window} positions{behind} moves in steps of {stride}")
+        raise StepProofErrors.WINDOW_STRIDE(where=where, window=window, stride=stride, sink=sink)
 
 
-def _check_sides(step: Op, sizes: Sizes, refuse: Refuse) -> None:
-    """The step has the values of all its keys, or of none, whose first numbers they are then."""
+def _check_sides(step: Op, sizes: Sizes, where: str) -> None:
+    """Check that the step has the values of all its keys, or of none; values are then the first numbers of keys."""
     spec = spec_of_step(step)
-    try:
-        has_values = spec.has_values(spec.regions(step))
-    except ValueError as error:
-        refuse(f"it {error}")
-    else:
-        if not has_values and sizes.get("Dv", 0) > sizes["D"]:
-            refuse(f"its values are the first {sizes['Dv']} numbers of its keys, which have {sizes['D']}")
+    operands = spec.regions(step)
+    if missing := spec.missing_values(operands):
+        raise StepProofErrors.VALUES_MISSING(where=where, missing=missing)
+    if not spec.has_values(operands) and sizes.get("Dv", 0) > sizes["D"]:
+        raise StepProofErrors.VALUES_TOO_WIDE(where=where, values=sizes["Dv"], key=sizes["D"])
 
 
 def _check_landmarks(
-    step: sch.Landmarks | sch.LandmarkScores | sch.QueryAttention, sizes: Sizes, refuse: Refuse
+    step: sch.Landmarks | sch.LandmarkScores | sch.QueryAttention, sizes: Sizes, where: str
 ) -> None:
-    """Codes fill their bytes and have scales; keys have neither."""
+    """Check that codes fill their bytes and have scales, and that keys kept as they are have neither."""
     exact = step.bits == PLAIN_BITS and not isinstance(step, sch.Landmarks)
     wrong = step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
     if sizes["D"] != sizes["E"] if exact else wrong:
-        unit = "numbers" if exact else "bytes"
-        refuse(f"it keeps keys of {sizes['D']} numbers in {step.bits} bits, {sizes['E']} {unit}")
+        raise StepProofErrors.LANDMARK_WIDTH(where=where, key=sizes["D"], bits=step.bits, width=sizes["E"])
     if not isinstance(step, sch.Landmarks) and exact == bool(step.scales):
-        refuse(f"its landmarks have {step.bits} bits and {'scales' if exact else 'no scales'}")
+        kind = StepProofErrors.LANDMARK_SCALES if exact else StepProofErrors.LANDMARK_NO_SCALES
+        raise kind(where=where, bits=step.bits)
 
 
 def _check_ring(
     step: sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention,
     sizes: Sizes,
-    refuse: Refuse,
+    where: str,
 ) -> None:
     ring = step.sink + step.recent
     rows = sizes.get("R", ring)
     if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, sch.DecodeAttention)):
-        refuse(f"the ring has sink {step.sink} and recent {step.recent} in {rows} rows")
+        raise StepProofErrors.RING(where=where, sink=step.sink, recent=step.recent, rows=rows)
     if isinstance(step, sch.QueryAttention) and step.topk < 0:
-        refuse(f"it chooses {step.topk} rows")
+        raise StepProofErrors.NEGATIVE_CHOICE(where=where, topk=step.topk)
     if isinstance(step, sch.FetchRows) and step.fetch < 1:
-        refuse(f"it fetches {step.fetch} rows")
+        raise StepProofErrors.NO_FETCH(where=where, fetch=step.fetch)
     if isinstance(step, sch.QueryAttention):
-        near = {bool(name) for name in (step.resident, step.places, step.k_resident)}
-        if near != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
-            refuse(f"it chooses {step.topk} rows and fetches {step.fetch}, of {sizes.get('K', 'no')} resident rows")
+        resident = [bool(name) for name in (step.resident, step.places, step.k_resident)]
+        rows_kept = sizes.get("K", 0)
+        if set(resident) != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
+            raise StepProofErrors.RESIDENT_ROWS(
+                where=where, topk=step.topk, fetch=step.fetch, resident=sum(resident), rows=rows_kept
+            )
     if ring > rows:
-        refuse(f"rows 0 .. {ring - 1} of sink {step.sink} and recent {step.recent} are used, the cache has {rows} rows")
+        raise StepProofErrors.RING_TOO_LARGE(
+            where=where, last=ring - 1, sink=step.sink, recent=step.recent, rows=rows
+        )

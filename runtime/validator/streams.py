@@ -8,11 +8,57 @@ from math import prod
 
 from sscc.ir.choices import MAIN, ON_CHIP
 from sscc.ir.schedule import DTYPE_BYTES, Stage
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.linear import Linear
 from sscc.runtime.validator.pipeline import PipelineView, PortFacts, StageFacts, grid_terms, linear_offset
 from sscc.runtime.validator.regions import Region, covered, injective, overlap
 from sscc.runtime.validator.tokens import End, Streams
+
+
+class StreamProofErrors(ProofKind):
+    """Buffers whose slots are not filled once and read, each as a whole."""
+
+    BUFFER_FORM = "buffer {buffer!r} has depth {depth} and shape [{shape}], every one must be at least 1"
+    BUFFER_PLACE = (
+        "buffer {buffer!r} of {dtype} is in {tier} at {address}; it must be on chip or in {main}, at a multiple of its "
+        "elements' size"
+    )
+    NEVER_FILLED = "no stage fills it"
+    NEVER_READ = "no stage reads it"
+    FILLED_IN_PART = (
+        "stage {stage!r} fires {firings:.0f} times in {iterations} iterations and fills a slot in {per:.0f}: the last "
+        "one stays incomplete"
+    )
+    READ_IN_PART = (
+        "stage {stage!r} fires {firings:.0f} times in {iterations} iterations and reads a slot in {per:.0f}: the last "
+        "one stays incomplete"
+    )
+    RATES = "slots per iteration differ: {rates}"
+    FILLED_TWICE = "slot {slot:.0f} is filled by stage {one!r} and by stage {other!r}"
+    SLOT_UNREAD = "slot {slot:.0f}, which stage {stage!r} fills, is never read"
+    SLOT_UNFILLED = "stage {stage!r} reads slot {slot:.0f} ({iterations} iterations), which no stage fills"
+    READ_BEFORE_FILLED = "stage {stage!r} reads a slot that stage {writer!r}, which fires {turn}, fills"
+    READ_ITERATION_BEFORE = "stage {stage!r} reads a slot that stage {writer!r} fills in a later iteration"
+    PLACE_IN_USE = "stage {stage!r} fills a place again that stage {user!r}, which fires {turn}, still has to use"
+    WAIT_MISSING = "it touches buffer {buffer!r} and does not wait for it"
+    WAIT_IDLE = "it waits for buffer {buffer!r}, which none of its ports touches"
+    PORTS_APART = "its ports on buffer {buffer!r} fill slots at different times"
+    BODY_INCOMPLETE = "body {body!r} does not write every element of it"
+    SLOT_ACROSS_ITERATIONS = (
+        "buffer {buffer!r}: a slot takes {per} firings, which are no multiple of the {trips} of an iteration"
+    )
+    SLOT_TOO_LONG = (
+        "buffer {buffer!r}: a slot takes {several} of {iterations} iterations, but only {followed} are followed"
+    )
+    SLOT_NO_BLOCK = "{per} firings a slot are no block of its grid [{grid}]"
+    PLACE_VARIES = "its place in a slot of {buffer!r} is {low} .. {high}: other elements are never written"
+    PLACE_MOVES = (
+        "its place in a slot of {buffer!r} moves with t{axis}, which the firings of one slot do not go through: each "
+        "writes another part of another slot"
+    )
+    WRITTEN_TWICE = "the {per} firings of a slot write elements of {buffer!r} more than once"
+    WRITTEN_IN_PART = "the {per} firings of a slot write {written} of the {elements} elements of {buffer!r}"
+
 
 _CASES = 8  # numbers of iterations tried where it is not constant; slots are linear in it
 _ITERATIONS = 4096  # iterations followed one by one where a slot is filled over several
@@ -22,13 +68,14 @@ def check_rates(view: PipelineView) -> None:
     """Every slot has one producer, every slot that is read is produced, and no slot stays half done."""
     for buffer in view.pipeline.buffers:
         if buffer.depth < 1 or any(size < 1 for size in buffer.shape):
-            refuse(view.where, f"buffer {buffer.name!r} has depth {buffer.depth} and shape {list(buffer.shape)}")
-        if buffer.tier not in (ON_CHIP, MAIN) or buffer.address % DTYPE_BYTES[buffer.dtype]:
-            refuse(
-                view.where,
-                f"buffer {buffer.name!r} of {buffer.dtype} is in {buffer.tier.upper()} at {buffer.address}; it must be "
-                f"on chip or in {MAIN.upper()}, at a multiple of its elements' size",
+            raise StreamProofErrors.BUFFER_FORM(
+                where=view.where, buffer=buffer.name, depth=buffer.depth, shape=buffer.shape
             )
+        if buffer.tier not in (ON_CHIP, MAIN) or buffer.address % DTYPE_BYTES[buffer.dtype]:
+            raise StreamProofErrors.BUFFER_PLACE(
+                where=view.where, buffer=buffer.name, dtype=buffer.dtype, tier=buffer.tier.upper(),
+                address=buffer.address, main=MAIN.upper(),
+            )  # fmt: skip
     for iterations in _cases(view):
         streams = Streams(view, iterations)
         for name in view.buffers:
@@ -44,34 +91,36 @@ def _cases(view: PipelineView) -> list[int]:
 def _check_slots(view: PipelineView, streams: Streams, buffer: str, iterations: int) -> None:
     writers, readers = streams.writers[buffer], streams.readers[buffer]
     where = f"{view.where}, buffer {buffer!r}"
-    for what, ends in (("fills", writers), ("reads", readers)):
+    for ends, never, in_part in (
+        (writers, StreamProofErrors.NEVER_FILLED, StreamProofErrors.FILLED_IN_PART),
+        (readers, StreamProofErrors.NEVER_READ, StreamProofErrors.READ_IN_PART),
+    ):
         if not ends:
-            refuse(where, f"no stage {what} it")
+            raise never(where=where)
         for end in ends:
             if streams.firings[end.stage] % end.per:
-                name = streams.stages[end.stage].name
-                refuse(
-                    where,
-                    f"stage {name!r} fires {streams.firings[end.stage]:.0f} times in {iterations} iterations and "
-                    f"{what} a slot in {end.per:.0f}: the last one stays incomplete",
-                )
+                raise in_part(
+                    where=where, stage=_name(streams, end), firings=streams.firings[end.stage], iterations=iterations,
+                    per=end.per,
+                )  # fmt: skip
     _check_equal_rates(streams, buffer, where)
     filled = sorted((*end.slots(streams.firings[end.stage]), _name(streams, end)) for end in writers)
     for (_, high, one), (low, _, other) in pairwise(filled):
         if low < high:
-            refuse(where, f"slot {low:.0f} is filled by stage {one!r} and by stage {other!r}")
+            raise StreamProofErrors.FILLED_TWICE(where=where, slot=low, one=one, other=other)
     used = sorted(end.slots(streams.firings[end.stage]) for end in readers)
     for begin, stop, writer in filled:
         lost = _first_gap(begin, stop, used)
         if lost is not None:
-            refuse(where, f"slot {lost:.0f}, which stage {writer!r} fills, is never read")
+            raise StreamProofErrors.SLOT_UNREAD(where=where, slot=lost, stage=writer)
     _check_order(streams, buffer, where)
     for end in readers:
         low, high = end.slots(streams.firings[end.stage])
         missing = _first_gap(low, high, [(begin, stop) for begin, stop, _ in filled])
         if missing is not None:
-            reader = f"stage {_name(streams, end)!r} reads slot {missing:.0f}"
-            refuse(where, f"{reader} ({iterations} iterations), no stage fills it")
+            raise StreamProofErrors.SLOT_UNFILLED(
+                where=where, stage=_name(streams, end), slot=missing, iterations=iterations
+            )
         _check_kept(streams, end, where)
 
 
@@ -90,14 +139,15 @@ def _check_order(streams: Streams, buffer: str, where: str) -> None:
             if not end.writes and other.writes and low < stop and begin < high:
                 moves = stage.when == later.when == "each" and streams.iterations > 1 and high - low > 1
                 ahead = moves and end.lag > other.lag
-                if after or ahead:
-                    what = "in a later iteration" if ahead else f"which fires {_SPOKEN[later.when]}"
-                    refuse(where, f"stage {stage.name!r} reads a slot that stage {later.name!r} fills {what}")
+                if ahead:
+                    raise StreamProofErrors.READ_ITERATION_BEFORE(where=where, stage=stage.name, writer=later.name)
+                if after:
+                    raise StreamProofErrors.READ_BEFORE_FILLED(
+                        where=where, stage=stage.name, writer=later.name, turn=_SPOKEN[later.when]
+                    )
             if end.writes and after and _shares_place(low, high, begin, stop, streams.depth(buffer)):
-                refuse(
-                    where,
-                    f"stage {stage.name!r} fills a place again that stage {later.name!r}, which fires "
-                    f"{_SPOKEN[later.when]}, still has to use",
+                raise StreamProofErrors.PLACE_IN_USE(
+                    where=where, stage=stage.name, user=later.name, turn=_SPOKEN[later.when]
                 )
 
 
@@ -117,7 +167,7 @@ def _check_kept(streams: Streams, reader: End, where: str) -> None:
         kept = min(high - low, stop - begin) == 1 and slot < min(high, stop)
         ahead = (writer.done(slot) - 1) // other.trips > (slot - low) * reader.per // stage.trips
         if kept and ahead and stage.when == "each":
-            refuse(where, f"stage {stage.name!r} reads a slot that stage {other.name!r} fills in a later iteration")
+            raise StreamProofErrors.READ_ITERATION_BEFORE(where=where, stage=stage.name, writer=other.name)
 
 
 def _shares_place(low: float, high: float, begin: float, stop: float, depth: int) -> bool:
@@ -147,7 +197,7 @@ def _check_equal_rates(streams: Streams, buffer: str, where: str) -> None:
                 stage.trips / end.per
             )
     if len(set(rates.values())) > 1:
-        refuse(where, f"slots per iteration differ: {', '.join(rates)}")
+        raise StreamProofErrors.RATES(where=where, rates=list(rates))
 
 
 def check_waits(view: PipelineView) -> None:
@@ -156,9 +206,9 @@ def check_waits(view: PipelineView) -> None:
         touched = {port.name for port in facts.ports if not port.memory}
         missing, idle = sorted(touched - set(facts.stage.waits)), sorted(set(facts.stage.waits) - touched)
         if missing:
-            refuse(facts.where, f"it touches buffer {missing[0]!r} and does not wait for it")
+            raise StreamProofErrors.WAIT_MISSING(where=facts.where, buffer=missing[0])
         if idle:
-            refuse(facts.where, f"it waits for buffer {idle[0]!r}, which none of its ports touches")
+            raise StreamProofErrors.WAIT_IDLE(where=facts.where, buffer=idle[0])
 
 
 def check_covers(view: PipelineView, limits: Limits) -> None:
@@ -167,10 +217,10 @@ def check_covers(view: PipelineView, limits: Limits) -> None:
         for name in dict.fromkeys(port.name for port in facts.ports if not port.memory and port.writes):
             ports = [port for port in facts.ports if port.name == name and port.writes]
             if len({(port.port.per, port.port.lag) for port in ports}) > 1:
-                refuse(facts.where, f"its ports on buffer {name!r} fill slots at different times")
+                raise StreamProofErrors.PORTS_APART(where=facts.where, buffer=name)
             for port in ports:
                 if not port.use.complete:
-                    refuse(port.where, f"body {facts.stage.body!r} does not write every element of it")
+                    raise StreamProofErrors.BODY_INCOMPLETE(where=port.where, body=facts.stage.body)
             _check_cover(view, facts, ports, limits)
 
 
@@ -184,14 +234,14 @@ def _check_cover(view: PipelineView, facts: StageFacts, ports: Sequence[PortFact
         return
     several, left = divmod(per, trips)
     if left:
-        refuse(facts.where, f"buffer {ports[0].name!r}: a slot takes {per} firings, an iteration has {trips}")
+        raise StreamProofErrors.SLOT_ACROSS_ITERATIONS(
+            where=facts.where, buffer=ports[0].name, per=per, trips=trips
+        )
     assert view.iterations is not None  # one iteration would leave the slot incomplete (check_rates)
     followed = min(view.iterations, _ITERATIONS)
     if followed < min(view.iterations, 2 * several):
-        refuse(
-            facts.where,
-            f"buffer {ports[0].name!r}: a slot takes {several} of {view.iterations} iterations, which are followed up "
-            f"to {_ITERATIONS}",
+        raise StreamProofErrors.SLOT_TOO_LONG(
+            where=facts.where, buffer=ports[0].name, several=several, iterations=view.iterations, followed=_ITERATIONS
         )
     for begin in range(0, followed - several + 1, several):
         indices = [view.lower.plus(Linear(begin + n)) for n in range(several)]
@@ -206,11 +256,11 @@ def _tiles_of_slot(facts: StageFacts, per: int) -> tuple[int, ...]:
     for size in reversed(facts.stage.grid):
         inner = min(left, size)
         if left % inner or size % inner:
-            refuse(facts.where, f"{per} firings a slot are no block of its grid {list(facts.stage.grid)}")
+            raise StreamProofErrors.SLOT_NO_BLOCK(where=facts.where, per=per, grid=facts.stage.grid)
         sizes.insert(0, inner)
         left //= inner
     if left != 1:
-        refuse(facts.where, f"{per} firings a slot are no block of its grid {list(facts.stage.grid)}")
+        raise StreamProofErrors.SLOT_NO_BLOCK(where=facts.where, per=per, grid=facts.stage.grid)
     return tuple(sizes)
 
 
@@ -230,14 +280,10 @@ def _piece(
     rest, factors = grid_terms(value, facts.stage)
     low, high = scope.range_of(rest)
     if low != high:
-        refuse(port.where, f"its place in a slot of {port.name!r} is {low} .. {high}: other elements are never written")
+        raise StreamProofErrors.PLACE_VARIES(where=port.where, buffer=port.name, low=low, high=high)
     for axis, (size, tile, factor) in enumerate(zip(facts.stage.grid, tiles, factors, strict=True)):
         if tile < size and factor:
-            refuse(
-                port.where,
-                f"its place in a slot of {port.name!r} moves with t{axis}, which the firings of one slot do not go "
-                f"through: each writes another part of another slot",
-            )
+            raise StreamProofErrors.PLACE_MOVES(where=port.where, buffer=port.name, axis=axis)
     return int(low), [*port.pairs, *zip(factors, tiles, strict=True)]
 
 
@@ -257,10 +303,9 @@ def _check_pieces(
         for b in regions[number + 1 :]
     )
     if twice:
-        refuse(port.where, f"the {port.port.per} firings of a slot write elements of {port.name!r} more than once")
+        raise StreamProofErrors.WRITTEN_TWICE(where=port.where, per=port.port.per, buffer=port.name)
     written = sum(region.points for region in regions)
     if written != elements or covered(regions, Region.of(0, [(1, elements)]), limits.painted) is not True:
-        refuse(
-            port.where,
-            f"the {port.port.per} firings of a slot write {written} of the {elements} elements of {port.name!r}",
+        raise StreamProofErrors.WRITTEN_IN_PART(
+            where=port.where, per=port.port.per, written=written, elements=elements, buffer=port.name
         )

@@ -10,9 +10,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, inf, lcm
 from operator import itemgetter
+from typing import Any, NoReturn
 
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.ir.errors import SsccError
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.pipeline import PipelineView
+
+
+class FiringProofErrors(ProofKind):
+    """Streams that deadlock, or whose slots are used too early."""
+
+    OVERWRITES = (
+        "firing {firing:.0f} (iteration {iteration:.0f}) overwrites slot {slot:.0f} of buffer {buffer!r} without "
+        "waiting for its place to be free of slot {before:.0f}: stage {other!r} has fired {fired:.0f} of the "
+        "{needed:.0f} times that read it"
+    )
+    READS_INCOMPLETE = (
+        "firing {firing:.0f} (iteration {iteration:.0f}) reads slot {slot:.0f} of buffer {buffer!r} without waiting "
+        "for it to be complete: stage {other!r} has fired {fired:.0f} of the {needed:.0f} times that complete it"
+    )
+    READS_UNFILLED = (
+        "firing {firing:.0f} (iteration {iteration:.0f}) reads slot {slot:.0f} of buffer {buffer!r}, which no stage "
+        "fills"
+    )
+    DEADLOCK = "the streams deadlock in iteration {iteration:.0f}: the stages {stages!r} wait; {waits}"
+    TOO_MANY_ROUNDS = "its streams cannot be proved within {rounds} rounds"
+    NO_REPETITION = "its streams do not repeat within {rounds} rounds"
 
 
 @dataclass(frozen=True)
@@ -108,11 +131,41 @@ class Streams:
 
 @dataclass(frozen=True)
 class _Stall:
-    """Why a stage cannot fire."""
+    """A slot for which a stage cannot fire.
+
+    Attributes:
+        other: the stage that has yet to fill the slot, or to read the one in its place; "" if no stage fills it.
+        fired, needed: firings of `other`, and those after which it has done so.
+        before: the slot in the place; None if the slot is to be read.
+    """
 
     buffer: str
     slot: float
-    reason: str
+    other: str = ""
+    fired: float = 0
+    needed: float = 0
+    before: float | None = None
+
+    def wait(self, stage: str) -> str:
+        """Return what `stage` waits for, as a deadlock lists it."""
+        wait = f"{stage!r} waits for slot {self.slot:.0f} of buffer {self.buffer!r}"
+        if not self.other:
+            return f"{wait}, which no stage fills"
+        progress = f"{self.other!r} has fired {self.fired:.0f} of {self.needed:.0f} times"
+        if self.before is None:
+            return f"{wait} to be complete ({progress})"
+        return f"{wait} to be free of slot {self.before:.0f} ({progress})"
+
+    def violation(self, where: str, firing: float, iteration: float) -> SsccError:
+        """Return the error of a firing that does not wait for the slot."""
+        at: dict[str, Any] = {"where": where, "firing": firing, "iteration": iteration, "slot": self.slot}
+        at["buffer"] = self.buffer
+        if not self.other:
+            return FiringProofErrors.READS_UNFILLED(**at)
+        at |= {"other": self.other, "fired": self.fired, "needed": self.needed}
+        if self.before is None:
+            return FiringProofErrors.READS_INCOMPLETE(**at)
+        return FiringProofErrors.OVERWRITES(**at, before=self.before)
 
 
 class Simulation:
@@ -152,7 +205,10 @@ class Simulation:
         allowed = min([total - fired, *(may for end, may, _ in limits if end.waited)])
         unsafe = [limit for limit in limits if limit[1] < allowed]
         if unsafe:
-            self._violation(stage, *min(unsafe, key=itemgetter(1)))
+            _, safe, stall = min(unsafe, key=itemgetter(1))
+            assert stall is not None  # what is not stopped may fire as often as is left
+            where = f"{self.streams.view.where}, stage {self.streams.stages[stage].name!r}"
+            raise stall.violation(where, fired + safe, (fired + safe) // self.streams.trips[stage])
         return allowed
 
     def _limit(self, end: End) -> tuple[float, _Stall | None]:
@@ -179,10 +235,8 @@ class Simulation:
                 fired = self.fired[writer.stage]
                 if fired >= done:
                     return None
-                name = self.streams.stages[writer.stage].name
-                missing = f"stage {name!r} has fired {fired:.0f} of the {done:.0f} times that complete it"
-                return _Stall(buffer, slot, f"to be complete: {missing}")
-        return _Stall(buffer, slot, "to be complete: no stage fills it")
+                return _Stall(buffer, slot, self.streams.stages[writer.stage].name, fired, done)
+        return _Stall(buffer, slot)
 
     def _free(self, end: End, slot: float) -> _Stall | None:
         """Whether the slot that lay in this place before is read. Each is, once it is complete (check_rates)."""
@@ -192,37 +246,26 @@ class Simulation:
             fired = self.fired[reader.stage]
             if low <= before < high and fired < reader.done(before):
                 name = self.streams.stages[reader.stage].name
-                left = f"stage {name!r} has fired {fired:.0f} of the {reader.done(before):.0f} times that read it"
-                return _Stall(end.buffer, slot, f"to be free of slot {before:.0f}: {left}")
+                return _Stall(end.buffer, slot, name, fired, reader.done(before), before)
         return None
 
-    def _violation(self, stage: int, end: End, safe: float, stall: _Stall | None) -> None:
-        assert stall is not None  # what is not stopped may fire as often as is left
-        firing = self.fired[stage] + safe
-        does = "overwrites" if end.writes else "reads"
-        refuse(
-            f"{self.streams.view.where}, stage {self.streams.stages[stage].name!r}",
-            f"firing {firing:.0f} (iteration {firing // self.streams.trips[stage]:.0f}) {does} slot {stall.slot:.0f} "
-            f"of buffer {stall.buffer!r} without waiting for the place {stall.reason}",
-        )
-
-    def deadlock(self) -> None:
-        """Refuses, naming every stage that waits."""
-        waiting = []
-        first: tuple[float, str] | None = None
+    def deadlock(self) -> NoReturn:
+        """Raise InputError, naming every stage that waits."""
+        waiting: dict[str, str] = {}
+        first = inf
         for stage, ends in enumerate(self.streams.ends):
             left = self.streams.firings[stage] - self.fired[stage]
             blocks = [self._limit(end) for end in ends if end.waited] if left > 0 else []
             block = next((b for may, b in blocks if may == 0 and b is not None), None)
             if block is None:
                 continue
-            iteration = self.fired[stage] // self.streams.trips[stage]
+            first = min(first, self.fired[stage] // self.streams.trips[stage])
             name = self.streams.stages[stage].name
-            waiting.append(f"stage {name!r} waits for slot {block.slot:.0f} of buffer {block.buffer!r} {block.reason}")
-            if first is None or iteration < first[0]:
-                first = (iteration, name)
-        iteration = first[0] if first else 0
-        refuse(self.streams.view.where, f"deadlock in iteration {iteration:.0f}: {'; '.join(waiting)}")
+            waiting[name] = block.wait(name)
+        raise FiringProofErrors.DEADLOCK(
+            where=self.streams.view.where, iteration=first if waiting else 0, stages=list(waiting),
+            waits=list(waiting.values()),
+        )  # fmt: skip
 
 
 def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
@@ -236,7 +279,7 @@ def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
         if not fired:
             simulation.deadlock()
         order += fired
-    refuse(streams.view.where, f"its streams cannot be proved within {limits.rounds} rounds")
+    raise FiringProofErrors.TOO_MANY_ROUNDS(where=streams.view.where, rounds=limits.rounds)
 
 
 def check_tokens(view: PipelineView, limits: Limits) -> None:
@@ -289,7 +332,7 @@ def _repetition(view: PipelineView, limits: Limits, whole: int | None) -> tuple[
             return max([group.begun for group in groups], default=1), lcm(*(group.period for group in groups))
         if not once and any(progress.isdisjoint(group.members) for group in waiting):
             simulation.deadlock()
-    refuse(view.where, f"its streams do not repeat within {limits.rounds} rounds")
+    raise FiringProofErrors.NO_REPETITION(where=view.where, rounds=limits.rounds)
 
 
 def _groups(streams: Streams) -> list[list[int]]:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import NoReturn
 
 from sscc.ir import schedule as sch
 from sscc.ir.target import Target
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.entries import EntryFacts, Pair, callers, lifetimes, prove_entry
-from sscc.runtime.validator.failure import Limits, refuse
+from sscc.runtime.validator.failure import Limits, ProofKind
 from sscc.runtime.validator.kernels import KernelFacts, prove_kernel
 from sscc.runtime.validator.pipeline import Bound
 from sscc.runtime.validator.placement import check_capacity, check_overlaps, check_sizes, check_tensors
 from sscc.runtime.validator.report import EntryReport, Report
 from sscc.runtime.validator.samples import SampleRunner
+
+
+class ProgramProofErrors(ProofKind):
+    """Names that a schedule gives twice, and bounds that nothing proves."""
+
+    TENSOR_TWICE = "two tensors are called {name!r}"
+    BODY_TWICE = "two bodies are called {name!r}"
+    KERNEL_TWICE = "two kernels are called {name!r}"
+    ENTRY_TWICE = "two entries are called {name!r}"
+    NOT_PROVED = "the {subject} is not proved to fit for all values of the scalars, and no sample run reaches it"
+
 
 Samples = Mapping[str, Sequence[Mapping[str, int]]]
 
@@ -48,13 +58,13 @@ def validate(
     """
     limits = limits or Limits()
     loops = inf if longest is None else longest
-    for what, items in (
-        ("tensors", program.tensors),
-        ("bodies", program.bodies),
-        ("kernels", program.kernels),
-        ("entries", program.entries),
+    for kind, items in (
+        (ProgramProofErrors.TENSOR_TWICE, program.tensors),
+        (ProgramProofErrors.BODY_TWICE, program.bodies),
+        (ProgramProofErrors.KERNEL_TWICE, program.kernels),
+        (ProgramProofErrors.ENTRY_TWICE, program.entries),
     ):
-        _check_unique(what, [item.name for item in items])
+        _check_unique(kind, [item.name for item in items])
     check_tensors(program)
     tensors = {tensor.name: tensor for tensor in program.tensors}
     bodies = {body.name: prove_body(body, limits, grid=program.grid) for body in program.bodies}
@@ -77,11 +87,11 @@ def validate(
     return Report(reports, proved, sampled, data)
 
 
-def _check_unique(what: str, names: Sequence[str]) -> None:
+def _check_unique(kind: ProgramProofErrors, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            refuse("program", f"two {what} are called {name!r}")
+            raise kind(where="program", name=name)
         seen.add(name)
 
 
@@ -91,10 +101,6 @@ def _run(facts: EntryFacts, sampler: SampleRunner, samples: Samples) -> EntryRep
         scalar_sets = ({},)
     runs = tuple(sampler.run(facts.entry, scalars) for scalars in scalar_sets)
     return EntryReport(facts.entry.name, runs)
-
-
-def _refuse_open(item: Bound | Pair) -> NoReturn:
-    refuse(item.where, f"{item.what} is not proved to fit for all values of the scalars, and no sample run reaches it")
 
 
 def _sampled(
@@ -107,12 +113,12 @@ def _sampled(
             items: list[Bound | Pair] = [*launch.open, *launch.pairs]
             for item in items:
                 if item not in sampler.seen:
-                    _refuse_open(item)
-                lines.append(f"{item.where}: {item.what}")
+                    raise ProgramProofErrors.NOT_PROVED(where=item.where, subject=item.subject)
+                lines.append(f"{item.where}: {item.subject}")
     for kernel in kernels.values():
         for pipeline in kernel.pipelines.values():
             for _, bound in pipeline.open:
                 if bound not in sampler.seen:
-                    _refuse_open(bound)
-                lines.append(f"{bound.where}: {bound.what}")
+                    raise ProgramProofErrors.NOT_PROVED(where=bound.where, subject=bound.subject)
+                lines.append(f"{bound.where}: {bound.subject}")
     return tuple(lines)

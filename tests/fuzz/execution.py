@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sscc.ir.errors import InputError, RankError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, RankError, UsageError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.target import load_target
@@ -28,6 +28,13 @@ from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_group
 from sscc.runtime.contract import prove
 from sscc.runtime.validator import validate
 from tests.fuzz.harness import Finding
+
+
+class CaseErrors(ErrorKind):
+    """Cases that no session could run."""
+
+    WEIGHTS = InputError, "the program's weights are not those of its base"
+
 
 MACHINE = load_target("rdu")
 
@@ -131,7 +138,7 @@ def weights_of(program: Program, rank: int = 0) -> dict[str, Array]:
     """Weights and constants; of those that are cut each rank has other contents."""
     external = [t for t in program.tensors if t.role in ("weight", "constant")]
     if any(size < 0 for t in external for size in t.shape) or sum(t.nbytes for t in external) > DATA_BYTES:
-        raise InputError("the program's weights are not those of its base")
+        raise CaseErrors.WEIGHTS()
     return {t.name: data_of(t, _salt(rank) if t.cut else 0) for t in external}
 
 

@@ -17,7 +17,7 @@ from sscc.ir import schedule as sch
 from sscc.ir.choices import RANK
 from sscc.ir.errors import InputError
 from sscc.ir.file_form import decode
-from sscc.ir.schedule import Program
+from sscc.ir.schedule import Program, ScheduleErrors
 from tests.fuzz.corpus import SIGNATURE, CorpusProgram, load_corpus
 from tests.fuzz.execution import EntryCall, RunResult, Situation, admit, judge, run_native, run_reference
 from tests.fuzz.harness import Finding, Target, outcome_apart
@@ -95,8 +95,8 @@ class Schedules(Target):
         self._prepared: dict[str, _Prepared] = {}
         self._checked: set[str] = set()
 
-    def case(self, seed: int) -> tuple[Base, Program | None, list[Change], str]:
-        """The base of a seed, its mutant (None where it is no schedule), the changes, and why it is no schedule."""
+    def case(self, seed: int) -> tuple[Base, Program | None, list[Change], InputError | None]:
+        """Return the base of a seed, its mutant (None if it is no schedule), the changes, and why it is no schedule."""
         rng = random.Random(seed)
         weights, choices = zip(*self._choices, strict=True)
         base = rng.choice(rng.choices(choices, weights)[0])
@@ -104,10 +104,10 @@ class Schedules(Target):
         data, changes = prepared.mutator.mutated(rng)
         try:
             if seed % TEXT_EVERY == 0:
-                return base, Program.from_json(json.dumps(data)), changes, ""
-            return base, prepared.decode(data), changes, ""
+                return base, Program.from_json(json.dumps(data)), changes, None
+            return base, prepared.decode(data), changes, None
         except InputError as error:
-            return base, None, changes, str(error)
+            return base, None, changes, error
 
     def run(self, seed: int) -> str:
         base, program, changes, _ = self.case(seed)
@@ -207,7 +207,7 @@ class _Prepared:
     def decode(self, data: dict[str, Json]) -> Program:
         """As `Program.from_json`, of which the suite's other tests say that it decodes lists item by item."""
         if data["version"] != sch.FORMAT_VERSION:
-            raise InputError("another format version")
+            raise ScheduleErrors.FORMAT_VERSION(version=data["version"], known=sch.FORMAT_VERSION)
         values: dict[str, Any] = {}
         for name, value in data.items():
             hint = self._hints[name]

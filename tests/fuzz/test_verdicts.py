@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.fuzz.verdicts import recorded, verdicts
+from tests.fuzz.verdicts import ACCEPTED, recorded, verdicts
 
 
 def test_no_verdict_changes() -> None:
     known = recorded()
     current = verdicts(range(len(known)))
     changed = [
-        f"seed {seed}: it was {then!r}, it is {now!r}"
+        f"seed {seed}: it was {then}, it is {now}"
         for seed, (then, now) in enumerate(zip(known, current, strict=True))
         if then != now
     ]
@@ -18,6 +18,6 @@ def test_no_verdict_changes() -> None:
 
 def test_what_is_on_record_is_worth_comparing() -> None:
     known = recorded()
-    accepted = known.count("accepted")
+    accepted = known.count(ACCEPTED)
     assert len(known) / 20 < accepted < len(known) / 3
-    assert len(set(known)) > len(known) / 3
+    assert len(set(known)) > 100

@@ -1,8 +1,8 @@
-"""What the validator said of the first mutated schedules: a weaker or a stricter check shows as another verdict.
+"""The validator's verdicts on the first mutated schedules: a weaker or a stricter check shows as another verdict.
 
-The target `schedules` has judged these cases, by executing what is accepted. Their verdicts are kept, so that whoever
-changes the validator sees which of them change, and in which words. ``python -m tests.fuzz.verdicts`` writes them
-anew: read the difference, and run the target on the seeds that it names.
+The target `schedules` has judged these cases, by executing what is accepted. Their verdicts are kept as kinds of
+errors: a new sentence changes none of them, and a change of the validator shows which seeds it decides otherwise.
+``python -m tests.fuzz.verdicts`` writes them anew: read the difference, and run the target on the seeds that it names.
 """
 
 from __future__ import annotations
@@ -18,25 +18,31 @@ from tests.fuzz.schedules import Schedules
 
 FILE = Path(__file__).with_name("verdicts.json.gz")
 SEEDS = 2500
+ACCEPTED = "accepted"
 
 
 def verdicts(seeds: range) -> Iterator[str]:
-    """The validator's verdict on each seed: the words of its refusal, or "accepted"."""
+    """Yield the verdict on each seed: the code of the error's kind, or `ACCEPTED`."""
     target = Schedules(Path())
     for seed in seeds:
-        base, program, _, reason = target.case(seed)
-        try:
-            if program is not None:
+        base, program, _, error = target.case(seed)
+        if program is not None:
+            try:
                 admit(program, base.situation)
-                reason = "accepted"
-        except InputError as error:
-            reason = str(error)
-        yield reason
+            except InputError as refusal:
+                error = refusal
+        yield ACCEPTED if error is None else _code(error)
+
+
+def _code(error: InputError) -> str:
+    assert error.kind is not None, error
+    return error.kind.code
 
 
 def recorded() -> list[str]:
-    lines: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
-    return lines
+    """Return the verdicts on record, by seed."""
+    codes: list[str] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return codes
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: unknown rows
 // There are two places for them.
-// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV rows are 'paged', they must be compact or indexed
+// ERROR: InputError: 'kv.row' kv.geometry is invalid: KV rows are 'paged', they must be one of compact, indexed
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, rows = "paged"}} {
   func.func @f(%position: tensor<2xi64>) -> tensor<2xi64> {
     %0 = "kv.row"(%position) : (tensor<2xi64>) -> tensor<2xi64>
@@ -270,7 +270,7 @@ module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i
 
 // CASE: a window beside sinks
 // A window of so many positions is a ring of as many rows.
-// ERROR: InputError: 'kv.validity' kv.groups.window5 is invalid: a layer that attends within a window of 5 positions keeps a ring of as many rows, not sink 1, recent 5 and topk 0
+// ERROR: InputError: 'kv.validity' kv.groups.window5 is invalid: a layer that attends within a window of 5 positions keeps a ring of 5 rows, not sink 1, recent 5 and topk 0
 module attributes {kv.geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64}, kv.groups = {window5 = {sink = 1 : i64, recent = 5 : i64, topk = 0 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg", max_context = 20 : i64, window = 5 : i64}}} {
   func.func @f(%position: tensor<2xi64>, %active: tensor<2xi1>) -> tensor<2x5xi1> {
     %0 = "kv.validity"(%position, %position, %active) {kv.group = "window5"} : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>

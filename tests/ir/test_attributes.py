@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from torch_mlir import ir
 
-from sscc.ir.attributes import MalformedRecord, read_record, write_record
+from sscc.ir.attributes import AttributeErrors, read_record, write_record
 from sscc.ir.context import mlir
+from tests.errors import raises
 
 FIELDS = {"rows": int, "mode": str, "layers": list}
 
@@ -40,11 +41,11 @@ def test_a_list_that_is_left_out_has_its_default() -> None:
 )
 def test_what_is_no_list_is_refused(value: str) -> None:
     attribute = ir.Attribute.parse(f'{{rows = 7 : i64, mode = "a", layers = {value}}}')
-    with pytest.raises(MalformedRecord, match=r"layers is .*, expected an array of i64"):
+    with raises(AttributeErrors.WRONG_TYPE, name="layers", expected="an array of i64"):
         read_record(attribute, FIELDS)
 
 
 def test_a_list_is_no_number() -> None:
     attribute = ir.Attribute.parse('{rows = array<i64: 7>, mode = "a", layers = array<i64>}')
-    with pytest.raises(MalformedRecord, match=r"rows is .*, expected an integer"):
+    with raises(AttributeErrors.WRONG_TYPE, name="rows", expected="an integer"):
         read_record(attribute, FIELDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from torch_mlir.dialects import func, tensor
 
 from sscc.ir.builders import (
     Argument,
+    FunctionErrors,
     _unit_groups,
     arguments_of,
     extract_slice,
@@ -23,8 +25,9 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import ErrorKind
 from tests.compiler.backend.programs import emit, run
+from tests.errors import raises
 
 SETTINGS = settings(max_examples=60)
 
@@ -81,7 +84,7 @@ def test_groups(longer: list[int], shorter: list[int], groups: list[list[int]]) 
 
 @pytest.mark.parametrize(("longer", "shorter"), [([2, 3], [6]), ([2, 3], [2]), ([1, 2], [3]), ([2, 2], [2, 1])])
 def test_other_reshapes_are_refused(longer: list[int], shorter: list[int]) -> None:
-    with pytest.raises(InternalError, match="with unit dimensions added"):
+    with raises(FunctionErrors.UNIT_DIMENSIONS):
         _unit_groups(longer, shorter)
 
 
@@ -103,22 +106,25 @@ def test_arguments_and_results_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("func.func private @f(f32)", "argument 0 of @f has no attribute sscc.weight or"),
-        ('func.func private @f(f32 {sscc.input = "a"}, f32)', "argument 1 of @f"),
-        ('func.func private @f(f32 {sscc.inputs = "a"})', "argument 0 of @f"),
+        ("func.func private @f(f32)", FunctionErrors.ARGUMENT_ROLE, {"index": 0, "function": "f"}),
+        (
+            'func.func private @f(f32 {sscc.input = "a"}, f32)', FunctionErrors.ARGUMENT_ROLE,
+            {"index": 1, "function": "f"},
+        ),
+        ('func.func private @f(f32 {sscc.inputs = "a"})', FunctionErrors.ARGUMENT_ROLE, {"index": 0, "function": "f"}),
     ],
 )
-def test_arguments_without_a_role_are_refused(text: str, message: str) -> None:
+def test_arguments_without_a_role_are_refused(text: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
     module = parse_module(text, "x")
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         arguments_of(module.body.operations[0])
 
 
 def test_results_without_a_role_are_refused() -> None:
     module = parse_module("func.func private @f() -> f32", "x")
-    with pytest.raises(InputError, match="result 0 of @f has no attribute"):
+    with raises(FunctionErrors.RESULT_ROLE, index=0, function="f"):
         results_of(module.body.operations[0])
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, check_layers
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Span
+from sscc.ir.geometry import Geometry, GeometryErrors, Span
+from tests.errors import raises
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 STREAMS = (Stream("k", 8), Stream("v", 6))
@@ -108,7 +108,7 @@ def test_a_window_is_a_ring_and_nothing_else() -> None:
     assert Geometry.from_dict(g.to_dict()) == g
     assert "window" not in G.to_dict()
     for changes in ({"sink": 1}, {"recent": 4}, {"topk": 1}, {"window": 4}, {"window": -1}):
-        with pytest.raises(UsageError, match=r"within a window of -?\d positions keeps a ring of as many rows"):
+        with raises(GeometryErrors.WINDOW_RING):
             replace(g, **changes)
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from torch_mlir import ir
 
-from sscc.ir.attributes import MalformedRecord
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.dialects import df
 from sscc.ir.dialects.df import BufferPlace, buffers_of, is_stage, set_buffers, stage_name
-from sscc.ir.errors import InternalError
-from sscc.ir.levels import LEGAL_DIALECTS, check_legal, walk
+from sscc.ir.errors import InputError
+from sscc.ir.levels import LEGAL_DIALECTS, LevelErrors, check_legal, walk
+from tests.errors import raises
 
 TEXT = """func.func private @body.exp(%x: tensor<2xf32>) -> tensor<2xf32> attributes {df.body} {
   %y = math.exp %x : tensor<2xf32>
@@ -64,7 +64,7 @@ def test_buffers_survive_printing(module: ir.Module) -> None:
 def test_damaged_buffers_are_refused(module: ir.Module, text: str) -> None:
     load = op_of(module, "df.load")
     load.attributes[df.BUFFERS] = ir.Attribute.parse(text)
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(InputError):
         buffers_of(load)
 
 
@@ -74,5 +74,5 @@ def test_loads_are_legal_from_the_fused_level_on(module: ir.Module, level: str) 
         check_legal(module, level)
         return
     first = "math.exp" if level == "import" else "df.load"
-    with pytest.raises(InternalError, match=f"'{first}' is not legal at level {level}"):
+    with raises(LevelErrors.ILLEGAL_OPERATION, op=first, level=level):
         check_legal(module, level)

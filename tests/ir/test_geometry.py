@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Span
+from sscc.ir.geometry import Geometry, GeometryErrors, Span
+from tests.errors import raises
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
 LAYERED = G.with_layers([3, 0, 5, 1])
@@ -94,17 +94,17 @@ def test_fields_that_say_nothing_are_left_out() -> None:
 
 @pytest.mark.parametrize(("layers", "wrong"), [((3, 4), 4), ((-1, 3), -1), ((1 << 40,), 1 << 40)])
 def test_a_layer_that_selects_more_than_there_is_room_for_is_refused(layers: tuple[int, ...], wrong: int) -> None:
-    with pytest.raises(UsageError, match=f"a layer selects {wrong} positions, it must be 0 .. 3"):
+    with raises(GeometryErrors.LAYER_TOPK, most=3, topk=wrong):
         replace(G, layer_topk=layers)
 
 
 def test_every_layer_of_an_indexed_cache_selects() -> None:
-    with pytest.raises(UsageError, match="with topk = 0 none are selected"):
+    with raises(GeometryErrors.INDEXED_WITHOUT_TOPK):
         replace(G, rows="indexed").with_layers([3, 0])
 
 
 def test_a_room_beyond_the_context_is_refused() -> None:
-    with pytest.raises(UsageError, match="exceed"):
+    with raises(GeometryErrors.TOPK_EXCEEDS_CONTEXT):
         G.with_layers([3, 15])
 
 
@@ -118,7 +118,7 @@ def test_what_a_query_sees() -> None:
 
 
 def test_a_window_slides_or_moves_by_all_of_it() -> None:
-    with pytest.raises(UsageError, match="a window of 5 positions moves in steps of 2: it must slide, or move by all"):
+    with raises(GeometryErrors.WINDOW_STRIDE, window=5, stride=2):
         replace(G.windowed(Span(5)), window_stride=2)
-    with pytest.raises(UsageError, match="a window of 0 positions moves in steps of 1"):
+    with raises(GeometryErrors.WINDOW_STRIDE, window=0, stride=1):
         replace(G, window_stride=1)

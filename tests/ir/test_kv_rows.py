@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from sscc.compiler.frontend import algorithm
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import ErrorKind
+from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.kv_rows import FORMATS, INT4, INT8, SMALLEST_SCALE, decode, encode, format_of
+from tests.errors import raises
 
 G = Geometry(sink=1, recent=4, topk=3, obs=2, pool=1, pool_mode="avg", max_context=20, dtype="int8")
 
@@ -110,12 +112,12 @@ def test_the_eager_definition_stores_the_same_numbers(dtype: torch.dtype, name: 
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"dtype": "int2"}, "KV dtype is 'int2', it must be model or int8 or int4"),
-        ({"rows": "indexed"}, "--kv-dtype int8 encodes rows as they are copied .* use --kv-rows compact, or"),
+        ({"dtype": "int2"}, GeometryErrors.DTYPE, {"dtype": "int2", "choices": ["model", "int8", "int4"]}),
+        ({"rows": "indexed"}, GeometryErrors.ENCODED_INDEXED, {"dtype": "int8"}),
     ],
 )
-def test_geometries_that_cannot_be_are_refused(values: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_geometries_that_cannot_be_are_refused(values: dict[str, str], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         Geometry(**{**G.to_dict(), **values})

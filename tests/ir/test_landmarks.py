@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 
 from sscc.compiler.frontend import query_selection
 from sscc.ir import landmarks
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
+from sscc.ir.landmarks import LandmarkErrors
+from tests.errors import raises
 
 G = Geometry(sink=1, recent=4, topk=3, obs=2, pool=1, pool_mode="avg", max_context=40)
 WIDTHS = [16, 64, 80, 96, 576]
@@ -136,9 +139,12 @@ def test_dot_products_are_exact_integers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "dim", "message"),
-    [(3, 64, "landmarks have 3 bits, they must have 1, 2, 4, 16"), (1, 20, "keys of 20 numbers do not fill whole")],
+    ("bits", "dim", "kind", "fields"),
+    [
+        (3, 64, LandmarkErrors.BITS, {"bits": 3, "choices": [1, 2, 4, 16]}),
+        (1, 20, LandmarkErrors.PARTIAL_BYTE, {"dim": 20}),
+    ],
 )
-def test_refusals(bits: int, dim: int, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_refusals(bits: int, dim: int, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         landmarks.check_bits(bits, dim)

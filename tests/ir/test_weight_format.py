@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
-from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
+from tests.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ def test_formats(text: str, weight_format: WeightFormat, written: str) -> None:
 
 @pytest.mark.parametrize("text", ["int", "int3", "8", "int8:x", "int4:-2", "int4:32:32", "int4:zero-point:32", "int8:"])
 def test_unknown_formats(text: str) -> None:
-    with pytest.raises(UsageError, match=f"weights '{text}' are not known: give int8 or int4"):
+    with raises(WeightFormatErrors.UNKNOWN, text=text):
         WeightFormat.parse(text)
 
 
 @pytest.mark.parametrize("group", [0, 1, 33])
 def test_groups_are_even(group: int) -> None:
-    with pytest.raises(UsageError, match=f"a group of {group} weights is not possible"):
+    with raises(WeightFormatErrors.GROUP, group=group):
         WeightFormat(4, group)
 
 
@@ -56,14 +56,19 @@ def test_encodings(text: str, stored: tuple[int, int], source: tuple[int, int], 
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "int8", "int8:32", "int8/values", "int8:32/zeros", "int8:32/codes", "int8:32/values/turned", "f8:32/values"],
+    "text", ["int8", "int8:32", "int8/values", "int8:32/zeros", "int8:32/codes", "int8:32/values/turned"]
 )
 def test_unknown_encodings(text: str) -> None:
-    with pytest.raises(InputError, match=f"the encoding '{text}' is not known"):
+    with raises(WeightFormatErrors.ENCODING, text=text):
+        Encoding.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "f8:32/values"])
+def test_encodings_of_unknown_formats(text: str) -> None:
+    with raises(WeightFormatErrors.ENCODING_FORMAT, text=text):
         Encoding.parse(text)
 
 
 def test_only_matrices_are_encoded() -> None:
-    with pytest.raises(InputError, match=r"a tensor of shape \[9\] cannot be the values of int8:32"):
+    with raises(WeightFormatErrors.STORED_SHAPE, shape=[9], part="values", format="int8:32"):
         Encoding.parse("int8:32/values").source_shape((9,))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import (
     Body,
@@ -26,7 +26,9 @@ from sscc.ir.schedule import (
     Tensor,
 )
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.contract import Protocol, prove
+from sscc.runtime.contract import ContractErrors, Protocol, prove
+from sscc.runtime.validator.kernels import KernelProofErrors
+from tests.errors import raises
 from tests.runtime.broken.build import change, read, setting, write
 from tests.runtime.fake import GEOMETRY, LAYERED, SIGNATURE
 from tests.runtime.session_program import session_program
@@ -127,59 +129,130 @@ def _looping(upper: Any) -> Callable[[Program], Program]:
     return broken
 
 
-BROKEN: dict[str, tuple[Callable[[Program], Program], str]] = {
-    "vocabulary": (_tensor("logits", shape=(2, 12)), r"is output f32 \[2, 12\], it must be output f32 \[2, 11\]"),
-    "dtype": (_tensor("logits", dtype="bf16"), r"'logits' is output bf16"),
-    "batch": (_tensor("position", shape=(3,)), r"'position' is input i64 \[3\], it must be input i64 \[2\]"),
-    "prompt": (_tensor("tokens", shape=(1, 20)), r"'tokens' is input i64 \[1, 20\], it must be input i64 \[1, 24\]"),
-    "rows of the cache": (_tensor("k_cache", shape=(2, 2, 2, 8, 4)), r"'k_cache' is state f32 \[2, 2, 2, 8, 4\]"),
-    "layers of the cache": (_tensor("v_cache", shape=(1, 2, 2, 9, 4)), r"'v_cache' is state f32 \[1, 2, 2, 9, 4\]"),
-    "role of the cache": (_tensor("v_cache", role="temporary"), "'v_cache' is temporary f32"),
-    "scratch": (_tensor("k_scratch", shape=(1, 2, 20, 4)), "'k_scratch' is state"),
-    "heads": (_tensor("observed", shape=(1, 3, 2, 4)), r"'observed' is state f32 \[1, 3, 2, 4\]"),
-    "selection": (_tensor("selected", shape=(2, 2, 4)), "'selected' is state i64"),
-    "tensor missing": (_tensor("selected", name="chosen"), "'selected' does not exist, it must be state i64"),
+BROKEN: dict[str, tuple[Callable[[Program], Program], ErrorKind, dict[str, Any]]] = {
+    "vocabulary": (
+        _tensor("logits", shape=(2, 12)), ContractErrors.TENSOR_DIFFERS,
+        {"actual": "output f32 [2, 12]", "expected": "output f32 [2, 11]", "tensor": "logits"},
+    ),
+    "dtype": (
+        _tensor("logits", dtype="bf16"), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "logits", "actual": "output bf16 [2, 11]"},
+    ),
+    "batch": (
+        _tensor("position", shape=(3,)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "position", "actual": "input i64 [3]", "expected": "input i64 [2]"},
+    ),
+    "prompt": (
+        _tensor("tokens", shape=(1, 20)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "tokens", "actual": "input i64 [1, 20]", "expected": "input i64 [1, 24]"},
+    ),
+    "rows of the cache": (
+        _tensor("k_cache", shape=(2, 2, 2, 8, 4)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "k_cache", "actual": "state f32 [2, 2, 2, 8, 4]"},
+    ),
+    "layers of the cache": (
+        _tensor("v_cache", shape=(1, 2, 2, 9, 4)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "v_cache", "actual": "state f32 [1, 2, 2, 9, 4]"},
+    ),
+    "role of the cache": (
+        _tensor("v_cache", role="temporary"), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "v_cache", "actual": "temporary f32 [2, 2, 2, 9, 4]"},
+    ),
+    "scratch": (
+        _tensor("k_scratch", shape=(1, 2, 20, 4)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "k_scratch", "actual": "state f32 [1, 2, 20, 4]"},
+    ),
+    "heads": (
+        _tensor("observed", shape=(1, 3, 2, 4)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "observed", "actual": "state f32 [1, 3, 2, 4]"},
+    ),
+    "selection": (
+        _tensor("selected", shape=(2, 2, 4)), ContractErrors.TENSOR_DIFFERS,
+        {"tensor": "selected", "actual": "state i64 [2, 2, 4]"},
+    ),
+    "tensor missing": (_tensor("selected", name="chosen"), ContractErrors.TENSOR_MISSING, {"tensor": "selected"}),
     "entry missing": (
         lambda program: dataclasses.replace(program, entries=program.entries[:1]),
-        r"its entries are \['prefill'\], they must be \['prefill', 'decode'\]",
+        ContractErrors.ENTRIES, {"entries": ["prefill"], "expected": ["prefill", "decode"]},
     ),
-    "entry of another name": (_entry("decode", name="generate"), "its entries are"),
-    "input missing": (_entry("decode", inputs=("token", "position", "prompt_len")), "'decode': its inputs are"),
-    "inputs swapped": (_entry("decode", inputs=("position", "token", "prompt_len", "active")), "its inputs are"),
-    "output missing": (_entry("decode", outputs=()), "'decode': its outputs are"),
-    "another output": (_entry("prefill", outputs=("logits",)), "'prefill': its outputs are"),
+    "entry of another name": (_entry("decode", name="generate"), ContractErrors.ENTRIES, {}),
+    "input missing": (
+        _entry("decode", inputs=("token", "position", "prompt_len")), ContractErrors.INPUTS,
+        {"entry": "decode", "actual": ["token", "position", "prompt_len"]},
+    ),
+    "inputs swapped": (
+        _entry("decode", inputs=("position", "token", "prompt_len", "active")), ContractErrors.INPUTS,
+        {"actual": ["position", "token", "prompt_len", "active"]},
+    ),
+    "output missing": (_entry("decode", outputs=()), ContractErrors.OUTPUTS, {"entry": "decode", "actual": []}),
+    "another output": (
+        _entry("prefill", outputs=("logits",)), ContractErrors.OUTPUTS, {"entry": "prefill", "actual": ["logits"]}
+    ),
     "scalar inputs swapped": (
         _entry("prefill", scalar_inputs=("slot", "length", "phase", "chunk", "steps")),
-        "'prefill': its scalar inputs are",
+        ContractErrors.SCALAR_INPUTS, {"entry": "prefill", "actual": ["slot", "length", "phase", "chunk", "steps"]},
     ),
-    "scalar input missing": (_entry("prefill", scalar_inputs=("length", "slot", "phase", "chunk")), "scalar inputs"),
-    "scalar outputs swapped": (_entry("prefill", scalar_outputs=("chunk_after", "phase_after")), "its cursor is then"),
-    "scalar output missing": (_entry("prefill", scalar_outputs=("phase_after",)), "its scalar outputs by number are 1"),
-    "scalar output of decode": (_entry("decode", scalar_outputs=(1,)), "its scalar outputs by number are 1"),
-    "cursor that stays": (_entry("prefill", scalar_outputs=("phase", "chunk")), r"returns \(0, 0\), its cursor"),
-    "cursor without an end": (_scalar("phase_after", args=("finished", 3, "reached")), r"returns \(3, 0\), its cursor"),
-    "a phase too few": (_scalar("before_head", args=("chunks", SIGNATURE.layers)), "its cursor is then"),
-    "chunks of another size": (_scalar("chunks", args=("length", 4)), "its cursor is then"),
-    "no head in decode": (_without_launch("fill.logits"), "entry 'decode' does not write every element of its output"),
-    "no head in prefill": (_without_launch("fill.prefill_logits"), "entry 'prefill' with .* does not write every"),
-    "no cache in prefill": (_unfilled("prefill", "k_cache"), "entry 'prefill' writes nothing into state 'k_cache'"),
-    "no cache in decode": (_unfilled("decode", "v_cache"), "entry 'decode' writes nothing into state 'v_cache'"),
-    "no keys of the prompt": (_unfilled("prefill", "k_scratch"), "'prefill' writes nothing into state 'k_scratch'"),
-    "no values of the prompt": (_unfilled("prefill", "v_scratch"), "'prefill' writes nothing into state 'v_scratch'"),
-    "nothing observed": (_unfilled("prefill", "observed"), "'prefill' writes nothing into state 'observed'"),
-    "nothing selected": (_unfilled("prefill", "selected"), "'prefill' writes nothing into state 'selected'"),
-    "cache that is read only": (_read_only("k_cache"), "entry 'prefill' writes nothing into state 'k_cache'"),
-    "half of the logits": (_half_filled("logits"), "entry 'decode' does not write every element"),
-    "loop without an end": (_looping(1 << 40), r"has up to 1099511627776 iterations, there are 3 layers or chunks"),
-    "loop without an iteration": (_looping(0), "loop 'again': it has no iteration"),
-    "more than a layer or a chunk": (_looping(4), "it has up to 4 iterations"),
+    "scalar input missing": (
+        _entry("prefill", scalar_inputs=("length", "slot", "phase", "chunk")), ContractErrors.SCALAR_INPUTS,
+        {"actual": ["length", "slot", "phase", "chunk"]},
+    ),
+    "scalar outputs swapped": (
+        _entry("prefill", scalar_outputs=("chunk_after", "phase_after")), ContractErrors.CURSOR, {"results": [0, 1]}
+    ),
+    "scalar output missing": (
+        _entry("prefill", scalar_outputs=("phase_after",)), ContractErrors.SCALAR_OUTPUTS, {"actual": 1}
+    ),
+    "scalar output of decode": (_entry("decode", scalar_outputs=(1,)), ContractErrors.SCALAR_OUTPUTS, {"actual": 1}),
+    "cursor that stays": (
+        _entry("prefill", scalar_outputs=("phase", "chunk")), ContractErrors.CURSOR, {"results": [0, 0]}
+    ),
+    "cursor without an end": (
+        _scalar("phase_after", args=("finished", 3, "reached")), ContractErrors.CURSOR, {"results": [3, 0]}
+    ),
+    "a phase too few": (
+        _scalar("before_head", args=("chunks", SIGNATURE.layers)), ContractErrors.CURSOR, {"results": [4, 0]}
+    ),
+    "chunks of another size": (_scalar("chunks", args=("length", 4)), ContractErrors.CURSOR, {"results": [0, 1]}),
+    "no head in decode": (_without_launch("fill.logits"), ContractErrors.OUTPUT_UNWRITTEN, {"entry": "decode"}),
+    "no head in prefill": (
+        _without_launch("fill.prefill_logits"), ContractErrors.OUTPUT_UNWRITTEN, {"entry": "prefill"}
+    ),
+    "no cache in prefill": (
+        _unfilled("prefill", "k_cache"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "k_cache"}
+    ),
+    "no cache in decode": (
+        _unfilled("decode", "v_cache"), ContractErrors.STATE_UNWRITTEN, {"entry": "decode", "state": "v_cache"}
+    ),
+    "no keys of the prompt": (
+        _unfilled("prefill", "k_scratch"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "k_scratch"}
+    ),
+    "no values of the prompt": (
+        _unfilled("prefill", "v_scratch"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "v_scratch"}
+    ),
+    "nothing observed": (
+        _unfilled("prefill", "observed"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "observed"}
+    ),
+    "nothing selected": (
+        _unfilled("prefill", "selected"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "selected"}
+    ),
+    "cache that is read only": (
+        _read_only("k_cache"), ContractErrors.STATE_UNWRITTEN, {"entry": "prefill", "state": "k_cache"}
+    ),
+    "half of the logits": (_half_filled("logits"), ContractErrors.OUTPUT_UNWRITTEN, {"entry": "decode"}),
+    "loop without an end": (
+        _looping(1 << 40), KernelProofErrors.TOO_MANY_ITERATIONS, {"iterations": 1099511627776, "most": 3}
+    ),
+    "loop without an iteration": (
+        _looping(0), KernelProofErrors.NO_ITERATION, {"where": "entry 'decode', loop 'again'"}
+    ),
+    "more than a layer or a chunk": (_looping(4), KernelProofErrors.TOO_MANY_ITERATIONS, {"iterations": 4}),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_schedule_that_does_not_fit_is_refused(name: str) -> None:
-    broken, says = BROKEN[name]
-    with pytest.raises(InputError, match=says):
+    broken, kind, fields = BROKEN[name]
+    with raises(kind, **fields):
         prove(broken(session_program(SIGNATURE)), SIGNATURE)
 
 
@@ -190,30 +263,30 @@ def test_as_many_iterations_as_there_are_chunks_are_right() -> None:
 def test_inputs_that_no_session_gives_are_refused() -> None:
     program = session_program(SIGNATURE)
     more = dataclasses.replace(program.tensors[0], name="mask", address=program.arena_bytes)
-    with pytest.raises(InputError, match="input 'mask' is none that a session knows"):
+    with raises(ContractErrors.TENSOR_UNKNOWN, role="input", tensor="mask"):
         prove(dataclasses.replace(program, tensors=(*program.tensors, more)), SIGNATURE)
 
 
 @pytest.mark.parametrize("signature", [INDEXED, ENCODED])
 def test_rows_of_another_kind_are_refused(signature: Signature) -> None:
-    with pytest.raises(InputError, match=r"'k_cache' is state f32 \[2, 2, 2, 9, 4\], it must be state"):
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", actual="state f32 [2, 2, 2, 9, 4]"):
         prove(session_program(SIGNATURE), signature)
 
 
 def test_layers_that_keep_different_numbers_of_rows_have_one_cache() -> None:
     """9 rows of the first layer and 7 of the second one, of which a program sees 9."""
-    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 2, 9, 4\], it must be state f32 \[2, 2, 18, 4\]"):
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", expected="state f32 [2, 2, 18, 4]"):
         prove(session_program(SIGNATURE), LAYERED)
-    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 18, 4\], it must be state f32 \[2, 2, 2, 9, 4\]"):
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", expected="state f32 [2, 2, 2, 9, 4]"):
         prove(session_program(LAYERED), SIGNATURE)
     other = altered(SIGNATURE, geometry=GEOMETRY.with_layers([1, 3]))
-    with pytest.raises(InputError, match=r"'k_cache' is .* \[2, 2, 18, 4\], it must be state f32 \[2, 2, 16, 4\]"):
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", expected="state f32 [2, 2, 16, 4]"):
         prove(session_program(LAYERED), other)
 
 
 def test_indexed_caches_of_layers_that_select_different_numbers_are_stacked() -> None:
     signature = altered(INDEXED, geometry=INDEXED.geometry.with_layers([3, 1]))
-    with pytest.raises(InputError, match=r"it must be state f32 \[2, 2, 2, 6, 4\]"):
+    with raises(ContractErrors.TENSOR_DIFFERS, expected="state f32 [2, 2, 2, 6, 4]"):
         prove(session_program(SIGNATURE), signature)
 
 
@@ -230,22 +303,34 @@ def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "says"),
+    ("step", "kind", "fields"),
     [
-        (Pool("s", "p", "n", 5, "avg"), "pool: its width is 5, the geometry's is 3"),
-        (Pool("s", "p", "n", 3, "max"), "pool: its mode is 'max', the geometry's is 'avg'"),
-        (Select("s", "i", "n", "top", 1, 4), "select: its sink is 1, the geometry's is 2"),
-        (Select("s", "i", "n", "top", 2, 5), "select: its recent is 5, the geometry's is 4"),
+        (
+            Pool("s", "p", "n", 5, "avg"), ContractErrors.GEOMETRY,
+            {"step": "pool", "setting": "width", "actual": 5, "expected": 3},
+        ),
+        (
+            Pool("s", "p", "n", 3, "max"), ContractErrors.GEOMETRY,
+            {"step": "pool", "setting": "mode", "actual": "max", "expected": "avg"},
+        ),
+        (
+            Select("s", "i", "n", "top", 1, 4), ContractErrors.GEOMETRY,
+            {"step": "select", "setting": "sink", "actual": 1, "expected": 2},
+        ),
+        (
+            Select("s", "i", "n", "top", 2, 5), ContractErrors.GEOMETRY,
+            {"step": "select", "setting": "recent", "actual": 5, "expected": 4},
+        ),
         (
             CausalAttention("q", "k", "k", "o", "n", "n", 1.0, "", 0, None, None, 3),
-            "causal_attention: its window_stride is 3, the geometry's is None",
+            ContractErrors.GEOMETRY, {"step": "causal_attention", "setting": "window_stride", "actual": 3},
         ),
     ],
 )
-def test_steps_of_another_geometry_are_refused(step: Any, says: str) -> None:
+def test_steps_of_another_geometry_are_refused(step: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
     params = (read("s", 2, 24), write("p", 2, 24), write("i", 2, 3, dtype="i64"))
     body = Body("other", params, ("n",), (), (), (step,))
-    with pytest.raises(InputError, match=says):
+    with raises(kind, **fields):
         prove(session_program(SIGNATURE, bodies=(body,)), SIGNATURE)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sscc.ir import schedule
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind
+from sscc.ir.file_form import RecordErrors
 from sscc.ir.opspec import Op
 from sscc.ir.schedule import (
     Access,
@@ -26,6 +27,7 @@ from sscc.ir.schedule import (
     Port,
     Program,
     Scalar,
+    ScheduleErrors,
     Stage,
     Tensor,
     View,
@@ -33,6 +35,7 @@ from sscc.ir.schedule import (
 )
 from sscc.runtime.backends.reference import steps as interpreted
 from sscc.runtime.timing import work
+from tests.errors import raises
 
 ONE = Access("x", ((1, 0),))
 INSTRUCTIONS = (Instr("r", "addf", ("in0", 1.5), "f32"), Instr("i", "index", (0,), "i64"))
@@ -143,7 +146,7 @@ def test_firings_per_iteration() -> None:
 
 def test_entries_are_found_by_name() -> None:
     assert sample().entry("main").outputs == ()
-    with pytest.raises(InputError, match=r"no entry 'decode', it has \['main'\]"):
+    with raises(ScheduleErrors.NO_ENTRY, entry="decode", entries=["main"]):
         sample().entry("decode")
 
 
@@ -165,34 +168,73 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("{", "is not JSON"),
-        ("[]", "format version None"),
-        (edited("version", value=99), "format version 99, this sscc reads 9"),
-        (edited("arena_bytes", value="64"), "program.arena_bytes is '64', expected int"),
-        (edited("arena_bytes", value=True), "program.arena_bytes is 'True', expected int"),
-        (edited("arena_bytes", drop=True), "program lacks arena_bytes$"),
-        (edited("extra", value=1), "program has what no Program has: extra$"),
-        (edited("tensors", value={}), "program.tensors is '{}', expected a list"),
-        (edited("tensors", 0, "dtype", value="f8"), r"program.tensors\[0\].dtype is 'f8', expected one of"),
-        (edited("tensors", 0, "shape", 1, value=1.5), r"program.tensors\[0\].shape\[1\] is '1.5', expected int"),
-        (edited("tensors", 0, value=7), r"program.tensors\[0\] is '7', expected Tensor"),
-        (edited("version", value=1), "format version 1, this sscc reads 9"),
-        (edited("tensors", 1, "sources", value="w"), r"program.tensors\[1\].sources is 'w', expected a list"),
-        (edited("bodies", 0, "steps", 0, "kind", value="vectr"), r"program.bodies\[0\].steps\[0\] is"),
-        (edited("bodies", 0, "steps", 0, "dims", drop=True), r"steps\[0\] lacks dims$"),
-        (edited("bodies", 0, "windows", 0, "view", drop=True), r"windows\[0\] lacks view$"),
-        (edited("kernels", 0, "params", 0, "access", value="peek"), "expected one of"),
-        (edited(*AT, "stages", 0, "when", value="never"), r"stages\[0\].when is 'never', expected one of"),
-        (edited(*AT, "stages", 1, "ports", 0, "per", value="1"), r"ports\[0\].per is '1', expected int"),
-        (edited(*AT, "buffers", 0, "depth", drop=True), r"buffers\[0\] lacks depth$"),
-        (edited(*AT, "kind", value="stage"), "expected Scalar or Launch or Pipeline or For or If"),
-        (edited("entries", 0, "body", 1, "lower", value={}), r"body\[1\].lower is '{}', expected int or str"),
-        (edited("entries", 0, "body", 1, "lower", value=None), r"body\[1\].lower is 'None', expected int or str"),
-        (edited("entries", 0, "body", 1, "body", value=[3]), "expected Scalar or Launch or Pipeline or For or If"),
+        ("{", ScheduleErrors.NOT_JSON, {}),
+        ("[]", ScheduleErrors.FORMAT_VERSION, {}),
+        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 9}),
+        (
+            edited("arena_bytes", value="64"), RecordErrors.WRONG_VALUE,
+            {"place": "program.arena_bytes", "value": "64", "expected": "int"},
+        ),
+        (
+            edited("arena_bytes", value=True), RecordErrors.WRONG_VALUE,
+            {"place": "program.arena_bytes", "expected": "int"},
+        ),
+        (edited("arena_bytes", drop=True), RecordErrors.LACKS, {"place": "program", "missing": ["arena_bytes"]}),
+        (
+            edited("extra", value=1), RecordErrors.UNKNOWN,
+            {"place": "program", "record": "Program", "unknown": ["extra"]},
+        ),
+        (
+            edited("tensors", value={}), RecordErrors.WRONG_VALUE,
+            {"place": "program.tensors", "value": "{}", "expected": "a list"},
+        ),
+        (
+            edited("tensors", 0, "dtype", value="f8"), RecordErrors.WRONG_VALUE,
+            {"place": "program.tensors[0].dtype", "value": "f8"},
+        ),
+        (
+            edited("tensors", 0, "shape", 1, value=1.5), RecordErrors.WRONG_VALUE,
+            {"place": "program.tensors[0].shape[1]", "value": 1.5, "expected": "int"},
+        ),
+        (
+            edited("tensors", 0, value=7), RecordErrors.WRONG_VALUE,
+            {"place": "program.tensors[0]", "value": 7, "expected": "Tensor"},
+        ),
+        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 9}),
+        (
+            edited("tensors", 1, "sources", value="w"), RecordErrors.WRONG_VALUE,
+            {"place": "program.tensors[1].sources", "value": "w", "expected": "a list"},
+        ),
+        (
+            edited("bodies", 0, "steps", 0, "kind", value="vectr"), RecordErrors.WRONG_VALUE,
+            {"place": "program.bodies[0].steps[0]"},
+        ),
+        (edited("bodies", 0, "steps", 0, "dims", drop=True), RecordErrors.LACKS, {"missing": ["dims"]}),
+        (edited("bodies", 0, "windows", 0, "view", drop=True), RecordErrors.LACKS, {"missing": ["view"]}),
+        (edited("kernels", 0, "params", 0, "access", value="peek"), RecordErrors.WRONG_VALUE, {}),
+        (edited(*AT, "stages", 0, "when", value="never"), RecordErrors.WRONG_VALUE, {"value": "never"}),
+        (
+            edited(*AT, "stages", 1, "ports", 0, "per", value="1"), RecordErrors.WRONG_VALUE,
+            {"value": "1", "expected": "int"},
+        ),
+        (edited(*AT, "buffers", 0, "depth", drop=True), RecordErrors.LACKS, {"missing": ["depth"]}),
+        (
+            edited(*AT, "kind", value="stage"), RecordErrors.WRONG_VALUE,
+            {"expected": "Scalar or Launch or Pipeline or For or If"},
+        ),
+        (
+            edited("entries", 0, "body", 1, "lower", value={}), RecordErrors.WRONG_VALUE,
+            {"value": "{}", "expected": "int or str"},
+        ),
+        (edited("entries", 0, "body", 1, "lower", value=None), RecordErrors.WRONG_VALUE, {"expected": "int or str"}),
+        (
+            edited("entries", 0, "body", 1, "body", value=[3]), RecordErrors.WRONG_VALUE,
+            {"expected": "Scalar or Launch or Pipeline or For or If"},
+        ),
     ],
 )
-def test_malformed_schedules_are_refused_by_name(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_malformed_schedules_are_refused_by_name(text: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         Program.from_json(text)

@@ -9,13 +9,12 @@ from itertools import combinations
 from math import inf
 from typing import Any
 
-import pytest
-
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Entry, Kernel, Launch, Tensor, View
 from sscc.runtime.validator import Limits
-from sscc.runtime.validator.entries import EntryFacts, LaunchFacts, callers, lifetimes, prove_entry
+from sscc.runtime.validator.entries import EntryFacts, EntryProofErrors, LaunchFacts, callers, lifetimes, prove_entry
 from sscc.runtime.validator.linear import Linear
+from tests.errors import check, raises
 from tests.runtime.broken.build import read, update, window, write
 
 SIZE = 4
@@ -79,8 +78,9 @@ def facts_of(uses: list[LaunchUse], loops: set[int], sure: set[int]) -> EntryFac
     return facts
 
 
-def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[str, int] | None:
-    """What is wrong with the first read of what may not have been written, control entering nothing but it must."""
+def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[ErrorKind, int] | None:
+    """Return the kind and the launch of the first read of what may not have been written, if control enters only what
+    it must."""
     for position, use in enumerate(uses):
         if use.access in ("write", "other"):
             continue
@@ -90,11 +90,11 @@ def undefined(uses: list[LaunchUse], sure: set[int]) -> tuple[str, int] | None:
             if other.access in ("write", "update") and all(block in sure or block in use.path for block in other.path)
         ]
         if not before:
-            return "which no launch of the entry has written before", position
+            return EntryProofErrors.NEVER_WRITTEN, position
         if use.moves or any(other.moves for other in before):
             continue
         if not use.elements() <= {element for other in before for element in other.elements()}:
-            return "that no launch has written before", position
+            return EntryProofErrors.WRITTEN_IN_PART, position
     return None
 
 
@@ -142,15 +142,14 @@ def test_a_temporary_lives_as_long_as_it_is_needed() -> None:
         try:
             first, last = lifetimes(facts_of(uses, loops, sure), TENSORS, Limits())["t"]
         except InputError as refusal:
-            message = str(refusal)
+            error: InputError | None = refusal
         else:
-            message = ""
+            error = None
         if wrong is not None:
-            assert wrong[0] in message, (uses, sure)
-            assert f"launch {wrong[1]}: " in message
-            seen[wrong[0]] += 1
+            check(error, wrong[0], where=f"launch {wrong[1]}")
+            seen[wrong[0].code] += 1
             continue
-        assert not message, (uses, sure, message)
+        assert error is None, (uses, sure, error)
         kept = needed(uses, loops)
         assert first <= min(kept), (uses, loops)
         assert max(kept) <= last, (uses, loops)
@@ -202,7 +201,7 @@ def test_arguments_share_a_view_or_nothing_that_is_written() -> None:
         views = [(one, other) for (_, one), (_, other) in pairs if one.tensor == other.tensor and one != other]
         entry = Entry("main", (), (), (), (), (launch,))
         if any(_elements(one) & _elements(other) for one, other in views):
-            with pytest.raises(InputError, match="shares elements of tensor"):
+            with raises(EntryProofErrors.ARGUMENTS_OVERLAP):
                 prove_entry(entry, tensors, kernels, {}, inf)
             seen[False] += 1
             continue

@@ -13,9 +13,10 @@ from sscc.ir.errors import InputError
 from sscc.ir.schedule import Access, Body, Instr, Kernel, Param, Pipeline, Port, Stage, Vector, View
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
-from sscc.runtime.validator.hazards import check_hazards
+from sscc.runtime.validator.hazards import HazardProofErrors, check_hazards
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipeline import PipelineView
+from tests.errors import check, raises, refusal
 from tests.runtime.broken.build import port, read, sram, update, write
 
 ROOM = 4096
@@ -370,10 +371,8 @@ def test_firings_of_one_iteration_are_compared_in_every_iteration() -> None:
         assert accepted(view_of(parts, 10, {}))
 
 
-def refusal(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> str:
-    with pytest.raises(InputError) as error:
-        check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
-    return str(error.value).removeprefix("the schedule is invalid: kernel 'k', pipeline 'p': ")
+def shared(parts: list[Part], iterations: int, buffers: dict[str, int] | None = None) -> None:
+    check_hazards(view_of(parts, iterations, buffers or {}), {}, Limits())
 
 
 def apart(stages: int, *places: Reach) -> list[Part]:
@@ -407,21 +406,18 @@ def test_as_many_iterations_are_compared_as_may_be(stages: int) -> None:
     assert is_right(parts, 134)
     assert accepted(view_of(parts, 134, {}))
     assert not is_right(parts, 135)
-    says = (
-        "stages 's0' and 's0' move through 'm' by (2, 3) elements per iteration, which is not proved apart over 135 "
-        "iterations",
-        "stages 's0' and 's1' share elements of 'm', and no stream orders them over 64 iterations",
-    )
-    assert refusal(parts, 135) == says[stages - 1]
+    error = refusal(shared, parts, 135)
+    if stages == 1:
+        moves = {"step": 2, "other_step": 3, "iterations": 135}
+        check(error, HazardProofErrors.STEPS_NOT_APART, stage="s0", other="s0", tensor="m", **moves)
+    else:
+        check(error, HazardProofErrors.NOT_ORDERED, stage="s0", other="s1", tensor="m", iterations=64)
 
 
 @pytest.mark.parametrize("access", ["read", "write", "update"])
 def test_what_is_refused_says_what_it_does(access: Any) -> None:
-    """What updates is said to read where it reads too late, and to write where nothing orders it."""
-    does = "writes" if access == "write" else "reads"
-    beside = "reads" if access == "read" else "writes"
-
-    shows = "shows elsewhere" if access == "read" else "writes too"
+    does = "reads" if access == "read" else "writes"
+    both = HazardProofErrors.PORTS_OVERLAP if access == "read" else HazardProofErrors.PORTS_WRITE_TWICE
 
     def after(*other: int) -> list[Part]:
         parts = [Part("each", 1, [Reach("write", 2, 100, 2, 0)], [("b", "write", 1)])]
@@ -430,27 +426,25 @@ def test_what_is_refused_says_what_it_does(access: Any) -> None:
     def alone(trips: int, *other: int) -> list[Part]:
         return [Part("each", trips, [Reach("write", 2, 100, 2 * trips, 2), Reach(access, *other)])]
 
-    assert refusal(after(2, 98, 2, 0), 3, {"b": 1}) == (
-        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's1' {does} in iteration 1"
-    )
+    where = "kernel 'k', pipeline 'p'"
+    two = {"where": where, "stage": "s0", "tensor": "m", "other": "s1", "does": does}
+    with raises(HazardProofErrors.ITERATIONS_OVERLAP, iteration=0, other_iteration=1, **two):
+        shared(after(2, 98, 2, 0), 3, {"b": 1})
     assert accepted(view_of(after(1, 100, 0, 0), 1, {"b": 1}))
-    assert refusal(after(1, 100, 0, 0), 2, {"b": 1}) == (
-        f"stage 's0' writes in each iteration another part of 'm', and stage 's1' {does} in every iteration the part "
-        "of one of them"
-    )
-    assert refusal(after(2, 102, 0, 0), 3, {"b": 1}) == (
-        f"stage 's0' writes in iteration 1 elements of 'm' that stage 's1' {beside} in iteration 0 (firings 0 and 0 of "
-        "the iterations), and no stream orders the two"
-    )
-    assert refusal(alone(1, 1, 103, 0, 0), 3).endswith(
-        f"stage 's0': port 'p0' writes elements of 'm' that port 'p1' {shows}"
-    )
-    assert refusal(alone(2, 2, 98, 4, 2), 1).endswith(
-        f"stage 's0': port 'p0' writes elements of 'm' in one firing of an iteration that port 'p1' {beside} in another"
-    )
-    assert refusal(alone(1, 2, 98, 2, 0), 3) == (
-        f"stage 's0' writes in iteration 0 elements of 'm' that stage 's0' {does} in iteration 1"
-    )
+    with raises(HazardProofErrors.FIXED_PART, **two):
+        shared(after(1, 100, 0, 0), 2, {"b": 1})
+    firings = " (firings 0 and 0 of the iterations)"
+    with raises(
+        HazardProofErrors.ITERATIONS_NOT_ORDERED, iteration=1, other_iteration=0, firings_hint=firings, **two
+    ):
+        shared(after(2, 102, 0, 0), 3, {"b": 1})
+    ports = {"where": f"{where}, stage 's0'", "port": "p0", "tensor": "m", "other": "p1"}
+    with raises(both, **ports):
+        shared(alone(1, 1, 103, 0, 0), 3)
+    with raises(HazardProofErrors.BETWEEN_FIRINGS, does=does, **ports):
+        shared(alone(2, 2, 98, 4, 2), 1)
+    with raises(HazardProofErrors.ITERATIONS_OVERLAP, iteration=0, other_iteration=1, **{**two, "other": "s0"}):
+        shared(alone(1, 2, 98, 2, 0), 3)
 
 
 @pytest.mark.parametrize(("step", "offset", "right"), [(30, 1490, True), (31, 1490, False), (31, 1480, False)])

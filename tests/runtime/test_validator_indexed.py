@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import (
     Body,
     DecodeAttention,
@@ -20,6 +20,9 @@ from sscc.ir.schedule import (
     Stage,
 )
 from sscc.runtime.validator import Report, validate
+from sscc.runtime.validator.bodies import BodyProofErrors
+from sscc.runtime.validator.steps import StepProofErrors
+from tests.errors import raises
 from tests.runtime.broken.build import place, port, read, update, whole, write
 
 B, H, V, D, SR, T, K = 2, 4, 2, 4, 6, 20, 3
@@ -66,21 +69,32 @@ def test_rows_that_the_index_decides_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "params", "message"),
+    ("step", "params", "kind", "fields"),
     [
-        ({"sink": 3}, {}, r"rows 0 .. 6 of sink 3 and recent 4 are used, the cache has 6 rows"),
-        ({"recent": 0}, {}, "the ring has sink 2 and recent 0"),
-        ({"segments": (replace(ROWS, key="missing"),)}, {}, "it names 'missing', which does not exist"),
-        ({}, {"vp": read("vp", B, V, T - 1, D)}, r"segments\[0\].value must be float \[B, Hkv, T0, Dv\]"),
-        ({}, {"kp": read("kp", B + 1, V, T, D)}, r"segments\[0\].key must be float \[B, Hkv, T0, D\]"),
-        ({}, {"i": read("i", V, K, dtype="i64")}, r"segments\[0\].index must be i64 \[B, Hkv, R0\]"),
-        ({}, {"i": read("i", B, V, K)}, r"segments\[0\].index must be i64 \[B, Hkv, R0\]"),
-        ({}, {"kc": read("kc", *CACHE)}, "it writes parameter 'kc', which is declared read"),
-        ({}, {"q": read("q", B, 3, 1, D), "o": write("o", B, 3, 1, D)}, "3 query heads do not divide into groups of 2"),
+        ({"sink": 3}, {}, StepProofErrors.RING_TOO_LARGE, {"last": 6, "sink": 3, "recent": 4, "rows": 6}),
+        ({"recent": 0}, {}, StepProofErrors.RING, {"sink": 2, "recent": 0}),
+        ({"segments": (replace(ROWS, key="missing"),)}, {}, BodyProofErrors.UNKNOWN_NAME, {"name": "missing"}),
+        ({}, {"vp": read("vp", B, V, T - 1, D)}, BodyProofErrors.OPERAND, {"operand": "segments[0].value"}),
+        ({}, {"kp": read("kp", B + 1, V, T, D)}, BodyProofErrors.OPERAND, {"operand": "segments[0].key"}),
+        (
+            {}, {"i": read("i", V, K, dtype="i64")}, BodyProofErrors.OPERAND,
+            {"operand": "segments[0].index", "pattern": "i64 [B, Hkv, R0]"},
+        ),
+        (
+            {}, {"i": read("i", B, V, K)}, BodyProofErrors.OPERAND,
+            {"operand": "segments[0].index", "pattern": "i64 [B, Hkv, R0]"},
+        ),
+        ({}, {"kc": read("kc", *CACHE)}, BodyProofErrors.WRITES_READ_ONLY, {"name": "kc"}),
+        (
+            {}, {"q": read("q", B, 3, 1, D), "o": write("o", B, 3, 1, D)}, StepProofErrors.HEADS,
+            {"heads": 3, "kv_heads": 2},
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused(step: Any, params: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_fit_is_refused(
+    step: Any, params: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, **fields):
         check(replace(STEP, **step), {**PARAMS, **params})
 
 
@@ -90,7 +104,7 @@ def test_an_index_is_for_each_kv_head(shape: tuple[int, ...]) -> None:
     params = {"x": read("x", 1, V, T, D), "i": index, "y": write("y", 1, V, K, D)}
     report = check(step, params)
     assert len(report.data) == 1
-    with pytest.raises(InputError, match="must be"):
+    with raises(BodyProofErrors.OPERAND):
         check(step, {**params, "i": read("i", *shape, dtype="i64")})
-    with pytest.raises(InputError, match="must be"):
+    with raises(BodyProofErrors.OPERAND):
         check(step, {**params, "x": read("x", B, V, T, D), "y": write("y", B, V, K, D)})

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Scalar, Stage
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import prove_body
-from sscc.runtime.validator.kernels import Caller, KernelFacts, prove_kernel
+from sscc.runtime.validator.failure import NumberProofErrors
+from sscc.runtime.validator.kernels import Caller, KernelFacts, KernelProofErrors, prove_kernel
+from sscc.runtime.validator.pipeline import PipelineProofErrors
+from tests.errors import check, raises, refusal
 from tests.runtime.broken.build import copy_body, port, read, update, write
 
 BODIES = {
@@ -21,6 +23,7 @@ BODIES = {
 }
 
 
+PIPELINE = "kernel 'k', pipeline 'p'"
 COPIED = (read("x", 4), update("y", 4))
 
 
@@ -39,14 +42,6 @@ def facts(
 ) -> KernelFacts:
     caller = Caller(scalars, [])
     return prove_kernel(Kernel("k", params, tuple(scalars), body), BODIES, caller, on, Limits(), longest)
-
-
-def refusal(*body: Any, **options: Any) -> str:
-    try:
-        facts(*body, **options)
-    except InputError as error:
-        return str(error).removeprefix("the schedule is invalid: ")
-    return ""
 
 
 def copying(name: str = "p", lower: Any = 0, upper: Any = 1, **fields: Any) -> Pipeline:
@@ -79,29 +74,30 @@ def buffer(name: str, address: int, depth: int = 1, tier: Any = "sram") -> Buffe
 
 
 def test_buffers_on_chip_lie_side_by_side() -> None:
-    assert refusal(streaming(buffer("a", 8), buffer("b", 0))) == ""
-    assert refusal(streaming(buffer("a", 4), buffer("b", 0))) == (
-        "kernel 'k', pipeline 'p': buffers 'b' at 0 .. 7 and 'a' at 4 overlap in SRAM"
-    )
-    assert refusal(streaming(buffer("a", 4), buffer("b", 0, tier="hbm"))) == ""
-    assert refusal(streaming(buffer("a", -8), buffer("b", 0))).endswith("'p': buffer 'a' is at address -8")
-    assert refusal(streaming(buffer("a", -4), buffer("b", 4))).endswith("'p': buffer 'a' is at address -4")
+    facts(streaming(buffer("a", 8), buffer("b", 0)))
+    with raises(KernelProofErrors.BUFFERS_OVERLAP, where=PIPELINE, one="b", low=0, high=7, other="a", address=4):
+        facts(streaming(buffer("a", 4), buffer("b", 0)))
+    facts(streaming(buffer("a", 4), buffer("b", 0, tier="hbm")))
+    for address, behind in ((-8, 0), (-4, 4)):
+        with raises(KernelProofErrors.NEGATIVE_ADDRESS, where=PIPELINE, buffer="a", address=address):
+            facts(streaming(buffer("a", address), buffer("b", behind)))
 
 
 def test_a_pipeline_takes_no_more_than_the_machine_has() -> None:
     stream = streaming(buffer("a", 0), buffer("b", 8, 3), buffer("c", 40), buffer("d", 64), pcus=(1, 3, 2, 5, 4))
-    assert refusal(stream, on=machine(pcus=15, sram=72)) == ""
-    assert refusal(stream, on=machine(pcus=14, sram=72)) == (
-        "kernel 'k', pipeline 'p': required 15 PCUs, the machine has 14: largest stages s3 5, out 4, s1 3"
-    )
-    assert refusal(stream, on=machine(pcus=15, sram=71)) == (
-        "kernel 'k', pipeline 'p': required 72 bytes of SRAM, capacity 71 bytes: largest buffers b 24 bytes, d 8 "
-        "bytes, c 8 bytes"
-    )
+    facts(stream, on=machine(pcus=15, sram=72))
+    with raises(
+        KernelProofErrors.TOO_MANY_PCUS, where=PIPELINE, required=15, available=14, largest=["s3 5", "out 4", "s1 3"]
+    ):
+        facts(stream, on=machine(pcus=14, sram=72))
+    largest = ["b 24 bytes", "d 8 bytes", "c 8 bytes"]
+    with raises(KernelProofErrors.TOO_LARGE, where=PIPELINE, required=72, memory="SRAM", capacity=71, largest=largest):
+        facts(stream, on=machine(pcus=15, sram=71))
     spilled = streaming(buffer("a", 0), buffer("b", 8, 3, "hbm"), pcus=(1, 3, 2))
-    assert refusal(spilled, on=machine(sram=8)) == ""
-    assert refusal(spilled, on=machine(sram=7)).endswith("capacity 7 bytes: largest buffers a 8 bytes")
-    assert refusal(copying(), on=machine(sram=0)) == ""
+    facts(spilled, on=machine(sram=8))
+    with raises(KernelProofErrors.TOO_LARGE, capacity=7, largest=["a 8 bytes"]):
+        facts(spilled, on=machine(sram=7))
+    facts(copying(), on=machine(sram=0))
 
 
 # --------------------------------------------------------------------------------------------------------- control
@@ -111,30 +107,38 @@ def test_sixteen_loops_and_branches_stand_in_each_other() -> None:
     item: Any = copying()
     for level in range(16):
         item = If("n", (item,)) if level % 2 else For(f"l{level}", 0, "n", (item,))
-    assert refusal(item, n=(0, 1)) == ""
-    assert refusal(If("n", (item,)), n=(0, 1)) == "kernel 'k': more than 16 loops and branches stand in each other"
+    facts(item, n=(0, 1))
+    with raises(KernelProofErrors.TOO_DEEP, where="kernel 'k'", levels=16):
+        facts(If("n", (item,)), n=(0, 1))
 
 
 @pytest.mark.parametrize("looped", [False, True])
 def test_control_has_an_iteration_and_an_end(looped: bool) -> None:
-    def message_of(lower: Any, upper: Any, longest: float = inf, **scalars: tuple[float, float]) -> str:
+    def proved(lower: Any, upper: Any, longest: float = inf, **scalars: tuple[float, float]) -> KernelFacts:
         item = For("l", lower, upper, (copying(),)) if looped else copying(lower=lower, upper=upper)
-        return refusal(item, longest=longest, **scalars).partition(": ")[2]
+        return facts(item, longest=longest, **scalars)
 
-    assert message_of(0, 1) == message_of(-1, 0) == message_of(0, "n", n=(0, 1)) == message_of("n", 3, n=(2, 9)) == ""
+    for lower, upper, range_of_n in ((0, 1, (0, 0)), (-1, 0, (0, 0)), (0, "n", (0, 1)), ("n", 3, (2, 9))):
+        proved(lower, upper, n=range_of_n)
     for lower, upper in ((0, 0), (2, 2), (3, 1), (0, "n"), ("n", -5)):
-        assert message_of(lower, upper, n=(-5, 0)) == "it has no iteration", (lower, upper)
-    assert message_of(0, 7, 7) == message_of(2, 9, 7) == message_of("n", 9, 7, n=(2, 3)) == ""
-    says = "it has up to 8 iterations, there are 7 layers or chunks to go through"
-    assert message_of(0, 8, 7) == message_of(1, 9, 7) == message_of("n", 9, 7, n=(1, 3)) == says
-    assert message_of(0, "n", n=(0, inf)) == ""
+        with raises(KernelProofErrors.NO_ITERATION):
+            proved(lower, upper, n=(-5, 0))
+    for lower, upper, low in ((0, 7, 0), (2, 9, 0), ("n", 9, 2)):
+        proved(lower, upper, 7, n=(low, 3))
+    for lower, upper, low in ((0, 8, 0), (1, 9, 0), ("n", 9, 1)):
+        with raises(KernelProofErrors.TOO_MANY_ITERATIONS, iterations=8, most=7):
+            proved(lower, upper, 7, n=(low, 3))
+    proved(0, "n", n=(0, inf))
 
 
 def test_a_branch_is_taken_for_some_value() -> None:
     for low, high, taken in ((0, 0, False), (0, 1, True), (-1, 0, True), (1, 1, True), (-1, 1, True)):
-        message = refusal(If("n", (copying(),)), n=(low, high))
-        assert message == ("" if taken else "kernel 'k': a branch on 'n' is never taken"), (low, high)
-    assert refusal(Scalar("m", "sub", ("n", "n")), If("m", (copying(),)), n=(0, 9)).endswith("'m' is never taken")
+        error = refusal(facts, If("n", (copying(),)), n=(low, high))
+        assert (error is None) is taken, (low, high)
+        if error:
+            check(error, KernelProofErrors.NEVER_TAKEN, where="kernel 'k'", condition="n")
+    with raises(KernelProofErrors.NEVER_TAKEN, condition="m"):
+        facts(Scalar("m", "sub", ("n", "n")), If("m", (copying(),)), n=(0, 9))
 
 
 def test_a_loop_tells_the_range_of_its_index() -> None:
@@ -149,8 +153,9 @@ def test_a_loop_tells_the_range_of_its_index() -> None:
         return For("l", lower, upper, (Pipeline("p", "i", 0, 1, (), (), (stage,)),))
 
     assert left(at(0, 3, 0, 1)) == left(at(0, 3, 2, -1)) == left(at(1, 4, -1, 1)) == 0
-    for beyond, ends in ((at(0, 4, 0, 1), "0 .. 4"), (at(0, 3, 1, -1), "-1 .. 2"), (at(0, 3, 1, 1), "1 .. 4")):
-        assert refusal(beyond).endswith(f"view of 'x' reaches elements {ends} of 4"), ends
+    for beyond, low, high in ((at(0, 4, 0, 1), 0, 4), (at(0, 3, 1, -1), -1, 2), (at(0, 3, 1, 1), 1, 4)):
+        with raises(PipelineProofErrors.VIEW_OUT_OF_RANGE, tensor="x", low=low, high=high, elements=4):
+            facts(beyond)
     assert left(at(0, "n", 0, 1), n=(1, 3)) == 0
     assert left(at(0, "n", 0, 1), n=(1, 4)) == 1
     assert left(at("n", 3, 0, 1), n=(0, 1)) == 0
@@ -164,13 +169,18 @@ def _moved(end: Any, offset: int) -> Any:
 
 def test_names_and_shapes_of_parameters() -> None:
     params = (read("x", 4), update("y", 4))
-    assert refusal(copying(), params=(*params, read("x", 1))) == "kernel 'k': two parameters are called 'x'"
-    assert refusal(copying(), params=params, x=(0, 1)) == "kernel 'k': two parameters are called 'x'"
-    assert refusal(copying(), params=(*params, read("z", 2, 0))) == "kernel 'k': parameter 'z' has shape [2, 0]"
-    assert refusal(copying(), params=(*params, read("z"))) == ""
-    assert refusal(copying(), params=(*params, read("z", 1 << 24, 1 << 24))).endswith("the largest is 281474976710655")
-    assert refusal(copying("p"), copying("q")) == ""
-    assert refusal(copying("p"), For("l", 0, 2, (copying("p"),))) == "kernel 'k': two pipelines are called 'p'"
+    with raises(KernelProofErrors.PARAMETER_TWICE, where="kernel 'k'", name="x"):
+        facts(copying(), params=(*params, read("x", 1)))
+    with raises(KernelProofErrors.PARAMETER_TWICE, where="kernel 'k'", name="x"):
+        facts(copying(), params=params, x=(0, 1))
+    with raises(KernelProofErrors.EMPTY_SHAPE, where="kernel 'k'", name="z", shape=[2, 0]):
+        facts(copying(), params=(*params, read("z", 2, 0)))
+    facts(copying(), params=(*params, read("z")))
+    with raises(NumberProofErrors.TOO_LARGE, largest=281474976710655):
+        facts(copying(), params=(*params, read("z", 1 << 24, 1 << 24)))
+    facts(copying("p"), copying("q"))
+    with raises(KernelProofErrors.PIPELINE_TWICE, where="kernel 'k'", pipeline="p"):
+        facts(copying("p"), For("l", 0, 2, (copying("p"),)))
 
 
 def test_a_parameter_is_read_after_it_is_written() -> None:
@@ -178,11 +188,11 @@ def test_a_parameter_is_read_after_it_is_written() -> None:
     looks = Stage("look", "look", (), (port("y", (2,)),), (), ())
     alone = Pipeline("look", "i", 0, 1, (), (), (looks,))
     both = (read("x", 4), write("y", 4))
-    assert refusal(copying(), alone, params=both) == refusal(alone, copying()) == ""
-    assert refusal(alone, copying(), params=both) == (
-        "kernel 'k', pipeline 'look', stage 'look', port 'x': it reads parameter 'y', which is declared write and not "
-        "written before"
-    )
+    facts(copying(), alone, params=both)
+    facts(alone, copying())
+    where = "kernel 'k', pipeline 'look', stage 'look', port 'x'"
+    with raises(KernelProofErrors.READ_BEFORE_WRITTEN, where=where, name="y"):
+        facts(alone, copying(), params=both)
 
 
 def test_bounds_that_are_proved_are_counted() -> None:

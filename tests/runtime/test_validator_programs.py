@@ -7,14 +7,16 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import combinations_with_replacement, product
 from math import inf
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Instr, Vector
+from sscc.runtime.validator.bodies import BodyProofErrors
 from sscc.runtime.validator.linear import Range
-from sscc.runtime.validator.programs import Integer, VectorProgram, _compare
+from sscc.runtime.validator.programs import Integer, VectorProgram, VectorProofErrors, _compare
+from tests.errors import raises
 from tests.runtime.broken.build import identity
 
 DTYPES = ("f32", "bf16", "i64", "i32", "i8", "i1")
@@ -27,6 +29,8 @@ DIMS = (4, 3)
 class Listener:
     """In place of a body's proof: keeps the indices of every load."""
 
+    where = "here"
+
     def __init__(self, **scalars: Range) -> None:
         self.scalars, self.loads = scalars, dict[str, Integer | None]()
 
@@ -35,11 +39,8 @@ class Listener:
 
     def scalar(self, name: str) -> Range:
         if name not in self.scalars:
-            self.fail(f"no scalar {name!r}")
+            raise BodyProofErrors.UNKNOWN_SCALAR(where=self.where, scalar=name, scalars=list(self.scalars))
         return self.scalars[name]
-
-    def fail(self, reason: str) -> NoReturn:
-        raise InputError(reason)
 
 
 def op(name: str, *args: Any, type: str = "i64", result: str = "r") -> Instr:
@@ -173,17 +174,20 @@ def test_no_shift_by_more_bits_than_there_are(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "says"),
+    ("program", "kind", "fields"),
     [
-        (op("divsi", "in2", 0), "'r': 'divsi' divides by 0, which may be 0 or -1"),
-        (op("divsi", "in2", "s"), r"'r': 'divsi' divides by -1 \.\. 2, which may be 0 or -1"),
-        (op("shli", "in2", 64), "'r': 'shli' shifts i64 by 64 bits"),
-        (op("shli", "in2", "u"), r"shifts i64 by -9223372036854775808 \.\. 9223372036854775807 bits"),
-        (op("addi", "in2", 1 << 63), "'r': the literal 9223372036854775808 is no i64"),
+        (op("divsi", "in2", 0), VectorProofErrors.MAY_DIVIDE_BY_ZERO, {"op": "divsi", "divisor": "0"}),
+        (op("divsi", "in2", "s"), VectorProofErrors.MAY_DIVIDE_BY_ZERO, {"op": "divsi", "divisor": "-1 .. 2"}),
+        (op("shli", "in2", 64), VectorProofErrors.SHIFT_TOO_FAR, {"op": "shli", "type": "i64", "bits": "64"}),
+        (
+            op("shli", "in2", "u"), VectorProofErrors.SHIFT_TOO_FAR,
+            {"type": "i64", "bits": "-9223372036854775808 .. 9223372036854775807"},
+        ),
+        (op("addi", "in2", 1 << 63), VectorProofErrors.LITERAL_TYPE, {"literal": 9223372036854775808, "type": "i64"}),
     ],
-)
-def test_a_refusal_says_the_range(program: Instr, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+)  # fmt: skip
+def test_a_refusal_says_the_range(program: Instr, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, name="r", **fields):
         prove(program, s=(-1, 2), u=(-inf, inf))
 
 

@@ -9,29 +9,42 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Entry, For, If, Kernel, Launch, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.validator import Limits, validate
+from sscc.runtime.validator.hazards import HazardProofErrors
+from sscc.runtime.validator.kernels import KernelProofErrors
+from sscc.runtime.validator.pipeline import PipelineProofErrors
 from sscc.runtime.validator.report import Run
+from sscc.runtime.validator.samples import SampleProofErrors
+from sscc.runtime.validator.validate import ProgramProofErrors
+from tests.errors import check, raises
 from tests.runtime.broken.build import copy_body, port, read, update, whole, window, write
 from tests.runtime.test_validator_memory import LINE, SIZE, loop, program
 
 TILE = 4
 
 
-def outcome(candidate: Program, scalars: dict[str, int], limits: Limits | None = None) -> Run | str:
-    """The run of a sample, or why it is refused; no range is declared."""
+def outcome(candidate: Program, scalars: dict[str, int], limits: Limits | None = None) -> Run | InputError:
+    """Return the run of a sample, or the error; no range is declared."""
     try:
         (entry,) = validate(candidate, samples={"main": [scalars]}, limits=limits).entries
-    except InputError as refusal:
-        return str(refusal)
+    except InputError as error:
+        return error
     return entry.runs[0]
 
 
-def is_static(refusal: str) -> bool:
-    """Whether it is refused whatever the sample is, or because the sample does not come to a view."""
-    known = ("no iteration", "never taken", "again when", "no sample run reaches it", "in iteration", "reaches")
-    return any(words in refusal for words in known)
+STATIC = (
+    KernelProofErrors.NO_ITERATION,
+    KernelProofErrors.NEVER_TAKEN,
+    KernelProofErrors.LOOP_REWRITES,
+    ProgramProofErrors.NOT_PROVED,
+    HazardProofErrors.ITERATIONS_OVERLAP,
+    HazardProofErrors.ITERATIONS_NOT_ORDERED,
+    PipelineProofErrors.VIEW_OUT_OF_RANGE,
+    SampleProofErrors.VIEW_OUT_OF_RANGE,
+)
+"""Kinds of errors that every sample has, or that have come because the sample does not come to a view."""
 
 
 def executed(items: Any, known: dict[str, int]) -> Any:
@@ -80,8 +93,8 @@ def test_what_is_written_is_what_the_launches_write_that_control_comes_to() -> N
         scalars = {"some": choose.randint(0, 3), "less": choose.choice((-1, 0, 1))}
         targets = [launch.args[1].tensor for launch, _ in executed(candidate.entries[0].body, dict(scalars))]
         run = outcome(candidate, scalars)
-        if isinstance(run, str):
-            assert is_static(run), run
+        if isinstance(run, InputError):
+            assert run.kind in STATIC, run
             continue
         assert (set(run.touched), set(run.written)) == (set(targets), {"y"} & set(targets))
         seen[min(len(targets), 3), "y" in targets] += 1
@@ -142,8 +155,8 @@ def test_what_is_written_is_what_the_listed_firings_write() -> None:
                 begins += [view.offset + view.terms[0][1] * t + view.terms[1][1] * i for t in range(stage.grid[0])]
         held = {begin + n for begin in begins for n in range(TILE)}
         run = outcome(candidate, scalars)
-        if isinstance(run, str):
-            assert is_static(run), run
+        if isinstance(run, InputError):
+            assert run.kind in STATIC, run
             seen["refused"] += 1
             continue
         assert held <= set(range(SIZE))
@@ -161,29 +174,32 @@ def test_a_sample_takes_as_many_steps_as_it_may() -> None:
     candidate = program(loop("x>a", If("some", body)), "x>y", scalars=("some",))
     for some, needed in ((0, 1 + 3 * 3 + 1 + 2), (1, 1 + 3 * 5 + 1 + 2)):  # the kernel holds a pipeline, seen once
         assert isinstance(outcome(candidate, {"some": some}, Limits(steps=needed)), Run)
-        message = str(outcome(candidate, {"some": some}, Limits(steps=needed - 1)))
-        assert f"entry 'main' with {{'some': {some}}}" in message
-        assert message.endswith(f": the sample takes more than {needed - 1} steps")
+        error = outcome(candidate, {"some": some}, Limits(steps=needed - 1))
+        assert isinstance(error, InputError)
+        check(error, SampleProofErrors.TOO_MANY_STEPS, steps=needed - 1)
+        assert f"entry 'main' with {{'some': {some}}}" in error.fields["where"]
 
 
 @pytest.mark.parametrize(
-    ("scalars", "says"),
+    ("scalars", "kind", "fields"),
     [
-        ({}, r"with {}: a sample must give \['less', 'some'\]"),
-        ({"some": 1}, r"a sample must give \['less', 'some'\]"),
-        ({"some": 1, "less": 1, "more": 1}, r"a sample must give \['less', 'some'\]"),
-        ({"some": 3, "less": 1}, "the sample's 'some' is not within its range 0 .. 2"),
-        ({"some": -1, "less": 1}, "the sample's 'some' is not within its range 0 .. 2"),
-        ({"some": 0, "less": 99}, ""),
-        ({"some": 2, "less": -99}, ""),
+        ({}, SampleProofErrors.SCALARS, {"names": ["less", "some"]}),
+        ({"some": 1}, SampleProofErrors.SCALARS, {"names": ["less", "some"]}),
+        ({"some": 1, "less": 1, "more": 1}, SampleProofErrors.SCALARS, {"names": ["less", "some"]}),
+        ({"some": 3, "less": 1}, SampleProofErrors.OUT_OF_RANGE, {"name": "some", "low": 0, "high": 2}),
+        ({"some": -1, "less": 1}, SampleProofErrors.OUT_OF_RANGE, {"name": "some", "low": 0, "high": 2}),
+        ({"some": 0, "less": 99}, None, {}),
+        ({"some": 2, "less": -99}, None, {}),
     ],
 )
-def test_a_sample_gives_every_scalar_within_its_range(scalars: dict[str, int], says: str) -> None:
+def test_a_sample_gives_every_scalar_within_its_range(
+    scalars: dict[str, int], kind: ErrorKind | None, fields: dict[str, Any]
+) -> None:
     candidate = program("x>y", scalars=("some", "less"))
-    if not says:
+    if not kind:
         validate(candidate, ranges={"some": (0, 2)}, samples={"main": [scalars]})
         return
-    with pytest.raises(InputError, match=says):
+    with raises(kind, **fields):
         validate(candidate, ranges={"some": (0, 2)}, samples={"main": [scalars]})
 
 
@@ -202,7 +218,7 @@ def test_iterations_of_a_pipeline_take_steps_where_an_output_is_written() -> Non
         candidate = streamed([(0, 8, 1, "each", 0, (0, TILE))], role)
         candidate = dataclasses.replace(candidate, entries=(_kernel_scalars(candidate, 1, 0),))
         assert isinstance(outcome(candidate, {}, Limits(steps=steps)), Run)
-        assert isinstance(outcome(candidate, {}, Limits(steps=steps - 1)), str)
+        assert isinstance(outcome(candidate, {}, Limits(steps=steps - 1)), InputError)
 
 
 def _kernel_scalars(candidate: Program, *scalars: int) -> Entry:
@@ -223,12 +239,12 @@ def test_arguments_that_move_are_apart_in_the_samples() -> None:
     ranges = {"n": (0, 1), "m": (0, 1)}
     for n in (0, 1):
         report = validate(candidate, ranges=ranges, samples={"main": [{"n": n, "m": n}]})
-        pair = "entry 'main', launch 0 of kernel 'k': the pair of parameters 'x' and 'y'"
+        pair = "entry 'main', launch 0 of kernel 'k': pair of parameters 'x' and 'y'"
         assert report.sampled == (pair,)
-        says = rf"shares elements of 's', one of them written, in .* {{'n': {n}, 'm': {1 - n}}}"
-        with pytest.raises(InputError, match=says):
+        sample = f"entry 'main' with {{'n': {n}, 'm': {1 - n}}}"
+        with raises(SampleProofErrors.ARGUMENTS_OVERLAP, one="x", other="y", tensor="s", sample=sample):
             validate(candidate, ranges=ranges, samples={"main": [{"n": n, "m": n}, {"n": n, "m": 1 - n}]})
-    with pytest.raises(InputError, match=r"the pair of parameters 'x' and 'y' is not proved .* no sample run reaches"):
+    with raises(ProgramProofErrors.NOT_PROVED, subject="pair of parameters 'x' and 'y'"):
         validate(candidate, ranges=ranges)
     fixed = {"n": (0, 0), "m": (0, 0)}
     assert validate(candidate, ranges=fixed, samples={"main": [{"n": 0, "m": 0}]}).sampled == ()
@@ -251,6 +267,7 @@ def test_open_bounds_are_looked_at_in_the_iterations_in_which_a_stage_fires(when
         tiles = SIZE // TILE
         assert isinstance(outcome(candidate, {"some": tiles - 2, "less": 0}), Run), (when, beyond)
         result = outcome(candidate, {"some": tiles - 1, "less": 0})
-        assert isinstance(result, str) == (beyond in reaches), (when, beyond)
-        if beyond in reaches:
-            assert f"view of 'y' reaches elements {SIZE - TILE} .. {SIZE + TILE - 1} of {SIZE}, in entry" in str(result)
+        assert isinstance(result, InputError) == (beyond in reaches), (when, beyond)
+        if isinstance(result, InputError):
+            reached = {"tensor": "y", "low": SIZE - TILE, "high": SIZE + TILE - 1, "elements": SIZE}
+            check(result, SampleProofErrors.VIEW_OUT_OF_RANGE, **reached)

@@ -8,14 +8,15 @@ from typing import Any, get_args
 import pytest
 
 from sscc.ir import schedule as sch
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.opspec import Op, spec_of, spec_of_step
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.validator import Limits
-from sscc.runtime.validator.bodies import BodyFacts, prove_body
-from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP
+from sscc.runtime.validator.bodies import BodyFacts, BodyProofErrors, prove_body
+from sscc.runtime.validator.steps import LARGEST_SCALE, LARGEST_SOFTCAP, StepProofErrors
+from tests.errors import raises, refusal
 from tests.runtime.broken.build import most_moved, read, update, write
 
 B, V, H, D, W, R, T, C, N, K, J = 2, 3, 6, 4, 5, 7, 11, 8, 9, 2, 5
@@ -262,8 +263,9 @@ def test_operands_of_another_rank_or_dtype_are_refused(name: str) -> None:
             replace(param, dtype="f32" if param.dtype != "f32" else "i64"),
         ]
         for other in others:
-            with pytest.raises(InputError, match=r"must be|one index|its rows"):
-                facts(step, (*params[:number], other, *params[number + 1 :]))
+            error = refusal(facts, step, (*params[:number], other, *params[number + 1 :]))
+            assert error is not None
+            assert error.kind in (BodyProofErrors.OPERAND, BodyProofErrors.MIXED_ROWS), error
 
 
 @pytest.mark.parametrize("of_values", [INT8, INT4])
@@ -281,7 +283,7 @@ def test_rows_of_all_segments_are_encoded_alike(of_chosen: RowFormat, of_values:
     if of_chosen is of_values is INT4:
         facts(step, tuple(encoded))
         return
-    with pytest.raises(InputError, match="its rows must be encoded alike: 'kc' is int4"):
+    with raises(BodyProofErrors.ROW_FORMATS):
         facts(step, tuple(encoded))
 
 
@@ -293,7 +295,7 @@ def test_a_scale_is_above_nothing_and_not_large(name: str) -> None:
     for scale in (1e-30, 0.5, 1.0, 1.5, LARGEST_SCALE):
         changed(name, scale=scale)
     for scale in (0.0, -0.5, 1024.5, float("nan")):
-        with pytest.raises(InputError, match=f"its scale is {scale}, it must be above 0 and at most 1024"):
+        with raises(StepProofErrors.SCALE, most=1024.0, scale=scale):
             changed(name, scale=scale)
 
 
@@ -302,35 +304,41 @@ def test_a_cap_is_above_nothing_and_not_large(name: str) -> None:
     for softcap in (None, 1 / LARGEST_SOFTCAP, 50.0, LARGEST_SOFTCAP):
         changed(name, softcap=softcap)
     for softcap in (0.0, -50.0, 2 * LARGEST_SOFTCAP, float("nan")):
-        with pytest.raises(InputError, match=f"its scores are capped at {softcap}, it must be 1e-06 to"):
+        with raises(StepProofErrors.SOFTCAP, least=1e-06, softcap=softcap):
             changed(name, softcap=softcap)
 
 
 @pytest.mark.parametrize(
-    ("name", "sink", "recent", "says"),
+    ("name", "sink", "recent"),
     [
-        ("decode", 0, 1, ""), ("decode", 0, R, ""), ("decode", R - 1, 1, ""),
-        ("decode", -1, 1, "the ring has sink -1 and recent 1"), ("decode", 0, 0, "the ring has sink 0 and recent 0"),
-        ("decode", 1, R, f"rows 0 .. {R} of sink 1 and recent {R} are used, the cache has {R} rows"),
-        ("indexed", 0, R, ""), ("indexed", R - 1, 1, ""),
-        ("indexed", -1, R + 1, "the ring has sink -1"), ("indexed", R, 0, f"the ring has sink {R} and recent 0"),
-        ("indexed", 1, R, f"rows 0 .. {R} of sink 1"),
-        ("query", 0, R, ""), ("query", R - 1, 1, ""), ("choose", 0, 3, ""), ("landmark scores", 5, 9, ""),
-        ("query", 0, R - 1, f"the ring has sink 0 and recent {R - 1} in {R} rows"),
-        ("query", -1, R + 1, "the ring has sink -1"), ("query", R, 0, f"the ring has sink {R} and recent 0"),
-        ("choose", 1, 3, "the ring has sink 1 and recent 3 in 3 rows"), ("choose", 3, 0, "the ring has sink 3"),
-        ("landmark scores", -1, 2, "the ring has sink -1 and recent 2"),
-        ("landmark scores", 1, 0, "the ring has sink 1 and recent 0"),
-        ("select", 0, 0, ""), ("select", 5, 0, ""), ("select", 0, 5, ""),
-        ("select", -1, 0, "it selects with sink -1 and recent 0"),
-        ("select", 0, -1, "it selects with sink 0 and recent -1"),
+        ("decode", 0, 1), ("decode", 0, R), ("decode", R - 1, 1), ("indexed", 0, R), ("indexed", R - 1, 1),
+        ("query", 0, R), ("query", R - 1, 1), ("choose", 0, 3), ("landmark scores", 5, 9), ("select", 0, 0),
+        ("select", 5, 0), ("select", 0, 5),
     ],
 )  # fmt: skip
-def test_the_rows_that_are_kept(name: str, sink: int, recent: int, says: str) -> None:
-    if not says:
-        changed(name, sink=sink, recent=recent)
-        return
-    with pytest.raises(InputError, match=says):
+def test_the_rows_that_are_kept(name: str, sink: int, recent: int) -> None:
+    changed(name, sink=sink, recent=recent)
+
+
+@pytest.mark.parametrize(
+    ("name", "sink", "recent", "kind", "fields"),
+    [
+        ("decode", -1, 1, StepProofErrors.RING, {}), ("decode", 0, 0, StepProofErrors.RING, {}),
+        ("decode", 1, R, StepProofErrors.RING_TOO_LARGE, {"last": R, "rows": R}),
+        ("indexed", -1, R + 1, StepProofErrors.RING, {}), ("indexed", R, 0, StepProofErrors.RING, {}),
+        ("indexed", 1, R, StepProofErrors.RING_TOO_LARGE, {"last": R}),
+        ("query", 0, R - 1, StepProofErrors.RING, {"rows": R}),
+        ("query", -1, R + 1, StepProofErrors.RING, {}), ("query", R, 0, StepProofErrors.RING, {}),
+        ("choose", 1, 3, StepProofErrors.RING, {"rows": 3}), ("choose", 3, 0, StepProofErrors.RING, {}),
+        ("landmark scores", -1, 2, StepProofErrors.RING, {}), ("landmark scores", 1, 0, StepProofErrors.RING, {}),
+        ("select", -1, 0, StepProofErrors.NEGATIVE_SELECTION, {}),
+        ("select", 0, -1, StepProofErrors.NEGATIVE_SELECTION, {}),
+    ],
+)  # fmt: skip
+def test_the_rows_that_cannot_be_kept(
+    name: str, sink: int, recent: int, kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, sink=sink, recent=recent, **fields):
         changed(name, sink=sink, recent=recent)
 
 
@@ -343,31 +351,34 @@ def test_a_window_slides_or_moves_by_all_of_itself(name: str) -> None:
     for stride in (None, 2):
         changed(name, **window(2, stride))
     for size, stride in ((2, 1), (2, 3), (2, 0), (2, -2)):
-        with pytest.raises(InputError, match=f"its window of {size} positions moves in steps of {stride}"):
+        with raises(StepProofErrors.WINDOW_STRIDE, window=size, stride=stride):
             changed(name, **window(size, stride))
     if name == "decode":
-        with pytest.raises(InputError, match="its window of 2 positions behind 1 sinks moves in steps of 2"):
+        with raises(StepProofErrors.WINDOW_STRIDE, window=2, stride=2, sink=1):
             changed(name, sink=1, recent=2, window_stride=2)
 
 
 @pytest.mark.parametrize("name", ["landmarks", "landmark scores", "query"])
 def test_landmarks_have_as_many_bits_as_their_bytes(name: str) -> None:
     for bits in (0, 1, 2, 3, 8, 16):
-        kept = f"it keeps keys of {D} numbers in {bits} bits, {E} bytes"
-        with pytest.raises(InputError, match="codes must be float" if bits == 16 and name != "landmarks" else kept):
+        if bits == 16 and name != "landmarks":
+            with raises(BodyProofErrors.OPERAND, operand="codes", dtype="i8"):
+                changed(name, bits=bits)
+            continue
+        with raises(StepProofErrors.LANDMARK_WIDTH, key=D, bits=bits, width=E):
             changed(name, bits=bits)
 
 
 def test_a_step_chooses_no_row_or_more() -> None:
     step, params, _, _ = CASES["query"]
     assert [most_moved(replace(step, topk=topk), params)["ks"][0] for topk in (0, T)] == [0, B * V * (T - R) * D]
-    with pytest.raises(InputError, match="it chooses -1 rows"):
+    with raises(StepProofErrors.NEGATIVE_CHOICE, topk=-1):
         changed("query", topk=-1)
 
 
 def test_scores_of_the_recent_rows_may_be_of_none() -> None:
     changed("scores", recent=0)
-    with pytest.raises(InputError, match="it scores with recent -1"):
+    with raises(StepProofErrors.NEGATIVE_RECENT, recent=-1):
         changed("scores", recent=-1)
 
 
@@ -375,7 +386,7 @@ def test_pooling_is_over_an_odd_number_of_rows() -> None:
     for width in (1, 3, LARGEST_POOL - 1):
         changed("pool", width=width, mode="max")
     for width, mode in ((-1, "avg"), (0, "avg"), (2, "max"), (LARGEST_POOL, "max"), (LARGEST_POOL + 1, "max"), (3, "")):
-        with pytest.raises(InputError, match=f"it pools with mode '{mode}' and width {width}"):
+        with raises(StepProofErrors.POOL, width=width):
             changed("pool", width=width, mode=mode)
 
 
@@ -383,7 +394,7 @@ def test_pooling_is_over_an_odd_number_of_rows() -> None:
 def test_query_heads_are_whole_groups(heads: int) -> None:
     step, params, _, _ = CASES["cached"]
     fewer = {"q": read("q", B, heads, 1, D), "o": write("o", B, heads, 1, W)}
-    with pytest.raises(InputError, match=f"{heads} query heads do not divide into groups of {V} KV heads"):
+    with raises(StepProofErrors.HEADS, kv_heads=V, heads=heads):
         facts(step, tuple(fewer.get(param.name, param) for param in params))
     once = {name: replace(param, shape=(B, V, *param.shape[2:])) for name, param in fewer.items()}
     facts(step, tuple(once.get(param.name, param) for param in params))
@@ -394,5 +405,5 @@ def test_scalars_that_a_step_names_exist(name: str) -> None:
     step, params, _, _ = CASES[name]
     for field, scalar in (("start", "start"), ("length", "n"), ("topk", "top")):
         if field in spec_of(type(step)).numbers:
-            with pytest.raises(InputError, match=f"it names scalar '{scalar}', which does not exist"):
+            with raises(BodyProofErrors.UNKNOWN_SCALAR, scalar=scalar):
                 facts(step, params, tuple({"start", "n", "top"} - {scalar}))

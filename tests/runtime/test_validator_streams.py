@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 from collections import Counter
 from itertools import product
 from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Access, Body, Buffer, Instr, Kernel, Pipeline, Port, Scalar, Stage, Vector, View
 from sscc.runtime.validator import Limits, streams
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.linear import Scope
 from sscc.runtime.validator.pipeline import PipelineView
-from sscc.runtime.validator.streams import check_covers, check_rates
+from sscc.runtime.validator.streams import StreamProofErrors, check_covers, check_rates
+from tests.errors import raises, refusal
 from tests.runtime.broken.build import write
 from tests.runtime.test_validator_tokens import Net
 
@@ -110,18 +110,18 @@ def test_slots_are_filled_whole_and_once_or_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "per", "says"),
+    ("grid", "per", "kind", "fields"),
     [
-        ((2, 3), 2, r"2 firings a slot are no block of its grid \[2, 3\]"),
-        ((4, 3), 9, r"9 firings a slot are no block of its grid \[4, 3\]"),
-        ((5,), 2, r"2 firings a slot are no block of its grid \[5\]"),
-        ((2,), 3, "a slot takes 3 firings, an iteration has 2"),
+        ((2, 3), 2, StreamProofErrors.SLOT_NO_BLOCK, {"per": 2, "grid": [2, 3]}),
+        ((4, 3), 9, StreamProofErrors.SLOT_NO_BLOCK, {"per": 9, "grid": [4, 3]}),
+        ((5,), 2, StreamProofErrors.SLOT_NO_BLOCK, {"per": 2, "grid": [5]}),
+        ((2,), 3, StreamProofErrors.SLOT_ACROSS_ITERATIONS, {"per": 3, "trips": 2}),
     ],
 )
 def test_firings_of_a_slot_that_are_no_block_of_the_grid_are_refused(
-    grid: tuple[int, ...], per: int, says: str
+    grid: tuple[int, ...], per: int, kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
-    with pytest.raises(InputError, match=says):
+    with raises(kind, **fields):
         check_covers(filling([(0, 0, 1, 1, 0)], 1, per, grid, per, 6), Limits())
 
 
@@ -138,18 +138,18 @@ def test_as_many_iterations_of_a_slot_are_followed_as_may_be(monkeypatch: pytest
     """Two slots, or the only one that there is: the second one may be filled otherwise."""
     monkeypatch.setattr(streams, "_ITERATIONS", 6)
 
-    def refusal(several: int, iterations: int, of_i: int = 0) -> str:
-        try:
-            check_covers(filling([(0, 1 - of_i, 0, 0, of_i)], 1, several, (1,), several, iterations), Limits())
-        except InputError as error:
-            return str(error)
-        return ""
+    def covered(several: int, iterations: int, of_i: int = 0) -> None:
+        check_covers(filling([(0, 1 - of_i, 0, 0, of_i)], 1, several, (1,), several, iterations), Limits())
 
-    assert refusal(6, 6) == refusal(3, 6) == refusal(3, 300) == refusal(6, 6, of_i=1) == ""
-    assert "elements of" in refusal(3, 300, of_i=1)
-    says = "stage 's': buffer 'b': a slot takes {} of {} iterations, which are followed up to 6"
-    assert refusal(7, 7).endswith(says.format(7, 7))
-    assert refusal(4, 8).endswith(says.format(4, 8))
+    for several, iterations, of_i in ((6, 6, 0), (3, 6, 0), (3, 300, 0), (6, 6, 1)):
+        covered(several, iterations, of_i)
+    with raises(StreamProofErrors.WRITTEN_IN_PART):
+        covered(3, 300, of_i=1)
+    for several, iterations in ((7, 7), (4, 8)):
+        with raises(
+            StreamProofErrors.SLOT_TOO_LONG, buffer="b", several=several, iterations=iterations, followed=6
+        ):
+            covered(several, iterations)
 
 
 # ----------------------------------------------------------------------------------------------------------- rates
@@ -191,14 +191,6 @@ def slots_agree(net: Net, iterations: int) -> bool:
         for ends in used.values()
     )
 
-
-def refusal_of(view: PipelineView) -> str:
-    """Why its rates are refused, "" where they are not."""
-    try:
-        check_rates(view)
-    except InputError as refusal:
-        return str(refusal)
-    return ""
 
 def random_spans(choose: random.Random, iterations: int) -> Net:
     """A buffer whose slots are shared out among those that fill it, and among those that read it, in any order."""
@@ -249,64 +241,64 @@ def runs_in_turn(net: Net, iterations: int) -> bool:
 @pytest.mark.parametrize("nets", [random_ends, random_spans])
 def test_slots_have_one_producer_and_a_reader_and_are_filled_in_turn_or_are_refused(nets: Any) -> None:
     choose, seen = random.Random(4), Counter[str]()
+    orders = {
+        StreamProofErrors.PLACE_IN_USE: "fills",
+        StreamProofErrors.READ_BEFORE_FILLED: "reads",
+        StreamProofErrors.READ_ITERATION_BEFORE: "reads",
+    }
     for _ in range(2000):
         iterations = choose.choice((1, 2, 3, 4))
         net = nets(choose, iterations)
-        message = refusal_of(net.view(iterations))
-        order = re.search("fills a place again|reads a slot that stage .* fills", message)
+        error = refusal(check_rates, net.view(iterations))
+        order = orders.get(error.kind) if error else None
         if slots_agree(net, iterations):
-            assert (order is None) == (not message) == runs_in_turn(net, iterations), (message, net.ends)
+            assert (order is None) == (error is None) == runs_in_turn(net, iterations), (error, net.ends)
         else:
-            assert message, net.ends
-        seen[order[0][:7] if order else message and "wrong"] += 1
-    assert set(seen) == {"", "wrong", "fills a", "reads a"}, seen
+            assert error is not None, net.ends
+        seen[order or ("wrong" if error else "")] += 1
+    assert set(seen) == {"", "wrong", "fills", "reads"}, seen
 
 
 def test_what_is_wrong_with_slots_is_said_with_its_number() -> None:
-    def refusal(iterations: int, depth: int, **stages: tuple[int, str, str, int, int]) -> str:
+    def rates(iterations: int, depth: int, **stages: tuple[int, str, str, int, int]) -> None:
         net = Net()
         for name, (trips, when, kind, per, lag) in stages.items():
             net.stage(name, trips, when)
             net.ends[name].append(("x", kind, per, lag))
         net.depths["x"] = depth
-        return refusal_of(net.view(iterations)).partition("pipeline 'p'")[2].removeprefix(", ")
+        check_rates(net.view(iterations))
 
+    where = "kernel 'k', pipeline 'p', buffer 'x'"
     fills, reads = (2, "each", "write", 2, 0), (3, "each", "read", 3, 0)
-    assert refusal(4, 2, a=fills, b=reads) == ""
-    assert refusal(4, 2, a=fills) == "buffer 'x': no stage reads it"
-    assert refusal(4, 2, b=reads) == "buffer 'x': no stage fills it"
-    assert refusal(4, 0, a=fills, b=reads) == ": buffer 'x' has depth 0 and shape [64]"
-    assert refusal(3, 2, a=(2, "each", "write", 4, 0), b=(2, "each", "read", 4, 0)) == (
-        "buffer 'x': stage 'a' fires 6 times in 3 iterations and fills a slot in 4: the last one stays incomplete"
-    )
-    assert refusal(3, 2, a=fills, b=(2, "each", "read", 4, 0)) == (
-        "buffer 'x': stage 'b' fires 6 times in 3 iterations and reads a slot in 4: the last one stays incomplete"
-    )
-    assert refusal(4, 2, a=fills, b=reads, c=(2, "last", "write", 1, 3)) == (
-        "buffer 'x': slot 3 is filled by stage 'a' and by stage 'c'"
-    )
-    assert refusal(4, 2, a=fills, b=(3, "each", "read", 3, 1), c=(1, "last", "read", 1, 4)) == (
-        "buffer 'x': slot 0, which stage 'a' fills, is never read"
-    )
-    assert refusal(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 4)) == (
-        "buffer 'x': stage 'c' reads slot 4 (4 iterations), no stage fills it"
-    )
-    assert refusal(4, 9, a=(2, "each", "write", 1, 0), b=reads) == (
-        "buffer 'x': slots per iteration differ: stage 'a' fills 2 / 1, stage 'b' reads 3 / 3"
-    )
-    assert refusal(4, 2, a=fills, b=reads, c=(1, "first", "read", 1, 0)) == (
-        "buffer 'x': stage 'c' reads a slot that stage 'a' fills which fires in each iteration"
-    )
-    assert refusal(4, 4, a=fills, b=(3, "each", "read", 12, 1), c=reads) == (
-        "buffer 'x': stage 'b' reads a slot that stage 'a' fills in a later iteration"
-    )
-    assert refusal(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 1)) == (
-        "buffer 'x': stage 'a' fills a place again that stage 'c', which fires last, still has to use"
-    )
+    rates(4, 2, a=fills, b=reads)
+    with raises(StreamProofErrors.NEVER_READ, where=where):
+        rates(4, 2, a=fills)
+    with raises(StreamProofErrors.NEVER_FILLED, where=where):
+        rates(4, 2, b=reads)
+    with raises(StreamProofErrors.BUFFER_FORM, buffer="x", depth=0, shape=[64]):
+        rates(4, 0, a=fills, b=reads)
+    with raises(StreamProofErrors.FILLED_IN_PART, where=where, stage="a", firings=6, iterations=3, per=4):
+        rates(3, 2, a=(2, "each", "write", 4, 0), b=(2, "each", "read", 4, 0))
+    with raises(StreamProofErrors.READ_IN_PART, where=where, stage="b", firings=6, iterations=3, per=4):
+        rates(3, 2, a=fills, b=(2, "each", "read", 4, 0))
+    with raises(StreamProofErrors.FILLED_TWICE, where=where, slot=3, one="a", other="c"):
+        rates(4, 2, a=fills, b=reads, c=(2, "last", "write", 1, 3))
+    with raises(StreamProofErrors.SLOT_UNREAD, where=where, slot=0, stage="a"):
+        rates(4, 2, a=fills, b=(3, "each", "read", 3, 1), c=(1, "last", "read", 1, 4))
+    with raises(StreamProofErrors.SLOT_UNFILLED, where=where, stage="c", slot=4, iterations=4):
+        rates(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 4))
+    with raises(StreamProofErrors.RATES, where=where, rates=["stage 'a' fills 2 / 1", "stage 'b' reads 3 / 3"]):
+        rates(4, 9, a=(2, "each", "write", 1, 0), b=reads)
+    with raises(StreamProofErrors.READ_BEFORE_FILLED, where=where, stage="c", writer="a", turn="in each iteration"):
+        rates(4, 2, a=fills, b=reads, c=(1, "first", "read", 1, 0))
+    with raises(StreamProofErrors.READ_ITERATION_BEFORE, where=where, stage="b", writer="a"):
+        rates(4, 4, a=fills, b=(3, "each", "read", 12, 1), c=reads)
+    with raises(StreamProofErrors.PLACE_IN_USE, where=where, stage="a", user="c", turn="last"):
+        rates(4, 2, a=fills, b=reads, c=(1, "last", "read", 1, 1))
 
 
 def test_buffers_lie_on_chip_or_in_hbm_at_a_multiple_of_their_elements() -> None:
-    def refusal(**fields: Any) -> str:
+    def rates(**fields: Any) -> None:
         net = Net()
         net.stage("a", 1)
         net.ends["a"], net.depths["x"] = [("x", "write", 1, 0)], 1
@@ -315,9 +307,14 @@ def test_buffers_lie_on_chip_or_in_hbm_at_a_multiple_of_their_elements() -> None
         view = net.view(2)
         (buffer,) = view.pipeline.buffers
         object.__setattr__(view.pipeline, "buffers", (dataclasses.replace(buffer, **fields),))
-        return refusal_of(view)
+        check_rates(view)
 
-    assert refusal() == refusal(tier="hbm") == refusal(address=4) == ""
-    assert "of f32 is in DDR at 0; it must be on chip or in HBM, at a multiple of" in refusal(tier="ddr")
-    assert "is in SRAM at 6; it must" in refusal(address=6)
-    assert "has depth 1 and shape [0]" in refusal(shape=(0,))
+    rates()
+    rates(tier="hbm")
+    rates(address=4)
+    with raises(StreamProofErrors.BUFFER_PLACE, dtype="f32", tier="DDR", address=0, main="HBM"):
+        rates(tier="ddr")
+    with raises(StreamProofErrors.BUFFER_PLACE, tier="SRAM", address=6):
+        rates(address=6)
+    with raises(StreamProofErrors.BUFFER_FORM, depth=1, shape=[0]):
+        rates(shape=(0,))

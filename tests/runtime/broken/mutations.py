@@ -1,12 +1,13 @@
-"""Schedules that are broken on purpose: each is a valid one with one thing wrong, and what a refusal must name."""
+"""Schedules that are broken on purpose: each is a valid one with one thing wrong, and the error that it must raise."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -23,6 +24,19 @@ from sscc.ir.schedule import (
     Tensor,
     Vector,
 )
+from sscc.runtime.validator.bodies import BodyProofErrors
+from sscc.runtime.validator.entries import EntryProofErrors
+from sscc.runtime.validator.failure import NumberProofErrors
+from sscc.runtime.validator.hazards import HazardProofErrors
+from sscc.runtime.validator.kernels import KernelProofErrors
+from sscc.runtime.validator.linear import ScalarProofErrors
+from sscc.runtime.validator.pipeline import PipelineProofErrors
+from sscc.runtime.validator.placement import PlacementProofErrors
+from sscc.runtime.validator.samples import SampleProofErrors
+from sscc.runtime.validator.steps import StepProofErrors
+from sscc.runtime.validator.streams import StreamProofErrors
+from sscc.runtime.validator.tokens import FiringProofErrors
+from sscc.runtime.validator.validate import ProgramProofErrors
 from tests.runtime.broken import bases
 from tests.runtime.broken.bases import CACHE, CHUNK, FEATURES, KV, LONGEST, TILE, TILES, TOPK, K, M, N
 from tests.runtime.broken.build import arg_setting, change, copy_body, port, port_setting, read, setting, update
@@ -34,13 +48,15 @@ class Broken:
 
     Attributes:
         base: the valid schedule; `broken` turns it into the one to refuse.
-        says: regular expressions that the refusal's message must match: where it is, and what.
+        kind: the kind of the error.
+        fields: fields of the error: where in the schedule it is, and the names and numbers at fault.
     """
 
     name: str
     base: Callable[[], Program]
     broken: Callable[[Program], Program]
-    says: tuple[str, ...]
+    kind: ErrorKind
+    fields: Mapping[str, Any]
 
     def program(self) -> Program:
         return self.broken(self.base())
@@ -133,121 +149,163 @@ STREAMS = (
         "buffers swapped between ports",
         _PRODUCT,
         _edit(Stage, "product", _swapped_ports),
-        ("stage 'product', port 'tile'", "'x_buffer' reaches elements 0 .. 31 of 16"),
+        PipelineProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product', port 'tile'", "tensor": "x_buffer",
+            "low": 0, "high": 31, "elements": 16,
+        },
     ),
     Broken(
         "reader does not wait",
         _PRODUCT,
         _edit(Stage, "product", _without_wait("w_buffer")),
-        ("stage 'product'", r"firing 2 .*reads slot 2 of buffer 'w_buffer' without waiting"),
+        FiringProofErrors.READS_INCOMPLETE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product'", "firing": 2, "slot": 2,
+            "buffer": "w_buffer", "fired": 2,
+        },
     ),
     Broken(
         "writer does not wait",
         _PRODUCT,
         _edit(Stage, "load_w", setting(waits=())),
-        ("stage 'load_w'", r"firing 2 .*overwrites slot 2 of buffer 'w_buffer'"),
+        FiringProofErrors.OVERWRITES, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_w'", "firing": 2, "slot": 2,
+            "buffer": "w_buffer",
+        },
     ),
     Broken(
         "wait that the order of firing hides",
         _LAYERS,
         _edit(Stage, "attention", _without_wait("k")),
-        ("stage 'attention'", "'k'"),
+        StreamProofErrors.WAIT_MISSING, {"where": "kernel 'layers', pipeline 'run', stage 'attention'", "buffer": "k"},
     ),
     Broken(
         "wait for a buffer that is not touched",
         _PRODUCT,
         _edit(Stage, "load_x", setting(waits=("x_buffer", "y_buffer"))),
-        ("stage 'load_x'", "waits for buffer 'y_buffer'"),
+        StreamProofErrors.WAIT_IDLE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x'", "buffer": "y_buffer"
+        },
     ),
     Broken(
         "one tile not loaded",
         _PRODUCT,
         _edit(Stage, "load_w", setting(grid=(TILES - 1,))),
-        ("buffer 'w_buffer'", "slots per iteration differ: stage 'load_w' fills 2 / 1, stage 'product' reads 3 / 1"),
+        StreamProofErrors.RATES, {
+            "where": "kernel 'linear', pipeline 'stream', buffer 'w_buffer'",
+            "rates": ["stage 'load_w' fills 2 / 1", "stage 'product' reads 3 / 1"],
+        },
     ),
     Broken(
         "one tile of the output missing",
         _PRODUCT,
         _two_tiles,
-        ("port 'part'", f"2 firings of a slot write 16 of the {M * N} elements of 'y_buffer'"),
+        StreamProofErrors.WRITTEN_IN_PART, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product', port 'part'", "per": 2, "written": 16,
+            "elements": 24, "buffer": "y_buffer",
+        },
     ),
     Broken(
         "tile written twice",
         _PRODUCT,
         _edit(Stage, "product", port_setting(2, {"terms": ()})),
-        ("port 'part'", "'y_buffer' more than once"),
+        StreamProofErrors.WRITTEN_TWICE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product', port 'part'", "buffer": "y_buffer"
+        },
     ),
     Broken(
         "tiles of the output overlap",
         _PRODUCT,
         _edit(Stage, "product", port_setting(2, {"terms": (("t0", TILE - 1),)})),
-        ("port 'part'", "'y_buffer' more than once"),
+        StreamProofErrors.WRITTEN_TWICE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product', port 'part'", "buffer": "y_buffer"
+        },
     ),
     Broken(
         "slot with a gap",
         _LAYERS,
         _edit(Stage, "load_w", port_setting(1, {"terms": ()})),
-        ("stage 'load_w'", "'w_buffer' more than once"),
+        StreamProofErrors.WRITTEN_TWICE, {
+            "where": "kernel 'layers', pipeline 'run', stage 'load_w', port 'y'", "buffer": "w_buffer"
+        },
     ),
     Broken(
         "rates do not agree",
         _PRODUCT,
         _edit(Stage, "product", port_setting(1, per=TILES)),
-        ("buffer 'w_buffer'", "slot 1, which stage 'load_w' fills, is never read"),
+        StreamProofErrors.SLOT_UNREAD, {
+            "where": "kernel 'linear', pipeline 'stream', buffer 'w_buffer'", "slot": 1, "stage": "load_w"
+        },
     ),
     Broken(
         "slot half filled at the end",
         _PRODUCT,
         _edit(Stage, "product", port_setting(2, per=2)),
-        ("buffer 'y_buffer'", "'product' fires 3 times in 1 iterations and fills a slot in 2"),
+        StreamProofErrors.FILLED_IN_PART, {
+            "where": "kernel 'linear', pipeline 'stream', buffer 'y_buffer'", "stage": "product", "firings": 3,
+            "iterations": 1, "per": 2,
+        },
     ),
     Broken(
         "carry with one place",
         _LAYERS,
         _edit(Buffer, "h", setting(depth=1)),
-        ("pipeline 'run'", "deadlock in iteration 0", "'residual' waits for slot 1 of buffer 'h'"),
+        FiringProofErrors.DEADLOCK, {
+            "where": "kernel 'layers', pipeline 'run'", "iteration": 0,
+            "stages": ["project_qkv", "attention", "residual", "leave"],
+        },
     ),
     Broken(
         "carry read before it is made",
         _LAYERS,
         _edit(Stage, "residual", port_setting(0, lag=1)),
-        ("pipeline 'run': deadlock in iteration 0", "'residual' waits for slot 1 of buffer 'h' to be complete"),
+        FiringProofErrors.DEADLOCK, {
+            "where": "kernel 'layers', pipeline 'run'", "iteration": 0,
+            "stages": ["project_qkv", "attention", "residual", "leave"],
+        },
     ),
     Broken(
         "carry without a beginning",
         _LAYERS,
         _edit(Pipeline, "run", _without_stage("enter")),
-        ("buffer 'h'", "reads slot 0", "no stage fills it"),
+        StreamProofErrors.SLOT_UNFILLED, {"where": "kernel 'layers', pipeline 'run', buffer 'h'", "slot": 0},
     ),
     Broken(
         "carry with two beginnings",
         _LAYERS,
         _edit(Stage, "enter", port_setting(1, lag=1)),
-        ("buffer 'h'", "slot 1 is filled by stage 'enter' and by stage 'residual'"),
+        StreamProofErrors.FILLED_TWICE, {
+            "where": "kernel 'layers', pipeline 'run', buffer 'h'", "slot": 1, "one": "enter", "other": "residual"
+        },
     ),
     Broken(
         "result of the layer before the last one",
         _LAYERS,
         _edit(Stage, "leave", port_setting(0, lag=1)),
-        ("buffer 'h'", "slot 2, which stage 'residual' fills, is never read"),
+        StreamProofErrors.SLOT_UNREAD, {
+            "where": "kernel 'layers', pipeline 'run', buffer 'h'", "slot": 2, "stage": "residual"
+        },
     ),
     Broken(
         "result of a layer that does not exist",
         _LAYERS,
         _edit(Stage, "leave", port_setting(0, lag=3)),
-        ("buffer 'h'", "slot 2, which stage 'residual' fills, is never read"),
+        StreamProofErrors.SLOT_UNREAD, {
+            "where": "kernel 'layers', pipeline 'run', buffer 'h'", "slot": 2, "stage": "residual"
+        },
     ),
     Broken(
         "buffer that nobody fills",
         _PRODUCT,
         _edit(Pipeline, "stream", _with_buffer(Buffer("idle", (2,), "f32", "sram", 4096, 1))),
-        ("buffer 'idle'", "no stage fills it"),
+        StreamProofErrors.NEVER_FILLED, {"where": "kernel 'linear', pipeline 'stream', buffer 'idle'"},
     ),
     Broken(
         "accumulation in a slot",
         _PRODUCT,
         _edit(Body, "multiply", _param(2, access="update")),
-        ("port 'part'", "updates buffer 'y_buffer'"),
+        PipelineProofErrors.UPDATES_BUFFER, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product', port 'part'", "name": "y_buffer"
+        },
     ),
 )
 
@@ -256,40 +314,52 @@ BOUNDS = (
         "factor of a term too large",
         _PRODUCT,
         _edit(Stage, "load_w", port_setting(0, {"terms": (("t0", TILE * K + 1),)})),
-        ("stage 'load_w', port 'x'", f"'w' reaches elements 0 .. {N * K + 1} of {N * K}"),
+        PipelineProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_w', port 'x'", "tensor": "w", "low": 0,
+            "high": 97, "elements": 96,
+        },
     ),
     Broken(
         "layer too many",
         _LAYERS,
         _edit(Pipeline, "run", setting(upper=3)),
-        ("stage 'load_w'", "'w' reaches elements 0 .. 383 of 256"),
+        PipelineProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "kernel 'layers', pipeline 'run', stage 'load_w', port 'x'", "tensor": "w", "low": 0, "high": 383,
+            "elements": 256,
+        },
     ),
     Broken(
         "chunk too many",
         _PREFILL,
         _edit(Scalar, "chunks", setting(op="floordiv", args=("length", 3))),
-        (
-            "pipeline 'chunks_of_layer'",
-            "'hidden' reaches elements 128 .. 159 of 128, in entry 'prefill' with .'length': 16",
-        ),
+        SampleProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "kernel 'prefill_layers', pipeline 'chunks_of_layer', stage 'load_chunk', port 'x'",
+            "tensor": "hidden", "low": 128, "high": 159, "elements": 128,
+            "sample": "entry 'prefill' with {'length': 16, 'slot': 1}: "
+            "entry 'prefill', launch 1 of kernel 'prefill_layers'",
+        },
     ),
     Broken(
         "ring one row too large",
         _LAYERS,
         _edit(Body, "attend", _steps(lambda s: (dataclasses.replace(s[0], recent=6),))),
-        ("body 'attend', step 0", "rows 0 .. 6 of sink 1 and recent 6 are used, the cache has 6 rows"),
+        StepProofErrors.RING_TOO_LARGE, {
+            "where": "body 'attend', step 0 (decode_attention)", "last": 6, "sink": 1, "recent": 6, "rows": 6
+        },
     ),
     Broken(
         "compression leaves a row out",
         _PREFILL,
         _edit(Body, "compress_layer", _steps(lambda s: (*s[:3], dataclasses.replace(s[3], dims=(KV, 3)), *s[4:]))),
-        ("body 'compress_layer', step 5", "it reads elements of 'index' that no step before it has written"),
+        BodyProofErrors.READ_BEFORE_WRITTEN, {"where": "body 'compress_layer', step 5 (gather_rows)", "name": "index"},
     ),
     Broken(
         "access map one row too far",
         _PRODUCT,
         _edit(Body, "copy_w", _steps(lambda s: (_shifted_input(s[0]),))),
-        ("body 'copy_w', step 0", "reaches 1 .. 4 of axis 0 of 'x', whose size is 4"),
+        BodyProofErrors.MAP_OUT_OF_RANGE, {
+            "where": "body 'copy_w', step 0 (vector)", "low": 1, "high": 4, "axis": 0, "name": "x", "size": 4
+        },
     ),
     Broken(
         "window outside its parameter",
@@ -305,28 +375,37 @@ BOUNDS = (
                 ),
             ),
         ),
-        ("body 'project'", "window 'flat_q' reaches elements 8 .. 23 of 'q', which has 16"),
+        BodyProofErrors.WINDOW_OUT_OF_RANGE, {
+            "where": "body 'project'", "window": "flat_q", "low": 8, "high": 23, "tensor": "q", "elements": 16
+        },
     ),
     Broken(
         "launch on a tensor that is too small",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(0, offset=1)),
-        ("launch 1 of kernel 'spilled_copy', parameter 'x'", "'a' reaches elements 1 .. 32 of 32"),
+        PipelineProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy', parameter 'x'", "tensor": "a", "low": 1,
+            "high": 32, "elements": 32,
+        },
     ),
     Broken(
         "window of a parameter that is not dense",
         _PRODUCT,
         _edit(Launch, "linear", arg_setting(1, strides=(K - 1, 1))),
-        ("stage 'load_w', port '.*'", "it is a window of 'w', which a launch does not show dense and row-major"),
+        KernelProofErrors.WINDOW_NOT_DENSE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_w', port 'x'", "name": "w"
+        },
     ),
     Broken(
         "slot that does not exist",
         _PREFILL,
         _edit(Stage, "compress_stage", port_setting(4, {"terms": (("layer", 2 * CACHE // 2), ("slot", CACHE))})),
-        (
-            "stage 'compress_stage', port 'k_rows'",
-            "'k_cache' reaches elements 96 .. 119 of 96, in entry 'prefill' with .'length': 1",
-        ),
+        SampleProofErrors.VIEW_OUT_OF_RANGE, {
+            "where": "kernel 'prefill_layers', pipeline 'compress_once', stage 'compress_stage', port 'k_rows'",
+            "tensor": "k_cache", "low": 96, "high": 119, "elements": 96,
+            "sample": "entry 'prefill' with {'length': 1, 'slot': 1}: "
+            "entry 'prefill', launch 1 of kernel 'prefill_layers'",
+        },
     ),
 )
 
@@ -335,79 +414,102 @@ MEMORY = (
         "buffers overlap",
         _PRODUCT,
         _edit(Buffer, "w_buffer", setting(address=32)),
-        ("pipeline 'stream'", "'x_buffer' at 0 .. 63 and 'w_buffer' at 32 overlap"),
+        KernelProofErrors.BUFFERS_OVERLAP, {
+            "where": "kernel 'linear', pipeline 'stream'", "one": "x_buffer", "low": 0, "high": 63,
+            "other": "w_buffer", "address": 32,
+        },
     ),
     Broken(
         "too much SRAM",
         _PRODUCT,
         _edit(Buffer, "y_buffer", setting(address=600 << 20)),
-        ("kernel 'linear', pipeline 'stream'", "required 600 MB of SRAM, capacity 520 MB", "w_buffer 256 bytes"),
+        KernelProofErrors.TOO_LARGE, {
+            "where": "kernel 'linear', pipeline 'stream'", "required": 629145696, "memory": "SRAM",
+            "capacity": 545259520, "largest": ["w_buffer 256 bytes", "y_buffer 96 bytes", "x_buffer 64 bytes"],
+        },
     ),
     Broken(
         "too many PCUs",
         _PRODUCT,
         _edit(Stage, "product", setting(pcus=2000)),
-        ("pipeline 'stream'", "required 2003 PCUs, the machine has 1040: largest stages product 2000"),
+        KernelProofErrors.TOO_MANY_PCUS, {
+            "where": "kernel 'linear', pipeline 'stream'", "required": 2003, "available": 1040,
+            "largest": ["product 2000", "load_x 1", "load_w 1"],
+        },
     ),
     Broken(
         "too much HBM",
         _PRODUCT,
         _with_tensor(Tensor("giant", (1 << 35,), "f32", "weight", "hbm", 4096, ("giant",))),
-        ("of HBM, capacity 65536 MB", "giant 131072 MB"),
+        PlacementProofErrors.CAPACITY, {
+            "where": "memory", "required": 137438954016, "tier": "HBM", "capacity": 68719476736,
+            "largest": ["giant 131072 MB", "w 384 bytes", "y 96 bytes"],
+        },
     ),
     Broken(
         "temporary overwritten by the launch that reads it",
         _CHAIN,
         _edit(Tensor, "b", setting(address=2 * _LINE)),
-        ("temporary 'a'", "temporary 'b'", "both alive in entry 'main'"),
+        PlacementProofErrors.ALIVE_TOGETHER, {
+            "where": "temporary 'a' at 256 .. 383 and temporary 'b' at 256 .. 383", "entry": "main"
+        },
     ),
     Broken(
         "temporary overwritten before the next round of a loop",
         _CHAIN,
         _edit(Tensor, "c", setting(address=3 * _LINE)),
-        ("temporary 'b'", "temporary 'c'", "launches 1 .. 4 and 3 .. 4"),
+        PlacementProofErrors.ALIVE_TOGETHER, {
+            "where": "temporary 'b' at 384 .. 511 and temporary 'c' at 384 .. 511", "first": 1, "last": 4,
+            "other_first": 3, "other_last": 4,
+        },
     ),
     Broken(
         "temporary over an input",
         _CHAIN,
         _edit(Tensor, "c", setting(address=0)),
-        ("input 'x'", "temporary 'c'", "not both are temporary"),
+        PlacementProofErrors.KEPT_OVERLAP, {"where": "input 'x' at 0 .. 127 and temporary 'c' at 0 .. 127"},
     ),
     Broken(
         "states overlap",
         _LAYERS,
         _edit(Tensor, "v_cache", setting(address=192)),
-        ("state '._cache'", "share addresses"),
+        PlacementProofErrors.KEPT_OVERLAP, {"where": "input 'active' at 192 .. 193 and state 'v_cache' at 192 .. 575"},
     ),
     Broken(
         "spilled buffer over a living temporary",
         _CHAIN,
         _edit(Buffer, "through", setting(address=3 * _LINE)),
-        ("buffers 'through' of kernel 'spilled_copy'", "temporary 'b'"),
+        PlacementProofErrors.ALIVE_TOGETHER, {
+            "where": "temporary 'b' at 384 .. 511 and buffers 'through' of kernel 'spilled_copy' at 384 .. 511"
+        },
     ),
     Broken(
         "spilled buffer outside the arena",
         _CHAIN,
         _edit(Buffer, "through", setting(address=5 * _LINE)),
-        ("buffer 'through'", "the arena has 640 bytes"),
+        PlacementProofErrors.OUTSIDE_ARENA, {
+            "where": "kernel 'spilled_copy', pipeline 'both', buffer 'through'", "low": 640, "arena": 640
+        },
     ),
     Broken(
         "address not aligned",
         _CHAIN,
         _edit(Tensor, "a", setting(address=2 * _LINE + 4)),
-        ("tensor 'a'", "address 260, which is no multiple of 64"),
+        PlacementProofErrors.UNALIGNED, {"where": "tensor 'a'", "address": 260, "alignment": 64},
     ),
     Broken(
         "tensor outside the arena",
         _CHAIN,
         lambda program: dataclasses.replace(program, arena_bytes=3 * _LINE),
-        ("tensor 'b'", "the arena has 384 bytes"),
+        PlacementProofErrors.OUTSIDE_ARENA, {"where": "tensor 'b'", "low": 384, "arena": 384},
     ),
     Broken(
         "temporary read before it is written",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(0, tensor="c")),
-        ("launch 1 of kernel 'spilled_copy'", "reads temporary 'c'"),
+        EntryProofErrors.NEVER_WRITTEN, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy'", "role": "temporary", "tensor": "c"
+        },
     ),
     Broken(
         "half of a temporary written",
@@ -417,7 +519,9 @@ MEMORY = (
             tensors=tuple(dataclasses.replace(t, shape=(64,)) if t.name == "a" else t for t in program.tensors),
             entries=tuple(_second_half(entry) for entry in program.entries),
         ),
-        ("launch 1 of kernel 'spilled_copy'", "reads elements of temporary 'a' that no launch has written"),
+        EntryProofErrors.WRITTEN_IN_PART, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy'", "role": "temporary", "tensor": "a"
+        },
     ),
 )
 
@@ -426,13 +530,19 @@ ORDER = (
         "another layer's cache is read",
         _LAYERS,
         _edit(Stage, "attention", port_setting(3, {"offset": CACHE, "terms": (("layer", -CACHE),)})),
-        ("pipeline 'run'", "'attention' writes in iteration 0 elements of 'k_cache' that .* reads in iteration 1"),
+        HazardProofErrors.ITERATIONS_OVERLAP, {
+            "where": "kernel 'layers', pipeline 'run'", "stage": "attention", "iteration": 0, "tensor": "k_cache",
+            "other": "attention", "does": "reads", "other_iteration": 1,
+        },
     ),
     Broken(
         "the first layer's cache is read by all",
         _LAYERS,
         _edit(Stage, "attention", port_setting(3, {"terms": ()})),
-        ("stage 'attention'", "port 'k_rows' writes elements of 'k_cache' that port 'keys' shows elsewhere"),
+        HazardProofErrors.PORTS_OVERLAP, {
+            "where": "kernel 'layers', pipeline 'run', stage 'attention'", "port": "k_rows", "tensor": "k_cache",
+            "other": "keys",
+        },
     ),
     Broken(
         "layers' cache regions overlap",
@@ -441,19 +551,28 @@ ORDER = (
             _edit(Stage, "attention", port_setting(3, {"terms": (("layer", CACHE // 2),)})),
             _edit(Stage, "attention", port_setting(5, {"terms": (("layer", CACHE // 2),)})),
         ),
-        ("pipeline 'run'", "writes in iteration 0 elements of 'k_cache' that stage 'attention' .* in iteration 1"),
+        HazardProofErrors.ITERATIONS_OVERLAP, {
+            "where": "kernel 'layers', pipeline 'run'", "stage": "attention", "iteration": 0, "tensor": "k_cache",
+            "other": "attention", "other_iteration": 1,
+        },
     ),
     Broken(
         "layers' cache regions overlap from loop to loop",
         _PREFILL,
         _edit(Stage, "compress_stage", port_setting(4, {"terms": (("layer", CACHE // 2 - 1), ("slot", CACHE // 2))})),
-        ("stage 'compress_stage', port 'k_rows'", "writes elements of 'k_cache' again when 'layer' moves on by 23"),
+        KernelProofErrors.LOOP_REWRITES, {
+            "where": "kernel 'prefill_layers', pipeline 'compress_once', stage 'compress_stage', port 'k_rows'",
+            "tensor": "k_cache", "loop": "layer", "factor": 23,
+        },
     ),
     Broken(
         "K and V in one cache",
         _LAYERS,
         _edit(Launch, "layers", arg_setting(3, tensor="k_cache")),
-        ("stage 'attention'", "port '._rows' writes elements of '._cache' that port '._rows' writes too"),
+        HazardProofErrors.PORTS_WRITE_TWICE, {
+            "where": "kernel 'layers', pipeline 'run', stage 'attention'", "port": "k_rows", "tensor": "k_cache",
+            "other": "v_rows",
+        },
     ),
     Broken(
         "K and V overlap by a layer",
@@ -468,7 +587,10 @@ ORDER = (
             ),
             _edit(Launch, "layers", arg_setting(3, tensor="k_cache", offset=CACHE)),
         ),
-        ("pair of parameters 'k_cache' and 'v_cache' shares elements of tensor 'k_cache'",),
+        EntryProofErrors.ARGUMENTS_OVERLAP, {
+            "where": "entry 'decode', launch 0 of kernel 'layers'", "one": "k_cache", "other": "v_cache",
+            "tensor": "k_cache",
+        },
     ),
     Broken(
         "memory read while it is written",
@@ -477,11 +599,10 @@ ORDER = (
             _with_body(copy_body("copy_scratch", 1, KV, LONGEST, bases.DEPTH)),
             _edit(Pipeline, "chunks_of_layer", _peeking),
         ),
-        (
-            "pipeline 'chunks_of_layer'",
-            "stage '(peek|attend_stage)' writes in iteration 0 elements of '._scratch'",
-            "no stream orders",
-        ),
+        HazardProofErrors.ITERATIONS_NOT_ORDERED, {
+            "where": "kernel 'prefill_layers', pipeline 'chunks_of_layer'", "stage": "attend_stage", "iteration": 0,
+            "other": "peek", "other_iteration": 0,
+        },
     ),
     Broken(
         "chunk written back to the next one's place",
@@ -491,16 +612,16 @@ ORDER = (
             "store_chunk",
             port_setting(2, {"offset": (LONGEST - CHUNK) * FEATURES, "terms": (("start", -FEATURES),)}),
         ),
-        (
-            "pipeline 'chunks_of_layer'",
-            "stage 'store_chunk' writes in iteration . elements of 'hidden' that stage 'load_chunk'",
-        ),
+        HazardProofErrors.ITERATIONS_NOT_ORDERED, {
+            "where": "kernel 'prefill_layers', pipeline 'chunks_of_layer'", "stage": "store_chunk", "tensor": "hidden",
+            "other": "load_chunk",
+        },
     ),
     Broken(
         "local read before it is written",
         _LAYERS,
         _edit(Body, "project", _steps(lambda s: (*s[1:], s[0]))),
-        ("body 'project', step 0", "reads elements of 'copied' that no step before it has written"),
+        BodyProofErrors.READ_BEFORE_WRITTEN, {"where": "body 'project', step 0 (product)", "name": "copied"},
     ),
     Broken(
         "output not written whole",
@@ -510,7 +631,7 @@ ORDER = (
             _edit(Tensor, "y", setting(shape=(M, N + 1))),
             _edit(Launch, "linear", arg_setting(2, shape=(M, N + 1), strides=(N + 1, 1))),
         ),
-        ("kernel 'linear'", "parameter 'y' is declared write, and not every one of its 26 elements is written"),
+        KernelProofErrors.NOT_WRITTEN_WHOLE, {"where": "kernel 'linear'", "name": "y", "elements": 26},
     ),
 )
 
@@ -519,104 +640,131 @@ NAMES = (
         "weight written",
         _LAYERS,
         _edit(Tensor, "k_cache", setting(role="weight", address=1 << 20, sources=("a", "b"))),
-        ("launch 0 of kernel 'layers', parameter 'k_cache'", "writes weight 'k_cache'"),
+        EntryProofErrors.WRITES_FIXED, {
+            "where": "entry 'decode', launch 0 of kernel 'layers', parameter 'k_cache'", "role": "weight",
+            "tensor": "k_cache",
+        },
     ),
     Broken(
         "input written",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(1, tensor="x")),
-        ("launch 1", "writes input 'x'"),
+        EntryProofErrors.WRITES_FIXED, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy', parameter 'y'", "role": "input", "tensor": "x"
+        },
     ),
     Broken(
         "body writes what it declares read",
         _PRODUCT,
         _edit(Body, "multiply", _param(2, access="read")),
-        ("body 'multiply', step 0", "writes parameter 'part', which is declared read"),
+        BodyProofErrors.WRITES_READ_ONLY, {"where": "body 'multiply', step 0 (product)", "name": "part"},
     ),
     Broken(
         "stage writes what the kernel declares read",
         _PRODUCT,
         _edit(Kernel, "linear", _param(2, access="read")),
-        ("stage 'store_y', port 'y'", "writes parameter 'y' of the kernel, which is declared read"),
+        PipelineProofErrors.WRITES_READ_ONLY, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'store_y', port 'y'", "name": "y"
+        },
     ),
     Broken(
         "rows updated of what starts undefined",
         _LAYERS,
         _edit(Body, "attend", _param(5, access="write")),
-        ("body 'attend', step 0", "updates some elements of 'k_rows', which is declared write"),
+        BodyProofErrors.UPDATES_UNDEFINED, {
+            "where": "body 'attend', step 0 (decode_attention)", "name": "k_rows", "access": "write"
+        },
     ),
-    Broken("two tensors of one name", _CHAIN, _edit(Tensor, "c", setting(name="b")), ("two tensors are called 'b'",)),
+    Broken(
+        "two tensors of one name", _CHAIN, _edit(Tensor, "c", setting(name="b")), ProgramProofErrors.TENSOR_TWICE,
+        {"where": "program", "name": "b"},
+    ),
     Broken(
         "two stages of one name",
         _PRODUCT,
         _edit(Stage, "load_x", setting(name="load_w")),
-        ("pipeline 'stream'", "two stages are called 'load_w'"),
+        PipelineProofErrors.STAGE_TWICE, {"where": "kernel 'linear', pipeline 'stream'", "name": "load_w"},
     ),
     Broken(
         "two pipelines of one name",
         _PREFILL,
         _edit(Pipeline, "last_token", setting(name="compress_once")),
-        ("kernel 'prefill_layers'", "two pipelines are called 'compress_once'"),
+        KernelProofErrors.PIPELINE_TWICE, {"where": "kernel 'prefill_layers'", "pipeline": "compress_once"},
     ),
     Broken(
         "buffer named like a parameter",
         _PRODUCT,
         _edit(Buffer, "x_buffer", setting(name="x")),
-        ("pipeline 'stream'", "two buffers or parameters are called 'x'"),
+        PipelineProofErrors.REGION_TWICE, {"where": "kernel 'linear', pipeline 'stream'", "name": "x"},
     ),
     Broken(
         "scalar used before it is defined",
         _PREFILL,
         _edit(Scalar, "chunks", setting(name="pieces")),
-        ("kernel 'prefill_layers'", "pipeline 'chunks_of_layer' uses scalar 'chunks' before it is defined"),
+        ScalarProofErrors.UNDEFINED, {
+            "where": "kernel 'prefill_layers'", "user": "pipeline 'chunks_of_layer'", "scalar": "chunks"
+        },
     ),
     Broken(
         "scalar of a loop used after it",
         _PREFILL,
         _edit(Entry, "prefill", setting(scalar_outputs=("layer",))),
-        ("entry 'prefill'", "uses scalar 'layer' before it is defined"),
+        ScalarProofErrors.UNDEFINED, {"where": "entry 'prefill'", "scalar": "layer"},
     ),
     Broken(
         "index that hides another one",
         _PREFILL,
         _edit(Pipeline, "chunks_of_layer", setting(index="layer")),
-        ("pipeline 'chunks_of_layer'", "scalar 'layer' is defined twice"),
+        ScalarProofErrors.DEFINED_TWICE, {
+            "where": "kernel 'prefill_layers', pipeline 'chunks_of_layer'", "scalar": "layer"
+        },
     ),
     Broken(
         "body that does not exist",
         _PRODUCT,
         _edit(Stage, "product", setting(body="divide")),
-        ("stage 'product'", "body 'divide' does not exist"),
+        PipelineProofErrors.UNKNOWN_BODY, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'product'", "body": "divide"
+        },
     ),
     Broken(
         "kernel that does not exist",
         _CHAIN,
         _edit(Launch, "spilled_copy", setting(kernel="lost")),
-        ("launch 1", "kernel 'lost'", "does not exist"),
+        EntryProofErrors.UNKNOWN_KERNEL, {"where": "entry 'main', launch 1 of kernel 'lost'"},
     ),
     Broken(
         "dtype of a buffer",
         _PRODUCT,
         _edit(Buffer, "x_buffer", setting(dtype="bf16")),
-        ("stage 'load_x', port 'y'", "takes f32 .2, 8., the view of 'x_buffer' is bf16"),
+        PipelineProofErrors.PORT_TYPE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x', port 'y'", "dtype": "f32",
+            "tensor": "x_buffer", "actual": "bf16", "shape": [2, 8], "actual_shape": [2, 8],
+        },
     ),
     Broken(
         "shape of an argument",
         _PRODUCT,
         _edit(Launch, "linear", arg_setting(0, shape=(K, M), strides=(M, 1))),
-        ("parameter 'x'", "takes f32 .2, 8., the view of 'x' is f32 .8, 2."),
+        EntryProofErrors.ARGUMENT_TYPE, {
+            "where": "entry 'main', launch 0 of kernel 'linear', parameter 'x'", "dtype": "f32", "shape": [2, 8],
+            "tensor": "x", "actual": "f32", "actual_shape": [8, 2],
+        },
     ),
     Broken(
         "argument missing",
         _CHAIN,
         _edit(Launch, "spilled_copy", lambda launch: dataclasses.replace(launch, args=launch.args[:1])),
-        ("launch 1", "passes 1 tensors and 0 scalars, the kernel takes 2 and 0"),
+        EntryProofErrors.ARGUMENT_COUNT, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy'", "tensors": 1, "scalars": 0, "params": 2,
+            "kernel_scalars": 0,
+        },
     ),
     Broken(
         "weights of a layer missing",
         _LAYERS,
         _edit(Tensor, "w", setting(sources=("w.0", "w.1", "w.2"))),
-        ("tensor 'w'", "has 3 sources"),
+        PlacementProofErrors.SOURCES, {"where": "tensor 'w'", "count": 3},
     ),
 )
 
@@ -656,19 +804,25 @@ ORDER_OF_TURNS = (
         "prologue that reads what iterations make",
         _LAYERS,
         _edit(Stage, "residual", setting(when="first")),
-        ("pipeline 'run', buffer '(h|attended)'",),
+        StreamProofErrors.SLOT_UNFILLED, {"where": "kernel 'layers', pipeline 'run', buffer 'h'"},
     ),
     Broken(
         "store before the product",
         _PRODUCT,
         _edit(Stage, "store_y", setting(when="first")),
-        ("buffer 'y_buffer'", "stage 'store_y' reads a slot that stage 'product' fills which fires in each iteration"),
+        StreamProofErrors.READ_BEFORE_FILLED, {
+            "where": "kernel 'linear', pipeline 'stream', buffer 'y_buffer'", "stage": "store_y", "writer": "product",
+            "turn": "in each iteration",
+        },
     ),
     Broken(
         "load after the product",
         _PRODUCT,
         _edit(Stage, "load_x", setting(when="last")),
-        ("buffer 'x_buffer'", "stage 'product' reads a slot that stage 'load_x' fills which fires last"),
+        StreamProofErrors.READ_BEFORE_FILLED, {
+            "where": "kernel 'linear', pipeline 'stream', buffer 'x_buffer'", "stage": "product", "writer": "load_x",
+            "turn": "last",
+        },
     ),
     Broken(
         "prologue that needs the place of an iteration",
@@ -678,10 +832,10 @@ ORDER_OF_TURNS = (
             _grid("enter", 3),
             _edit(Stage, "leave", setting(grid=(3,))),
         ),
-        (
-            "buffer 'h'",
-            "stage 'enter' fills a place again that stage '(residual|project_qkv)', which fires in each iteration",
-        ),
+        StreamProofErrors.PLACE_IN_USE, {
+            "where": "kernel 'layers', pipeline 'run', buffer 'h'", "stage": "enter", "user": "project_qkv",
+            "turn": "in each iteration",
+        },
     ),
     Broken(
         "iterations wait for a place that the epilogue has",
@@ -690,7 +844,10 @@ ORDER_OF_TURNS = (
             _edit(Stage, "leave", setting(grid=(4,))),
             _edit(Stage, "leave", port_setting(0, lag=0)),
         ),
-        ("buffer 'h'", "stage 'residual' fills a place again that stage 'leave', which fires last, still has to use"),
+        StreamProofErrors.PLACE_IN_USE, {
+            "where": "kernel 'layers', pipeline 'run', buffer 'h'", "stage": "residual", "user": "leave",
+            "turn": "last",
+        },
     ),
     Broken(
         "firings of an iteration that read each other's rows",
@@ -709,10 +866,10 @@ ORDER_OF_TURNS = (
             ),
             _edit(Stage, "direct", port_setting(0, {"offset": _HALF, "terms": (("t0", -_HALF),)})),
         ),
-        (
-            "stage 'direct'",
-            "port 'y' writes elements of 'y' in one firing of an iteration that port 'x' reads in another",
-        ),
+        HazardProofErrors.BETWEEN_FIRINGS, {
+            "where": "kernel 'plain_copy', pipeline 'one', stage 'direct'", "port": "y", "tensor": "y", "other": "x",
+            "does": "reads",
+        },
     ),
     Broken(
         "a row that every firing updates",
@@ -728,55 +885,75 @@ ORDER_OF_TURNS = (
                 ),
             ),
         ),
-        ("stage 'direct', port 'y'", "the 2 firings of an iteration write elements of 'y' more than once"),
+        HazardProofErrors.FIRINGS_WRITE_TWICE, {
+            "where": "kernel 'plain_copy', pipeline 'one', stage 'direct', port 'y'", "firings": 2, "tensor": "y"
+        },
     ),
 )
 
 CONTROL = (
     Broken(
-        "loops nested without an end", _PRODUCT, _nested(17), ("more than 16 loops and branches stand in each other",)
+        "loops nested without an end", _PRODUCT, _nested(17), KernelProofErrors.TOO_DEEP, {
+            "where": "kernel 'linear'", "levels": 16
+        }
     ),
     Broken(
-        "branch that is never taken", _PREFILL, _edit(If, "if", setting(condition=0)), ("a branch on 0 is never taken",)
+        "branch that is never taken", _PREFILL, _edit(If, "if", setting(condition=0)), KernelProofErrors.NEVER_TAKEN, {
+            "where": "kernel 'prefill_layers'", "condition": 0
+        }
     ),
     Broken(
-        "pipeline without an iteration", _LAYERS, _edit(Pipeline, "run", setting(upper=0)), ("it has no iteration",)
+        "pipeline without an iteration", _LAYERS, _edit(
+            Pipeline, "run", setting(upper=0)
+        ), KernelProofErrors.NO_ITERATION, {
+            "where": "kernel 'layers', pipeline 'run'"
+        }
     ),
     Broken(
         "scalar beyond 64 bits",
         _PREFILL,
         _edit(Scalar, "row", setting(op="mul", args=("length", 1 << 62))),
-        ("scalar 'row' = mul may be .*, beyond 64 bits",),
+        ScalarProofErrors.BEYOND_64_BITS, {"where": "kernel 'prefill_layers'", "scalar": "row", "op": "mul"},
     ),
     Broken(
         "scalar of two operands and three arguments",
         _PREFILL,
         _edit(Scalar, "row", setting(args=("length", 1, 1))),
-        ("scalar 'row' is 'sub' of 3 arguments",),
+        ScalarProofErrors.ARGUMENT_COUNT, {
+            "where": "kernel 'prefill_layers'", "scalar": "row", "op": "sub", "count": 3
+        },
     ),
     Broken(
         "operation that does not exist",
         _PREFILL,
         _edit(Scalar, "row", setting(op="pow")),
-        ("scalar 'row' is 'pow' of 2 arguments",),
+        ScalarProofErrors.ARGUMENT_COUNT, {
+            "where": "kernel 'prefill_layers'", "scalar": "row", "op": "pow", "count": 2
+        },
     ),
     Broken(
         "division by what may be 0",
         _PREFILL,
         _edit(Scalar, "row", setting(op="floordiv", args=("length", "slot"))),
-        (r"scalar 'row' = floordiv divides by 1\*slot, which may be 0",),
+        ScalarProofErrors.MAY_DIVIDE_BY_ZERO, {
+            "where": "kernel 'prefill_layers'", "scalar": "row", "op": "floordiv", "divisor": "1*slot"
+        },
     ),
     Broken(
         "division by 0",
         _PREFILL,
         _edit(Scalar, "row", setting(op="mod", args=("length", 0))),
-        ("scalar 'row' = mod divides by 0, which may be 0",),
+        ScalarProofErrors.MAY_DIVIDE_BY_ZERO, {
+            "where": "kernel 'prefill_layers'", "scalar": "row", "op": "mod", "divisor": "0"
+        },
     ),
     Broken(
         "table without a number for the last layer",
         _PREFILL,
         _edit(Scalar, "top", setting(args=("layer", TOPK))),
-        (r"scalar 'top' = lookup takes 1\*layer as index into 1 numbers",),
+        ScalarProofErrors.MAY_LEAVE_TABLE, {
+            "where": "kernel 'prefill_layers'", "scalar": "top", "index": "1*layer", "size": 1
+        },
     ),
     Broken(
         "table that is looked into before its first number",
@@ -785,37 +962,43 @@ CONTROL = (
             _edit(Scalar, "top", setting(args=("before", TOPK, TOPK))),
             _before("prefill_layers", Scalar("before", "sub", ("slot", 1))),
         ),
-        (r"scalar 'top' = lookup takes 1\*slot \+ -1 as index into 2 numbers",),
+        ScalarProofErrors.MAY_LEAVE_TABLE, {
+            "where": "kernel 'prefill_layers'", "scalar": "top", "index": "1*slot + -1", "size": 2
+        },
     ),
     Broken(
         "table with a number that is none",
         _PREFILL,
         _edit(Scalar, "top", setting(args=("layer", TOPK, "slot"))),
-        ("scalar 'top' = lookup is of a table with numbers that are not constant",),
+        ScalarProofErrors.TABLE_NOT_CONSTANT, {"where": "kernel 'prefill_layers'", "scalar": "top"},
     ),
     Broken(
         "table of nothing",
         _PREFILL,
         _edit(Scalar, "top", setting(args=("layer",))),
-        ("scalar 'top' is 'lookup' of 1 arguments",),
+        ScalarProofErrors.ARGUMENT_COUNT, {
+            "where": "kernel 'prefill_layers'", "scalar": "top", "op": "lookup", "count": 1
+        },
     ),
     Broken(
         "layer that selects more than there is room for",
         _PREFILL,
         _edit(Scalar, "top", setting(args=("layer", TOPK, TOPK + 1))),
-        ("compress_stage", "top"),
+        SampleProofErrors.SCALAR_OUT_OF_RANGE, {
+            "where": "kernel 'prefill_layers', pipeline 'compress_once', stage 'compress_stage'"
+        },
     ),
     Broken(
         "pipeline in an entry",
         _CHAIN,
         _entry_items(lambda body: (*body, Pipeline("loose", "i", 0, 1, (), (), ()))),
-        ("entry 'main'", "pipeline 'loose' stands in an entry"),
+        EntryProofErrors.PIPELINE_OUTSIDE, {"where": "entry 'main'", "pipeline": "loose"},
     ),
     Broken(
         "launch in a kernel",
         _PRODUCT,
         _before("linear", Launch("linear", ())),
-        ("kernel 'linear'", "it launches 'linear': launches stand in entries only"),
+        KernelProofErrors.LAUNCH_INSIDE, {"where": "kernel 'linear'", "kernel": "linear"},
     ),
     Broken(
         "written only where a branch is taken",
@@ -824,7 +1007,9 @@ CONTROL = (
             _edit(Entry, "main", setting(scalar_inputs=("some",))),
             _entry_items(lambda body: (If("some", body[:1]), *body[1:])),
         ),
-        ("launch 1 of kernel 'spilled_copy'", "reads temporary 'a', which no launch of the entry has written before"),
+        EntryProofErrors.NEVER_WRITTEN, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy'", "role": "temporary", "tensor": "a"
+        },
     ),
     Broken(
         "written only where a loop runs",
@@ -833,7 +1018,9 @@ CONTROL = (
             _edit(Entry, "main", setting(scalar_inputs=("some",))),
             _entry_items(lambda body: (For("n", 0, "some", body[:1]), *body[1:])),
         ),
-        ("launch 1 of kernel 'spilled_copy'", "reads temporary 'a', which no launch of the entry has written before"),
+        EntryProofErrors.NEVER_WRITTEN, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy'", "role": "temporary", "tensor": "a"
+        },
     ),
     Broken(
         "read a second time beyond what is written",
@@ -846,50 +1033,65 @@ CONTROL = (
             lambda program: dataclasses.replace(program, arena_bytes=7 * _LINE),
             _entry_items(lambda body: (*body[:2], arg_setting(0, tensor="a", offset=bases.SIZE)(body[2].body[0]))),
         ),
-        ("launch 2 of kernel 'plain_copy'", "reads elements of temporary 'a' that no launch has written before"),
+        EntryProofErrors.WRITTEN_IN_PART, {
+            "where": "entry 'main', launch 2 of kernel 'plain_copy'", "role": "temporary", "tensor": "a"
+        },
     ),
     Broken(
         "input of no entry",
         _CHAIN,
         _edit(Entry, "main", setting(inputs=())),
-        ("launch 0 of kernel 'plain_copy', parameter 'x'", "input 'x' is none of this entry"),
+        EntryProofErrors.NOT_OF_ENTRY, {
+            "where": "entry 'main', launch 0 of kernel 'plain_copy', parameter 'x'", "role": "input", "tensor": "x"
+        },
     ),
     Broken(
         "input that is a state",
         _LAYERS,
         _edit(Entry, "decode", setting(inputs=("h_in", "position", "prompt_len", "active", "k_cache"))),
-        ("entry 'decode'", "input 'k_cache' is a tensor of role state"),
+        EntryProofErrors.ROLE, {"where": "entry 'decode'", "role": "input", "tensor": "k_cache", "actual": "state"},
     ),
-    Broken("input given twice", _CHAIN, _edit(Entry, "main", setting(inputs=("x", "x"))), ("an input is named twice",)),
+    Broken(
+        "input given twice", _CHAIN, _edit(Entry, "main", setting(inputs=("x", "x"))), EntryProofErrors.NAMED_TWICE,
+        {"where": "entry 'main'", "role": "input"},
+    ),
     Broken(
         "tensor that does not exist",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(0, tensor="lost")),
-        ("it names tensor 'lost', which does not exist",),
+        EntryProofErrors.UNKNOWN_TENSOR, {"where": "entry 'main'", "tensor": "lost"},
     ),
     Broken(
         "written view that shows elements twice",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(1, strides=(0,))),
-        ("parameter 'y'", "the view of 'b' shows an element more than once, and is written"),
+        EntryProofErrors.SHOWN_TWICE, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy', parameter 'y'", "tensor": "b"
+        },
     ),
     Broken(
         "view that walks backwards",
         _CHAIN,
         _edit(Launch, "spilled_copy", arg_setting(0, strides=(-1,), offset=31)),
-        ("parameter 'x'", r"view of 'a' has shape \[32\] and strides \[-1\]"),
+        PipelineProofErrors.VIEW_FORM, {
+            "where": "entry 'main', launch 1 of kernel 'spilled_copy', parameter 'x'", "tensor": "a", "shape": [32],
+            "strides": [-1],
+        },
     ),
     Broken(
         "two parameters of one name",
         _CHAIN,
         _edit(Kernel, "plain_copy", _param(1, name="x")),
-        ("kernel 'plain_copy'", "two parameters are called 'x'"),
+        KernelProofErrors.PARAMETER_TWICE, {"where": "kernel 'plain_copy'", "name": "x"},
     ),
     Broken(
         "kernel's parameter without elements",
         _PRODUCT,
         _edit(Kernel, "linear", _param(0, shape=(0, K))),
-        ("(parameter 'x' has shape|takes f32 .0, 8.)",),
+        EntryProofErrors.ARGUMENT_TYPE, {
+            "where": "entry 'main', launch 0 of kernel 'linear', parameter 'x'", "dtype": "f32", "tensor": "x",
+            "actual": "f32",
+        },
     ),
 )
 
@@ -898,25 +1100,25 @@ SIZES = (
         "arena beyond what lies in it",
         _CHAIN,
         lambda program: dataclasses.replace(program, arena_bytes=1 << 45),
-        ("memory: the arena has 35184372088832 bytes, what lies in it ends at 640",),
+        PlacementProofErrors.ARENA, {"where": "memory", "arena": 35184372088832, "end": 640},
     ),
     Broken(
         "tensor of a negative size",
         _CHAIN,
         _edit(Tensor, "a", setting(shape=(-1,))),
-        (r"tensor 'a': it has shape \[-1\]",),
+        PlacementProofErrors.NEGATIVE_SHAPE, {"where": "tensor 'a'", "shape": [-1]},
     ),
     Broken(
         "tensor beyond all memory",
         _CHAIN,
         _edit(Tensor, "a", setting(shape=(1 << 50,))),
-        ("tensor 'a': it has the number",),
+        NumberProofErrors.TOO_LARGE, {"where": "tensor 'a'", "subject": "it"},
     ),
     Broken(
         "weight inside the arena",
         _PRODUCT,
         _edit(Tensor, "w", setting(address=0)),
-        ("weight 'w': address 0 is inside the arena",),
+        PlacementProofErrors.INSIDE_ARENA, {"where": "weight 'w'", "address": 0},
     ),
     Broken(
         "local of terabytes",
@@ -928,65 +1130,100 @@ SIZES = (
                 b, locals=(*b.locals, dataclasses.replace(b.locals[0], name="z", shape=(1 << 40,)))
             ),
         ),
-        ("body 'project': 'z' takes 4.1943e\\+06 MB, all there may keep 1024 MB",),
+        PlacementProofErrors.TOO_LARGE, {
+            "where": "body 'project'", "name": "z", "size": 4398046511104, "room": 1073741824
+        },
     ),
     Broken(
         "buffer of very many slots",
         _PRODUCT,
         _both(_edit(Buffer, "y_buffer", setting(depth=1 << 32))),
-        ("kernel 'linear', pipeline 'stream'", "(SRAM|may keep)"),
+        KernelProofErrors.TOO_LARGE, {"where": "kernel 'linear', pipeline 'stream'", "memory": "SRAM"},
     ),
     Broken(
-        "buffer in DDR", _CHAIN, _edit(Buffer, "through", setting(tier="ddr")), ("buffer 'through' of f32 is in DDR",)
+        "buffer in DDR", _CHAIN, _edit(Buffer, "through", setting(tier="ddr")), StreamProofErrors.BUFFER_PLACE, {
+            "where": "kernel 'spilled_copy', pipeline 'both'", "buffer": "through", "dtype": "f32", "tier": "DDR"
+        }
     ),
     Broken(
         "buffer between elements",
         _PRODUCT,
         _edit(Buffer, "y_buffer", setting(address=4098)),
-        ("buffer 'y_buffer' of f32 is in SRAM at 4098",),
+        StreamProofErrors.BUFFER_PLACE, {
+            "where": "kernel 'linear', pipeline 'stream'", "buffer": "y_buffer", "dtype": "f32", "tier": "SRAM",
+            "address": 4098,
+        },
     ),
     Broken(
         "buffer before the beginning",
         _PRODUCT,
         _edit(Buffer, "x_buffer", setting(address=-64)),
-        ("buffer 'x_buffer' is at address -64",),
+        KernelProofErrors.NEGATIVE_ADDRESS, {
+            "where": "kernel 'linear', pipeline 'stream'", "buffer": "x_buffer", "address": -64
+        },
     ),
     Broken(
         "buffer without a slot",
         _PRODUCT,
         _edit(Buffer, "y_buffer", setting(depth=0)),
-        ("buffer 'y_buffer' has depth 0",),
+        StreamProofErrors.BUFFER_FORM, {
+            "where": "kernel 'linear', pipeline 'stream'", "buffer": "y_buffer", "depth": 0
+        },
     ),
     Broken(
         "port with numbers beyond all memory",
         _PRODUCT,
         _edit(Stage, "load_x", port_setting(1, lag=1 << 48)),
-        ("the port on 'x_buffer' has the number",),
+        NumberProofErrors.TOO_LARGE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x', port 'y'",
+            "subject": "the port on 'x_buffer'",
+        },
     ),
     Broken(
         "view with a factor beyond all memory",
         _PRODUCT,
         _edit(Stage, "load_x", port_setting(0, {"terms": (("i", 1 << 60),)})),
-        ("view of 'x' has the number 1152921504606846976",),
+        NumberProofErrors.TOO_LARGE, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x', port 'x'", "subject": "view of 'x'",
+            "number": 1152921504606846976,
+        },
     ),
-    Broken("grid without a firing", _PRODUCT, _grid("load_x", 0), (r"it has grid \[0\] and 1 PCUs",)),
-    Broken("grid beyond all numbers", _PRODUCT, _grid("load_w", 1 << 30, 1 << 30), ("its grid has the number",)),
-    Broken("negative compute units", _PRODUCT, _edit(Stage, "load_x", setting(pcus=-1)), ("and -1 PCUs",)),
-    Broken("ports missing", _PRODUCT, _edit(Stage, "load_x", setting(ports=())), ("it gives 0 ports and 0 scalars",)),
     Broken(
-        "wait for no buffer", _PRODUCT, _edit(Stage, "load_x", setting(waits=("lost",))), ("it waits for .'lost'.",)
+        "grid without a firing", _PRODUCT, _grid("load_x", 0), PipelineProofErrors.STAGE_FORM,
+        {"where": "kernel 'linear', pipeline 'stream', stage 'load_x'", "grid": [0], "pcus": 1},
+    ),
+    Broken(
+        "grid beyond all numbers", _PRODUCT, _grid("load_w", 1 << 30, 1 << 30), NumberProofErrors.TOO_LARGE,
+        {"where": "kernel 'linear', pipeline 'stream', stage 'load_w'", "subject": "its grid"},
+    ),
+    Broken(
+        "negative compute units", _PRODUCT, _edit(Stage, "load_x", setting(pcus=-1)), PipelineProofErrors.STAGE_FORM,
+        {"where": "kernel 'linear', pipeline 'stream', stage 'load_x'", "pcus": -1},
+    ),
+    Broken(
+        "ports missing", _PRODUCT, _edit(Stage, "load_x", setting(ports=())), PipelineProofErrors.PORT_COUNT,
+        {"where": "kernel 'linear', pipeline 'stream', stage 'load_x'", "ports": 0, "scalars": 0, "body_scalars": 0},
+    ),
+    Broken(
+        "wait for no buffer", _PRODUCT, _edit(Stage, "load_x", setting(waits=("lost",))), PipelineProofErrors.WAITS, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x'", "waits": ["lost"]
+        }
     ),
     Broken(
         "port on nothing",
         _PRODUCT,
         _edit(Stage, "load_x", port_setting(0, {"tensor": "lost"})),
-        ("it names 'lost', which is no parameter of the kernel and no buffer",),
+        PipelineProofErrors.UNKNOWN_REGION, {
+            "where": "kernel 'linear', pipeline 'stream', stage 'load_x', port 'x'", "name": "lost"
+        },
     ),
     Broken(
         "window on a parameter that is not dense",
         _LAYERS,
         _edit(Stage, "project_qkv", port_setting(1, {"strides": (bases.WIDTH + 1, 1)})),
-        ("(a window needs 'weight' dense|reaches elements)",),
+        PipelineProofErrors.WINDOW_NOT_DENSE, {
+            "where": "kernel 'layers', pipeline 'run', stage 'project_qkv', port 'weight'", "name": "weight"
+        },
     ),
     Broken(
         "spilled buffers overlap",
@@ -1000,19 +1237,21 @@ SIZES = (
                 ),
             ),
         ),
-        ("(buffer 'more'|overlap at address 512)",),
+        StreamProofErrors.NEVER_FILLED, {"where": "kernel 'spilled_copy', pipeline 'both', buffer 'more'"},
     ),
     Broken(
         "parts of a state",
         _CHAIN,
         _edit(Tensor, "a", setting(encoding="int8:32/values")),
-        ("cannot be 'int8:32/values'",),
+        PlacementProofErrors.ENCODING, {"where": "tensor 'a'", "shape": [32], "encoding": "int8:32/values"},
     ),
     Broken(
         "parts of another dtype",
         _PRODUCT,
         _encoded_weight("int8:8/values"),
-        ("a weight of f32 .12, 8. cannot be 'int8:8/values'",),
+        PlacementProofErrors.ENCODING, {
+            "where": "tensor 'w'", "role": "weight", "dtype": "f32", "encoding": "int8:8/values"
+        },
     ),
 )
 
@@ -1023,37 +1262,45 @@ ROWS = (
         "encoded rows without room for the scale",
         _ENCODED,
         _edit(Body, "attend", _param(3, shape=_FLOAT_ROWS)),
-        (
-            r"body 'attend', step 0 \(decode_attention\)",
-            "rows must be encoded alike: 'keys' is int4, 'values' is int8",  # four numbers of 4 bits take 4 bytes
-        ),
+        BodyProofErrors.ROW_FORMATS, {
+            "where": "body 'attend', step 0 (decode_attention)", "formats": ["int4", "int8", "int8", "int8"],
+            "names": ["keys", "values", "k_rows", "v_rows"],
+        },
     ),
     Broken(
         "K encoded and V not",
         _ENCODED,
         _both(*(_edit(Body, "attend", _param(n, shape=_FLOAT_ROWS, dtype="f32")) for n in (4, 6))),
-        (
-            "body 'attend', step 0",
-            "rows must be all encoded, or all floats: 'keys' is i8, 'values' is f32, 'k_rows' is i8",
-        ),
+        BodyProofErrors.MIXED_ROWS, {
+            "where": "body 'attend', step 0 (decode_attention)", "encoded": ["keys", "k_rows"],
+            "floats": ["values", "v_rows"],
+        },
     ),
     Broken(
         "cache encoded and its copy not",
         _ENCODED,
         _both(*(_edit(Body, "attend", _param(n, shape=_FLOAT_ROWS, dtype="f32")) for n in (3, 4))),
-        ("body 'attend', step 0", "rows must be all encoded, or all floats: 'keys' is f32"),
+        BodyProofErrors.MIXED_ROWS, {
+            "where": "body 'attend', step 0 (decode_attention)", "encoded": ["k_rows", "v_rows"],
+            "floats": ["keys", "values"],
+        },
     ),
     Broken(
         "new row encoded before it is attended to",
         _ENCODED,
         _edit(Body, "attend", _param(1, shape=(bases.BATCH, KV, 1, bases.ENCODED), dtype="i8")),
-        ("body 'attend', step 0", r"new_key must be float \[B, Hkv, 1, D\] with .*'new_key' is i8 \[2, 1, 1, 8\]"),
+        BodyProofErrors.OPERAND, {
+            "where": "body 'attend', step 0 (decode_attention)", "operand": "new_key",
+            "pattern": "float [B, Hkv, 1, D]", "name": "new_key", "dtype": "i8", "shape": [2, 1, 1, 8],
+        },
     ),
     Broken(
         "rows of another integer dtype",
         _ENCODED,
         _both(*(_edit(Body, "attend", _param(n, dtype="i64")) for n in (3, 4, 5, 6))),
-        ("body 'attend', step 0", r"key must be float .* or i8 .*'keys' is i64"),
+        BodyProofErrors.OPERAND, {
+            "where": "body 'attend', step 0 (decode_attention)", "operand": "key", "name": "keys", "dtype": "i64"
+        },
     ),
     Broken(
         "float rows in an encoded cache",
@@ -1065,13 +1312,19 @@ ROWS = (
                 for n in (3, 4, 5, 6)
             ),
         ),
-        ("stage 'attention', port 'keys'", r"takes f32 \[2, 1, 6, 4\], the view of 'k_cache' is i8"),
+        PipelineProofErrors.PORT_TYPE, {
+            "where": "kernel 'layers', pipeline 'run', stage 'attention', port 'keys'", "dtype": "f32",
+            "shape": [2, 1, 6, 4], "tensor": "k_cache", "actual": "i8", "actual_shape": [2, 1, 6, 4],
+        },
     ),
     Broken(
         "layers' encoded caches overlap by the scales",
         _ENCODED,
         _both(*(_edit(Stage, "attention", port_setting(n, {"terms": (("layer", CACHE),)})) for n in (3, 5))),
-        ("pipeline 'run'", "writes in iteration 0 elements of 'k_cache' that stage 'attention' .* in iteration 1"),
+        HazardProofErrors.ITERATIONS_OVERLAP, {
+            "where": "kernel 'layers', pipeline 'run'", "stage": "attention", "iteration": 0, "tensor": "k_cache",
+            "other": "attention", "other_iteration": 1,
+        },
     ),
 )
 

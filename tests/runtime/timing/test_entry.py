@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
 from sscc.ir.schedule import (
     Body,
     Buffer,
@@ -21,11 +20,15 @@ from sscc.ir.schedule import (
     Port,
     Program,
     Scalar,
+    ScheduleErrors,
     Stage,
     View,
 )
-from sscc.ir.target import Figure, load_target
+from sscc.ir.target import Figure, TargetErrors, load_target
 from sscc.runtime.timing import Timing, time_entry
+from sscc.runtime.timing.entry import TimingErrors
+from sscc.runtime.timing.replay import ReplayErrors
+from tests.errors import raises
 from tests.runtime.timing.decoder import decoder
 from tests.runtime.timing.programs import (
     COPY,
@@ -106,7 +109,7 @@ def test_a_firing_takes_at_least_the_latency_of_the_memory_that_it_reaches() -> 
 def test_a_tier_that_the_target_has_not() -> None:
     target = dataclasses.replace(MACHINE, levels=MACHINE.levels[:2])
     given = program(*streamed(4, 100), tiers={**ON_CHIP, "w": "ddr"})
-    with pytest.raises(InputError, match="the target sn40l has no DDR, which the program uses"):
+    with raises(TargetErrors.NO_TIER, target="sn40l", tier="DDR"):
         time_entry(given, "main", target)
 
 
@@ -313,11 +316,11 @@ def test_work_that_grows_from_iteration_to_iteration_is_replayed_in_full() -> No
 
 
 def test_wrong_scalars_and_entries() -> None:
-    with pytest.raises(UsageError, match=r"takes scalars \['n'\], it was given \[\]"):
+    with raises(TimingErrors.SCALARS, expected=["n"]):
         time_entry(controlled(), "main", MACHINE)
-    with pytest.raises(InputError, match="no entry 'decode'"):
+    with raises(ScheduleErrors.NO_ENTRY, entry="decode"):
         time_entry(controlled(), "decode", MACHINE)
-    with pytest.raises(UsageError, match="-1 valid rows"):
+    with raises(TimingErrors.VALID_ROWS, rows=-1):
         time_entry(controlled(), "main", MACHINE, {"n": 1}, valid_rows=-1)
 
 
@@ -326,7 +329,7 @@ def test_a_deadlock_names_the_stage() -> None:
     params = (Param("w", (1, TILE), "bf16", "read"), Param("y", (1,), "bf16", "write"))
     stages = (load("load", "w", "b", 1), consume("multiply", body, "b", "y", 2))
     broken = program((kernel(stages, (tiles("b", 2),), params),), (COPY, body))
-    with pytest.raises(InputError, match=r"kernel 'k', pipeline 'p': stage 'multiply' waits for slot 1 of 'b'"):
+    with raises(ReplayErrors.WAITS_FOR_SLOT, where="kernel 'k', pipeline 'p'", stage="multiply", slot=1, buffer="b"):
         time_entry(broken, "main", MACHINE)
 
 

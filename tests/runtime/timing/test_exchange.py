@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import AllGather, AllReduce, Body, Param, Port, Stage
 from sscc.ir.target import Target
 from sscc.runtime.timing import Timing, time_entry
+from sscc.runtime.timing.cost import CostErrors
 from sscc.runtime.timing.work import measure
+from tests.errors import raises
 from tests.runtime.timing.programs import COPY, MACHINE, NS, TILE, kernel, load, program, tiles, view
 from tests.targets import changed
 
@@ -104,5 +105,5 @@ def test_what_is_loaded_during_an_exchange_needs_slots(slots: int, period: int) 
 
 def test_ranks_need_links() -> None:
     alone = dataclasses.replace(LINKED, links=())
-    with pytest.raises(InputError, match="ranks that exchange values, the target has no links between sockets"):
+    with raises(CostErrors.NO_LINKS):
         timed(summed(1), (tiles("b", 2), tiles("t", 2)), alone)

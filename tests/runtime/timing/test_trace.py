@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import OutputError, UsageError
+from sscc.ir.errors import OutputError
 from sscc.ir.schedule import Launch
 from sscc.runtime.timing import Timing, time_entry, write_trace
+from sscc.runtime.timing.trace import TimelineErrors
+from tests.errors import raises
 from tests.runtime.timing.programs import MACHINE, TILE, program, streamed, view
 from tests.trace_rules import checked_events
 
@@ -84,7 +86,7 @@ def test_firings_without_a_gap_are_one_event(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     kernels, bodies = streamed(1, 100)
-    with pytest.raises(UsageError, match="recorded"):
+    with raises(TimelineErrors.NOT_RECORDED):
         write_trace(tmp_path / "trace.json", time_entry(program(kernels, bodies), "main", MACHINE))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OutputError, match="cannot be written"):
