@@ -187,7 +187,7 @@ class ReplayReport:
         failure = self.first_failure
         if failure is None:
             return None
-        fields = {"tensors": len(self.checks), "tensor": failure.name, "dtype": self.dtype}
+        fields: dict[str, Any] = {"tensors": len(self.checks), "tensor": failure.name, "dtype": self.dtype}
         if failure.picks:
             return GoldenReplayErrors.SELECTION_DIFFERS(
                 **fields, layer=failure.layer, differing=failure.excused, selected=failure.picks,

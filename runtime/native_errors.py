@@ -6,6 +6,7 @@ C++ names a kind and gives the values of its fields (`fail` of native/errors.hpp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from sscc.ir.errors import ErrorKind, InputError, RankError, SsccError, UsageError
 from sscc.runtime.scalars import ScalarArithmeticErrors
@@ -68,6 +69,6 @@ class NativeErrors(ErrorKind):
 _KINDS: dict[str, ErrorKind] = {**NativeErrors.__members__, **ScalarArithmeticErrors.__members__}
 
 
-def native_error(name: str, fields: Mapping[str, int | str]) -> SsccError:
+def native_error(name: str, fields: Mapping[str, Any]) -> SsccError:
     """Return the error of the kind that the native module names."""
     return _KINDS[name](**fields)

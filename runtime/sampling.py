@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -222,7 +223,7 @@ class BatchSampler:
 _DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 
 
-def _form(array: Array) -> dict[str, object]:
+def _form(array: Array) -> dict[str, Any]:
     """The fields of an error about an array that does not fit."""
     order = "a contiguous" if array.flags.c_contiguous else "a strided"
     return {"order": order, "dtype": array.dtype, "shape": array.shape}

@@ -612,8 +612,8 @@ class Session:
         if max_new_tokens < 1:
             raise SessionErrors.MAX_NEW_TOKENS(value=max_new_tokens)
         if total > limit:
-            tokens = prompt.text_length
-            raise SessionErrors.REQUEST_TOO_LONG(tokens=tokens, max_new_tokens=max_new_tokens, max_context=limit)
+            length = prompt.text_length
+            raise SessionErrors.REQUEST_TOO_LONG(tokens=length, max_new_tokens=max_new_tokens, max_context=limit)
         return prompt
 
     # -- looking inside

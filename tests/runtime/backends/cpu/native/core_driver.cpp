@@ -76,7 +76,12 @@ void run_once(Core& core, const std::string& entry, const std::vector<Word>& sca
         const auto outputs = core.run(entry, scalars);
         print("outputs", outputs.data(), outputs.data() + outputs.size());
     } catch (const sscc::Error& error) {
-        std::printf("error: %s\n", error.what());
+        std::printf("error: %s", error.kind());
+        for (const auto& [name, value] : error.fields()) {
+            const auto* number = std::get_if<std::int64_t>(&value);
+            std::printf(" %s=%s", name, number ? std::to_string(*number).c_str() : std::get<std::string>(value).c_str());
+        }
+        std::printf("\n");
     } catch (const Stop&) {
         std::printf("stopped\n");
     }
