@@ -101,10 +101,10 @@ void Sampler::start(std::int64_t index, SamplingOptions options, std::span<const
                     std::optional<std::int64_t> logprobs) {
     const Busy busy(busy_);
     check_slot(index);
-    for (std::size_t i = 0; i < prompt.size(); ++i) {
-        if (!in_vocabulary(prompt[i])) {
-            fail("PROMPT_TOKEN", {{"token", prompt[i]}, {"position", number(i)}, {"last", vocabulary_ - 1}});
-        }
+    const auto wrong = std::find_if(prompt.begin(), prompt.end(), [&](auto token) { return !in_vocabulary(token); });
+    if (wrong != prompt.end()) {
+        const auto position = static_cast<std::int64_t>(wrong - prompt.begin());
+        fail("PROMPT_TOKEN", {{"token", *wrong}, {"position", position}, {"last", vocabulary_ - 1}});
     }
     for (const auto& [token, addend] : options.logit_bias) {
         if (!in_vocabulary(token)) {

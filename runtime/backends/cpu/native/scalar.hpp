@@ -11,7 +11,12 @@ namespace sscc {
 
 namespace scalar {
 
-[[noreturn]] inline void overflow() { fail("SCALAR_OVERFLOW"); }
+// The errors are apart from the arithmetic, which stays small.
+[[noreturn, gnu::cold, gnu::noinline]] inline void overflow() { fail("SCALAR_OVERFLOW"); }
+[[noreturn, gnu::cold, gnu::noinline]] inline void division_by_zero() { fail("DIVISION_BY_ZERO"); }
+[[noreturn, gnu::cold, gnu::noinline]] inline void no_such_entry(std::int64_t index, std::int64_t entries) {
+    fail("LOOKUP_OUT_OF_RANGE", {{"index", index}, {"entries", entries}});
+}
 
 inline std::int64_t add(std::int64_t a, std::int64_t b) {
     std::int64_t result;
@@ -32,7 +37,7 @@ inline std::int64_t multiply(std::int64_t a, std::int64_t b) {
 struct Division {
     Division(std::int64_t a, std::int64_t b) {
         if (b == 0) {
-            fail("DIVISION_BY_ZERO");
+            division_by_zero();
         }
         if (b == -1) {  // the machine's instruction traps on the smallest number
             quotient = subtract(0, a);
@@ -108,7 +113,7 @@ inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers
             return a != 0 ? b : registers[i.z];
         case Op::kLookup:
             if (a < 0 || a >= i.z) {
-                fail("LOOKUP_OUT_OF_RANGE", {{"index", a}, {"entries", i.z}});
+                scalar::no_such_entry(a, i.z);
             }
             return registers[i.y + a];
         default:
