@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.backends.cpu.mlir import (
@@ -78,10 +79,10 @@ class Violations:
         if site == 0:
             return
         ctypes.memset(self._note, 0, ctypes.sizeof(self._note))
-        found = {"place": self.places[place], "access": self.sites[site - 1], "nbytes": nbytes, "begin": begin}
+        fields: dict[str, Any] = {"place": self.places[place], "access": self.sites[site - 1], "nbytes": nbytes, "begin": begin}
         if extent < 0:
-            raise NativeCheckErrors.OUT_OF_OPERANDS(**found)
-        raise NativeCheckErrors.OUT_OF_BOUNDS(**found, extent=extent)
+            raise NativeCheckErrors.OUT_OF_OPERANDS(**fields)
+        raise NativeCheckErrors.OUT_OF_BOUNDS(**fields, extent=extent)
 
 
 class CheckedModule(Module):
