@@ -79,7 +79,8 @@ class Violations:
         if site == 0:
             return
         ctypes.memset(self._note, 0, ctypes.sizeof(self._note))
-        fields: dict[str, Any] = {"place": self.places[place], "access": self.sites[site - 1], "nbytes": nbytes, "begin": begin}
+        where = {"place": self.places[place], "access": self.sites[site - 1]}
+        fields: dict[str, Any] = {**where, "nbytes": nbytes, "begin": begin}
         if extent < 0:
             raise NativeCheckErrors.OUT_OF_OPERANDS(**fields)
         raise NativeCheckErrors.OUT_OF_BOUNDS(**fields, extent=extent)
