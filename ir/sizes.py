@@ -44,6 +44,13 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} us"
 
 
+class ByteCount(int):
+    """A number of bytes that a message shows with its unit (`format_bytes`), and JSON as the number."""
+
+    def __str__(self) -> str:
+        return format_bytes(int(self))
+
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt])(i?b?)|b|bytes)?", re.ASCII | re.IGNORECASE)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sscc.ir.cache_plan import Stream
-from sscc.ir.errors import CheckError, InputError
+from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError
 from sscc.ir.kv_rows import INT4
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Array
@@ -35,6 +35,29 @@ two codes may take either, which is a 127th of the largest number of its row; wi
 
 EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
 """Share of a layer's picks that may differ, at least one per KV head: scores nearer than rounding are ties."""
+
+
+class GoldenReplayErrors(ErrorKind):
+    LOGITS_DIFFER = (
+        CheckError,
+        "first diverging tensor of {tensors}: {tensor} differs (max abs {max_abs:.3g}, max rel {max_rel:.3g}, "
+        "correlation {correlation:.6f}): the largest error of a row is {rowwise:.3g} of its norm, and {dtype} allows "
+        "{tolerance:g}",
+    )
+    CACHE_DIFFERS = (
+        CheckError,
+        "first diverging tensor of {tensors}: {tensor} of layer {layer} differs (max abs {max_abs:.3g}, max rel "
+        "{max_rel:.3g}, correlation {correlation:.6f}): the largest error of a row is {rowwise:.3g} of its norm, and "
+        "{dtype} allows {tolerance:g}",
+    )
+    SELECTION_DIFFERS = (
+        CheckError,
+        "first diverging tensor of {tensors}: {tensor} of layer {layer} differs: {differing} of {selected} selected "
+        "positions are others, and {dtype} allows {allowed} near ties",
+    )
+    UNKNOWN_TENSORS = InputError, "the golden holds tensors that this program does not compute: {unknown!r}"
+    SHAPE_DIFFERS = InputError, "golden tensor {tensor!r} has the shape [{shape}], but the program's has [{computed}]"
+
 
 # ------------------------------------------------------------------------------------------------- comparing
 
@@ -108,13 +131,21 @@ def _correlation(a: Array, b: Array) -> float:
 
 @dataclass(frozen=True)
 class Check:
-    """One golden tensor compared: passed or not, how far, and how many picks were excused as near ties."""
+    """The comparison of one golden tensor.
+
+    Attributes:
+        passed: the difference is within the tolerance.
+        layer: whose cache or picks these are; None for logits.
+        picks, excused: positions that were selected, and those of them that differ, at most `allowed`.
+    """
 
     name: str
     passed: bool
     difference: Difference
+    layer: int | None = None
     picks: int = 0
     excused: int = 0
+    allowed: int = 0
 
     def __str__(self) -> str:
         picks = f", {self.excused} of {self.picks} picks differ" if self.picks else ""
@@ -142,20 +173,38 @@ class ReplayReport:
         return sum(check.excused for check in self.checks if check.passed)
 
     def summary(self) -> str:
-        failure = self.first_failure
-        if failure is not None:
-            return f"first diverging tensor of {len(self.checks)}: {failure}; {self.dtype} allows {self._allowed()}"
+        error = self.error
+        if error is not None:
+            return str(error)
         worst = max(self.checks, key=lambda check: check.difference.rowwise, default=None)
         near = f", {self.excused} near ties excused" if self.excused else ""
-        return f"{len(self.checks)} golden tensors agree within {self._allowed()}{near}; largest difference: {worst}"
+        allowed = f"{TOLERANCE[self.dtype]:g} of a row's norm"
+        return f"{len(self.checks)} golden tensors agree within {allowed}{near}; largest difference: {worst}"
 
-    def _allowed(self) -> str:
-        return f"{TOLERANCE[self.dtype]:g} of a row's norm"
+    @property
+    def error(self) -> SsccError | None:
+        """The error about the first tensor that differs; None if all agree."""
+        failure = self.first_failure
+        if failure is None:
+            return None
+        fields: dict[str, Any] = {"tensors": len(self.checks), "tensor": failure.name, "dtype": self.dtype}
+        if failure.picks:
+            return GoldenReplayErrors.SELECTION_DIFFERS(
+                **fields, layer=failure.layer, differing=failure.excused, selected=failure.picks,
+                allowed=failure.allowed,
+            )  # fmt: skip
+        d = failure.difference
+        fields |= {"max_abs": d.max_abs, "max_rel": d.max_rel, "correlation": d.correlation, "rowwise": d.rowwise}
+        fields["tolerance"] = TOLERANCE[self.dtype]
+        if failure.layer is None:
+            return GoldenReplayErrors.LOGITS_DIFFER(**fields)
+        return GoldenReplayErrors.CACHE_DIFFERS(**fields, layer=failure.layer)
 
     def require(self) -> None:
-        """Raises CheckError with the summary where a tensor differs."""
-        if not self.passed:
-            raise CheckError(self.summary())
+        """Raise CheckError about the first tensor that differs, if any does."""
+        error = self.error
+        if error is not None:
+            raise error
 
 
 def replay(session: Session, golden: Golden, *, quantised: bool = False) -> ReplayReport:
@@ -188,17 +237,19 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
             checks.append(_check(f"logits.{step}", logits, golden, dtype))
     if len(checks) != len(golden.tensors):
         unknown = sorted(set(golden.tensors) - {check.name for check in checks})
-        raise InputError(f"the golden holds tensors that this program does not make: {unknown}")
+        raise GoldenReplayErrors.UNKNOWN_TENSORS(unknown=unknown)
     return ReplayReport(dtype, sorted(checks, key=lambda check: list(golden.tensors).index(check.name)))
 
 
-def _check(name: str, values: Array, golden: Golden, dtype: str, rows: Array | None = None) -> Check:
-    """Compares one tensor, or the rows of its last axis where `rows` is true."""
+def _check(
+    name: str, values: Array, golden: Golden, dtype: str, rows: Array | None = None, layer: int | None = None
+) -> Check:
+    """Compare one tensor, or the rows of its last axis where `rows` is true."""
     expected = golden.tensors[name]
     if values.shape != expected.shape:
-        raise InputError(f"golden {name!r} is {list(expected.shape)}, the program makes {list(values.shape)}")
+        raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=expected.shape, computed=values.shape)
     difference = compare(values, expected) if rows is None else compare(values[rows], expected[rows])
-    return Check(name, difference.rowwise <= TOLERANCE[dtype], difference)
+    return Check(name, difference.rowwise <= TOLERANCE[dtype], difference, layer)
 
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
@@ -219,7 +270,7 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         if cache_name not in golden.tensors:
             continue
         rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
-        yield _check(cache_name, rows, golden, dtype, valid)
+        yield _check(cache_name, rows, golden, dtype, valid, layer)
         if selected is not None and selected.excused and not geometry.indexed:
             live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
             expected = golden.tensors[cache_name]
@@ -228,7 +279,7 @@ def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> It
         rows = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
         store = geometry.row_format.decode(rows) if geometry.encoded else rows
         if f"{stream.name}_store.{layer}" in golden.tensors:
-            yield _check(f"{stream.name}_store.{layer}", store, golden, dtype)
+            yield _check(f"{stream.name}_store.{layer}", store, golden, dtype, layer=layer)
     if selected is not None:
         if selected.passed and selected.excused and geometry.indexed:
             _selected(session, layer)[...] = golden.tensors[name]
@@ -264,13 +315,14 @@ def _check_selected(
     name = f"selected.{layer}"
     picked, golden_picks = _selected(session, layer), golden.tensors[name]
     if picked.shape != golden_picks.shape:
-        raise InputError(f"golden {name!r} is {list(golden_picks.shape)}, the program makes {list(picked.shape)}")
+        raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=golden_picks.shape, computed=picked.shape)
     shared = _find(picked[:, :picks], golden_picks[:, :picks])[1]
     missed = int((~shared).sum())
     allowed = max(len(golden_picks), math.floor(EXCUSED[dtype] * shared.size))
     padded = np.array_equal(picked[:, picks:], golden_picks[:, picks:])
     difference = compare(picked, golden_picks)
-    return Check(name, padded and missed <= allowed, difference, shared.size, missed), shared
+    passed = padded and missed <= allowed
+    return Check(name, passed, difference, layer, shared.size, missed, allowed), shared
 
 
 def _find(picked: Array, golden_picks: Array) -> tuple[Array, Array]:

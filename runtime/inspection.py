@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sscc.ir.cache_plan import CACHES, LANDMARKS, RESIDENT_ROWS, STORES
-from sscc.ir.errors import InternalError, UsageError
+from sscc.ir.errors import ErrorKind, InternalError, UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
 from sscc.ir.target import Target
@@ -41,6 +41,12 @@ ROWS = {
     **dict.fromkeys(RESIDENT_ROWS, "resident rows"),
 }
 """The states that hold rows of K and V, or landmarks, from one decode step to the next: what each is part of."""
+
+
+class InspectionErrors(ErrorKind):
+    CONTEXT = UsageError, "a context of {tokens} tokens does not fit: the program takes 1 to {max_context} tokens"
+    PROMPT = UsageError, "a prompt of {tokens} tokens does not fit: the program takes 1 to {max_context} tokens"
+    NO_EXCHANGE = InternalError, "a rank that stands for one of several exchanges nothing"
 
 
 @dataclass(frozen=True)
@@ -238,10 +244,10 @@ class _Rank:
     ranks: int
 
     def exchange(self, value: Value) -> Sequence[Value]:
-        raise InternalError("ranks that are not there exchange nothing")
+        raise InspectionErrors.NO_EXCHANGE()
 
     def windows(self, nbytes: int) -> Windows:
-        raise InternalError("ranks that are not there exchange nothing")
+        raise InspectionErrors.NO_EXCHANGE()
 
     def end(self, rank: int) -> None:
         """Nobody waits."""
@@ -275,7 +281,7 @@ def time_decode(
     ranks of a program share the sockets of `target`."""
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
-    _check_tokens("context", tokens, geometry.max_context)
+    _check_tokens(InspectionErrors.CONTEXT, tokens, geometry.max_context)
     shared = [group for group in artifact.signature.plan if group.geometry.packed]
     means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
     return time_entry(
@@ -287,14 +293,14 @@ def time_decode(
 def time_prefill(artifact: Artifact, target: Target, prompt: int, *, record: bool = False) -> Timing:
     """The prefill of one prompt of `prompt` tokens, in one call."""
     signature = artifact.signature
-    _check_tokens("prompt", prompt, signature.geometry.max_context)
+    _check_tokens(InspectionErrors.PROMPT, prompt, signature.geometry.max_context)
     rank = target.of_rank(artifact.program.ranks)
     return time_entry(artifact.program, PREFILL, rank, signature.prefill_scalars(prompt), record=record)
 
 
-def _check_tokens(name: str, tokens: int, limit: int) -> None:
+def _check_tokens(kind: InspectionErrors, tokens: int, limit: int) -> None:
     if not 1 <= tokens <= limit:
-        raise UsageError(f"a {name} of {tokens} tokens does not fit: the program takes 1 to {limit}")
+        raise kind(tokens=tokens, max_context=limit)
 
 
 def report(timing: Timing) -> TimingReport:

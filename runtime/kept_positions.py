@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from sscc.ir.cache_plan import RESIDENT, LayerGroup
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
@@ -17,6 +17,16 @@ from sscc.runtime.artifact.tensor_files import Array
 
 Selected = Mapping[str, Array]
 """What the end of a prompt has selected, by the name of the group of layers: positions [L, Hkv, k] i64."""
+
+
+class KeptPositionErrors(ErrorKind):
+    NO_HEAD = UsageError, "KV head {head} does not exist, layer {layer} has heads 0 .. {last}"
+    NO_LAYER = UsageError, "layer {layer} does not exist, the program has layers 0 .. {last}"
+    SEVERAL_RANKS = (
+        UsageError,
+        "the kept positions are not known: the program has several ranks, each of which knows only the positions "
+        "of its own heads; compile it without --tp to see them",
+    )
 
 
 class Reason(IntEnum):
@@ -66,7 +76,7 @@ class LayerKept:
         """[n] i64, ascending: the positions that a KV head has for one of `reasons`; without any, those that every step
         reads. Raises UsageError for a head that there is not."""
         if not 0 <= head < self.kv_heads:
-            raise UsageError(f"KV head {head} does not exist, layer {self.layer} has 0 .. {self.kv_heads - 1}")
+            raise KeptPositionErrors.NO_HEAD(head=head, layer=self.layer, last=self.kv_heads - 1)
         wanted = reasons or tuple(reason for reason in Reason if reason.near)
         positions: Array = np.flatnonzero(np.isin(self.reasons[head], wanted))
         return positions
@@ -111,10 +121,7 @@ class Kept:
         """What every layer holds, in order. Raises UsageError for a program of several ranks, each of which knows the
         positions of its own heads alone."""
         if self.of_layers is None:
-            raise UsageError(
-                "which positions are kept is not known here: the program has several ranks, and each has the selected "
-                "positions of its own heads; compile it without --tp to see them"
-            )
+            raise KeptPositionErrors.SEVERAL_RANKS()
         return self.of_layers
 
     def reasons(self, layer: int | None = None, head: int | None = None) -> Array:
@@ -135,7 +142,7 @@ class Kept:
 
     def _layer(self, layer: int) -> LayerKept:
         if not 0 <= layer < len(self.layers):
-            raise UsageError(f"layer {layer} does not exist, the program has 0 .. {len(self.layers) - 1}")
+            raise KeptPositionErrors.NO_LAYER(layer=layer, last=len(self.layers) - 1)
         return self.layers[layer]
 
     def __repr__(self) -> str:

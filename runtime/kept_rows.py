@@ -19,11 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from sscc.ir.cache_plan import LayerGroup
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, TensorSpec
 from sscc.runtime.collectives.group import ALONE, Group
+
+
+class KeptRowErrors(ErrorKind):
+    RANKS_MISSING = (
+        UsageError,
+        "a slot cannot be copied by {present} of the program's ranks, because {ranks} ranks divide the slots' rows",
+    )
 
 
 @dataclass(frozen=True)
@@ -223,7 +230,7 @@ class KeptRows:
         """Of how many ranks one has a slot. Raises UsageError where this rank knows of no others."""
         count = self._signature.sharing_slots(group)
         if self._group.ranks % count:
-            raise UsageError(f"{count} ranks have the rows of slots of their own: one by itself can copy none")
+            raise KeptRowErrors.RANKS_MISSING(present=self._group.ranks, ranks=count)
         return count
 
     def _slot(self, group: LayerGroup, slot: int, length: int) -> dict[str, Array]:

@@ -28,13 +28,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
+
+
+class SamplingErrors(ErrorKind):
+    TEMPERATURE = UsageError, "temperature is {value}, but must be finite and at least 0 (0 is greedy)"
+    TOP_K = UsageError, "top-k is {value}, but must be between 0 and 2**63 - 1 (0 keeps every token)"
+    TOP_P = UsageError, "top-p is {value}, but must be above 0 and at most 1"
+    SEED = UsageError, "seed is {value}, but must be between 0 and 2**63 - 1"
+    MIN_P = UsageError, "min-p is {value}, but must be between 0 and 1"
+    REPETITION_PENALTY = UsageError, "repetition-penalty is {value}, but must be finite and above 0 (1 changes nothing)"
+    PRESENCE_PENALTY = UsageError, "presence-penalty is {value}, but must be between -2 and 2"
+    FREQUENCY_PENALTY = UsageError, "frequency-penalty is {value}, but must be between -2 and 2"
+    BIAS_TOKEN = UsageError, "logit-bias names token {token}, but tokens are numbers between 0 and 2**63 - 1"
+    BIAS = UsageError, "logit-bias of token {token} is {value}, but must be between -100 and 100"
+    BIAS_TWICE = UsageError, "logit-bias names token {token} twice"
+    PROMPT = UsageError, "a prompt is a list of token ids, not an array of {dtype} with shape [{shape}]"
+    BATCH_LOGITS = (
+        UsageError,
+        "logits must be a contiguous f32 or bf16 array of shape [{wanted}], not {order} {dtype} array of shape "
+        "[{shape}]",
+    )
+    ACTIVE_SLOTS = (
+        UsageError,
+        "the active slots must be a contiguous bool array of shape [{wanted}], not {order} {dtype} array of shape "
+        "[{shape}]",
+    )
+    LOGITS_SHAPE = UsageError, "the logits of one token must have the shape [V], not [{shape}]"
+    LOGITS = InputError, "the largest logit is {value}: the weights are damaged, or too large for bf16"
+    SLOT_LOGITS = (
+        InputError,
+        "the largest logit of slot {slot} is {value}: the weights are damaged, or too large for bf16",
+    )
 
 
 @dataclass(frozen=True)
@@ -68,27 +100,30 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
-            raise UsageError(f"temperature is {self.temperature}, it must be at least 0 (0 is greedy)")
+            raise SamplingErrors.TEMPERATURE(value=self.temperature)
         if not 0 <= self.top_k < 2**63:
-            raise UsageError(f"top-k is {self.top_k}, it must be at least 0 (0 keeps every token)")
+            raise SamplingErrors.TOP_K(value=self.top_k)
         if not 0.0 < self.top_p <= 1.0:
-            raise UsageError(f"top-p is {self.top_p}, it must be above 0 and at most 1")
+            raise SamplingErrors.TOP_P(value=self.top_p)
         if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed is {self.seed}, it must be between 0 and 2**63 - 1")
+            raise SamplingErrors.SEED(value=self.seed)
         if not 0.0 <= self.min_p <= 1.0:
-            raise UsageError(f"min-p is {self.min_p}, it must be between 0 and 1")
+            raise SamplingErrors.MIN_P(value=self.min_p)
         if not 0.0 < self.repetition_penalty < float("inf"):
-            raise UsageError(f"repetition-penalty is {self.repetition_penalty}, it must be above 0 (1 changes nothing)")
-        for name, penalty in (("presence", self.presence_penalty), ("frequency", self.frequency_penalty)):
-            if not -2.0 <= penalty <= 2.0:
-                raise UsageError(f"{name}-penalty is {penalty}, it must be between -2 and 2")
+            raise SamplingErrors.REPETITION_PENALTY(value=self.repetition_penalty)
+        if not -2.0 <= self.presence_penalty <= 2.0:
+            raise SamplingErrors.PRESENCE_PENALTY(value=self.presence_penalty)
+        if not -2.0 <= self.frequency_penalty <= 2.0:
+            raise SamplingErrors.FREQUENCY_PENALTY(value=self.frequency_penalty)
+        seen: set[int] = set()
         for token, addend in self.logit_bias:
-            if token < 0:
-                raise UsageError(f"logit-bias names token {token}, a token is a number from 0 up")
+            if not 0 <= token < 2**63:
+                raise SamplingErrors.BIAS_TOKEN(token=token)
             if not -100.0 <= addend <= 100.0:
-                raise UsageError(f"logit-bias of token {token} is {addend}, it must be between -100 and 100")
-        if len({token for token, _ in self.logit_bias}) < len(self.logit_bias):
-            raise UsageError("logit-bias names a token twice")
+                raise SamplingErrors.BIAS(token=token, value=addend)
+            if token in seen:
+                raise SamplingErrors.BIAS_TWICE(token=token)
+            seen.add(token)
 
 
 @dataclass(frozen=True)
@@ -138,7 +173,7 @@ class BatchSampler:
         """
         tokens = np.asarray(prompt)
         if tokens.size and (tokens.ndim != 1 or tokens.dtype.kind not in "iu"):
-            raise UsageError(f"a prompt is a list of token ids, this one is of {tokens.dtype}, shape {tokens.shape}")
+            raise SamplingErrors.PROMPT(dtype=tokens.dtype, shape=tokens.shape)
         self._native.start(
             slot,
             np.ascontiguousarray(tokens.reshape(-1), np.int64),
@@ -163,21 +198,15 @@ class BatchSampler:
         """
         bad, tokens = self._pick(logits, active)
         if bad is not None:
-            raise _damaged(f"the largest logit of slot {bad}", logits[bad])
+            raise SamplingErrors.SLOT_LOGITS(slot=bad, value=_largest(logits[bad]))
         return tokens
 
     def _pick(self, logits: Array, active: Array) -> tuple[int | None, Array]:
         """The first slot whose largest logit is NaN or infinite; the tokens, where there is none."""
         if logits.shape != self._shape or logits.dtype not in _DTYPES or not logits.flags.c_contiguous:
-            raise UsageError(
-                f"logits to pick from are {logits.dtype} {list(logits.shape)}{_order(logits)}, they must be f32 or "
-                f"bf16 {list(self._shape)}, contiguous"
-            )
+            raise SamplingErrors.BATCH_LOGITS(wanted=self._shape, **_form(logits))
         if active.shape != self._shape[:1] or active.dtype != np.bool_ or not active.flags.c_contiguous:
-            raise UsageError(
-                f"which slots are active is {active.dtype} {list(active.shape)}{_order(active)}, it must be bool "
-                f"{list(self._shape[:1])}, contiguous"
-            )
+            raise SamplingErrors.ACTIVE_SLOTS(wanted=self._shape[:1], **_form(active))
         tokens = np.empty(self._shape[0], np.int64)
         bits = logits if logits.dtype == np.float32 else logits.view(np.uint16)
         return self._native.pick(bits, active, tokens), tokens
@@ -194,12 +223,14 @@ class BatchSampler:
 _DTYPES = (np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16))
 
 
-def _order(array: Array) -> str:
-    return "" if array.flags.c_contiguous else ", not contiguous"
+def _form(array: Array) -> dict[str, Any]:
+    """The fields of an error about an array that does not fit."""
+    order = "a contiguous" if array.flags.c_contiguous else "a strided"
+    return {"order": order, "dtype": array.dtype, "shape": array.shape}
 
 
-def _damaged(what: str, logits: Array) -> InputError:
-    return InputError(f"{what} is {logits.astype(np.float32).max()}: the weights are damaged, or too large for bf16")
+def _largest(logits: Array) -> float:
+    return float(logits.astype(np.float32).max())
 
 
 class Sampler:
@@ -221,14 +252,14 @@ class Sampler:
         """
         if self._batch is None:
             if logits.ndim != 1:
-                raise UsageError(f"logits to pick one token from have shape {list(logits.shape)}, it must be [V]")
+                raise SamplingErrors.LOGITS_SHAPE(shape=logits.shape)
             self._batch = BatchSampler(1, len(logits))
             self._batch.start(0, *self._start)
         if logits.dtype not in _DTYPES:
             logits = logits.astype(np.float32)
         bad, tokens = self._batch._pick(np.ascontiguousarray(logits)[None], _ONE)
         if bad is not None:
-            raise _damaged("the largest logit", logits)
+            raise SamplingErrors.LOGITS(value=_largest(logits))
         return int(tokens[0])
 
 

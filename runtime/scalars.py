@@ -5,19 +5,27 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand
+
+
+class ScalarArithmeticErrors(ErrorKind):
+    DIVISION_BY_ZERO = InputError, "the schedule divides by a scalar that is 0"
+    SCALAR_OVERFLOW = InputError, "a scalar of the schedule does not fit in 64 bits"
+    LOOKUP_OUT_OF_RANGE = InputError, "the schedule looks up entry {index} of a table of {entries}"
+    OPERATION = InputError, "the schedule is malformed: no scalar operation {op!r} takes {arguments} arguments"
+    NOT_SET = InputError, "the schedule is malformed: scalar {scalar!r} is used before it is set"
 
 
 def _divisor(value: int) -> int:
     if value == 0:
-        raise InputError("the schedule divides by a scalar that is 0")
+        raise ScalarArithmeticErrors.DIVISION_BY_ZERO()
     return value
 
 
 def _lookup(index: int, *table: int) -> int:
     if not 0 <= index < len(table):
-        raise InputError(f"the schedule looks up number {index} of a table of {len(table)}")
+        raise ScalarArithmeticErrors.LOOKUP_OUT_OF_RANGE(index=index, entries=len(table))
     return table[index]
 
 
@@ -48,7 +56,7 @@ def scalar_function(op: str, arguments: int) -> Callable[..., int]:
     """The function of an operation of so many arguments. Raises InputError where there is none."""
     arity, function = SCALAR_OPS.get(op, (0, int))
     if arity == 0 or (arguments < -arity if arity < 0 else arguments != arity):
-        raise InputError(f"{op!r} of {arguments} arguments")
+        raise ScalarArithmeticErrors.OPERATION(op=op, arguments=arguments)
     return function
 
 
@@ -57,16 +65,13 @@ def value_of(operand: ScalarOperand, environment: Mapping[str, int]) -> int:
     if isinstance(operand, int):
         return operand
     if operand not in environment:
-        raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
+        raise ScalarArithmeticErrors.NOT_SET(scalar=operand)
     return environment[operand]
 
 
 def evaluate(scalar: Scalar, environment: Mapping[str, int]) -> int:
     """The value of ``op(args)``. Raises InputError for an unknown operation, a wrong arity or a division by 0."""
-    try:
-        function = scalar_function(scalar.op, len(scalar.args))
-    except InputError as error:
-        raise InputError(f"the schedule is malformed: {error}") from None
+    function = scalar_function(scalar.op, len(scalar.args))
     return int(function(*[value_of(arg, environment) for arg in scalar.args]))
 
 

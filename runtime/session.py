@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn, overload
 import numpy as np
 
 from sscc.ir.choices import POSITION_ID, POSITION_IDS
-from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.files import mapped, replacing
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array
@@ -61,6 +61,63 @@ Seen = Callable[[int, int], None]
 """Told how much of some work is done, and how much there is."""
 PARTS_SEEN = 100
 """Calls of a prefill whose caller wants to see how far it is."""
+
+
+class SessionErrors(ErrorKind):
+    NO_TOKENIZER = InputError, "the artifact has no tokenizer: pass tokens, or compile a checkpoint that has one"
+    NO_SLOT = UsageError, "slot {slot} does not exist, the program has slots 0 .. {last}"
+    SLOT_EMPTY = UsageError, "slot {slot} holds no prompt: prefill it first"
+    SLOT_FULL = (
+        UsageError,
+        "slot {slot} holds {tokens} tokens, the maximum context of the program: compile with a larger --max-context",
+    )
+    SLOT_IN_PREFILL = UsageError, "slot {slot} is being prefilled: finish or abandon that prefill"
+    COPY_AFTER_TOKENS = (
+        UsageError,
+        "slot {slot} was fed {tokens} tokens after its prompt: it can only be copied before the first",
+    )
+    REPLAY_AFTER_TOKENS = (
+        UsageError,
+        "slot {slot} was fed {tokens} tokens after its prompt: the prompt can only be replayed before the first",
+    )
+    EMPTY_PROMPT = UsageError, "the prompt has no tokens, and it must have at least 1"
+    PROMPT_TOO_LONG = (
+        UsageError,
+        "the prompt has {tokens} tokens, but the program's maximum context is {max_context}: shorten the prompt or "
+        "compile with a larger --max-context",
+    )
+    REQUEST_TOO_LONG = (
+        UsageError,
+        "{tokens} prompt tokens and {max_new_tokens} new tokens exceed the program's maximum context of {max_context}: "
+        "ask for fewer new tokens or compile with a larger --max-context",
+    )
+    MAX_NEW_TOKENS = UsageError, "max-new-tokens is {value}, but must be at least 1"
+    PROMPT_TOKEN = (
+        UsageError,
+        "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
+    )
+    TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
+    REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
+    KEPT_CHUNK = (
+        UsageError,
+        "chunk {chunk} of a prompt of {tokens} tokens cannot be kept: whole chunks to prefill are {first} .. {last}",
+    )
+    PREFILL_IN_PROGRESS = (
+        UsageError,
+        "slot {slot} cannot be prefilled while the prefill of slot {other} is in progress: finish or abandon that one",
+    )
+    NO_PREFILL = UsageError, "no prefill is in progress: call start_prefill first"
+    PREFILL_STEPS = UsageError, "a prefill call takes at least 1 step, not {steps}"
+    PREFILL_STUCK = InputError, "the schedule's prefill makes no progress: it stays at phase {phase} and chunk {chunk}"
+    NO_PREFILL_LOGITS = UsageError, "there are no prefill logits, because no prefill has finished yet"
+    STEP_ARRAYS = (
+        UsageError,
+        "a decode step takes tokens int64 [{slots}] and active bool [{slots}], not {tokens_dtype} [{tokens_shape}] and "
+        "{active_dtype} [{active_shape}]",
+    )
+    STEP_REFUSED = InternalError, "a decode step was refused, but its tokens and slots are valid"
+    NO_STAGES = UsageError, "stages can only be watched in a program of one rank that runs a schedule"
+    NO_IDENTITY = UsageError, "slots can only be saved and loaded by a session of an artifact with its own weights"
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +258,7 @@ class Session:
         from sscc.runtime.text import load_tokenizer
 
         if self._tokenizer_file is None:
-            raise InputError("the artifact has no tokenizer: give tokens, or compile a checkpoint that has one")
+            raise SessionErrors.NO_TOKENIZER()
         return load_tokenizer(self._tokenizer_file)
 
     @property
@@ -251,23 +308,17 @@ class Session:
         """
         self._check_slot(slot)
         prompt = self._check_prompt(tokens)
-        if len(prefix) > self.reusable_chunks(len(prompt)):
-            raise UsageError(
-                f"{len(prefix)} chunks of a prompt of {len(prompt)} tokens cannot be reused, only 0 .. "
-                f"{self.reusable_chunks(len(prompt))}"
-            )
+        most = self.reusable_chunks(len(prompt))
+        if len(prefix) > most:
+            raise SessionErrors.REUSED_CHUNKS(chunks=len(prefix), tokens=len(prompt), most=most)
         fill = fill or {}
         whole = len(prompt) // self.signature.prefill_chunk if self.signature.continues else 0
         wrong = [chunk for chunk in fill if not len(prefix) <= chunk < whole]
         if wrong:
-            raise UsageError(
-                f"chunk {wrong[0]} of a prompt of {len(prompt)} tokens cannot be kept: whole ones that are prefilled "
-                f"are {len(prefix)} .. {whole - 1}"
-            )
+            first, last = len(prefix), whole - 1
+            raise SessionErrors.KEPT_CHUNK(chunk=wrong[0], tokens=len(prompt), first=first, last=last)
         if self._pending is not None:
-            raise UsageError(
-                f"slot {slot} cannot prefill while slot {self._pending.slot} does: finish or abandon that prefill"
-            )
+            raise SessionErrors.PREFILL_IN_PROGRESS(slot=slot, other=self._pending.slot)
         shape = (1, self.signature.scratch_tokens)
         padded, positions = np.zeros(shape, np.int64), np.full(shape, prompt.positions[-1])
         padded[0, : len(prompt)], positions[0, : len(prompt)] = prompt.tokens, prompt.positions
@@ -282,9 +333,9 @@ class Session:
         """
         pending = self._pending
         if pending is None:
-            raise UsageError("no prefill is in progress: call start_prefill first")
+            raise SessionErrors.NO_PREFILL()
         if steps < 1:
-            raise UsageError(f"a prefill call takes at least 1 step, not {steps}")
+            raise SessionErrors.PREFILL_STEPS(steps=steps)
         left = min(steps, self.signature.prefill_steps(pending.length, pending.reused))
         if (pending.prefix or pending.fill) and rows_in_scratch(self.signature):
             return self._prefill_by_layer(pending, left)
@@ -327,7 +378,7 @@ class Session:
         scalars = self.signature.prefill_scalars(pending.length, pending.slot, before, steps, pending.reused)
         outputs, (pending.phase, pending.chunk) = self._run("prefill", pending.inputs, scalars)
         if (pending.phase, pending.chunk) <= before:
-            raise InputError(f"the schedule's prefill does not go on: it stays at phase and chunk {before}")
+            raise SessionErrors.PREFILL_STUCK(phase=before[0], chunk=before[1])
         if pending.phase < self.signature.layers + 2:
             return False
         self._prefill_logits = _plain(outputs["prefill_logits"][0])
@@ -357,7 +408,7 @@ class Session:
     def prefill_logits(self) -> Array:
         """Logits [V] after the last token of the prompt that was prefilled last."""
         if self._prefill_logits is None:
-            raise UsageError("no prefill has finished yet")
+            raise SessionErrors.NO_PREFILL_LOGITS()
         return self._prefill_logits
 
     def abandon_prefill(self) -> None:
@@ -397,7 +448,7 @@ class Session:
         fed, active = np.zeros(self.signature.batch, np.int64), np.zeros(self.signature.batch, np.bool_)
         for slot, token in tokens.items():
             self._check_slot(slot)
-            fed[slot], active[slot] = self._check_token(token), True
+            fed[slot], active[slot] = self._check_token(slot, token), True
         return _plain(self.decode_step(fed, active))
 
     def decode_step(self, tokens: Array, active: Array) -> Array:
@@ -412,10 +463,10 @@ class Session:
         """
         shape = self._position.shape
         if tokens.shape != shape or active.shape != shape or tokens.dtype != np.int64 or active.dtype != np.bool_:
-            raise UsageError(
-                f"a decode step takes tokens int64 {list(shape)} and active bool {list(shape)}, not {tokens.dtype} "
-                f"{list(tokens.shape)} and {active.dtype} {list(active.shape)}"
-            )
+            raise SessionErrors.STEP_ARRAYS(
+                slots=self.signature.batch, tokens_dtype=tokens.dtype, tokens_shape=tokens.shape,
+                active_dtype=active.dtype, active_shape=active.shape,
+            )  # fmt: skip
         largest = tokens.view(np.uint64).max(where=active, initial=0)  # a token below 0 is beyond 2**63
         if largest >= self.signature.vocab_size or self._room.min(where=active, initial=1) <= 0:
             self._refuse_step(tokens, active)
@@ -433,7 +484,7 @@ class Session:
         few rows (`Geometry.fetch`), it leaves other resident rows, as every step does, from which the next one begins:
         `restore` of a snapshot taken before repeats it. Raises UsageError once a token was fed after the prompt.
         """
-        self._check_fresh(slot, "replayed")
+        self._check_fresh(slot, SessionErrors.REPLAY_AFTER_TOKENS)
         active = np.zeros(self.signature.batch, np.bool_)
         active[slot] = True
         return _plain(self._decode(self._last_token, self._prompt_len - 1, active)[slot])
@@ -559,12 +610,10 @@ class Session:
         prompt = self._check_prompt(tokens)
         limit, total = self.signature.geometry.max_context, prompt.text_length + max_new_tokens
         if max_new_tokens < 1:
-            raise UsageError(f"max-new-tokens is {max_new_tokens}, it must be at least 1")
+            raise SessionErrors.MAX_NEW_TOKENS(value=max_new_tokens)
         if total > limit:
-            raise UsageError(
-                f"{prompt.text_length} prompt tokens + {max_new_tokens} new tokens = {total} exceed the program's "
-                f"max-context {limit}: ask for fewer or compile with a larger --max-context"
-            )
+            length = prompt.text_length
+            raise SessionErrors.REQUEST_TOO_LONG(tokens=length, max_new_tokens=max_new_tokens, max_context=limit)
         return prompt
 
     # -- looking inside
@@ -573,7 +622,7 @@ class Session:
     def _stages(self) -> Stages:
         program: Program | None = getattr(self.interpreter, "program", None)
         if program is None:
-            raise UsageError("what runs is no schedule of one rank, so there are no stages to look at")
+            raise SessionErrors.NO_STAGES()
         return Stages(program, self.interpreter.stages)
 
     @property
@@ -633,7 +682,7 @@ class Session:
 
     def snapshot(self, slot: int) -> Snapshot:
         """A copy of what the slot holds right after its prompt. Raises UsageError once a token was fed after it."""
-        self._check_fresh(slot, "copied")
+        self._check_fresh(slot, SessionErrors.COPY_AFTER_TOKENS)
         prompt = self.prompt(slot)
         length = len(prompt.tokens)
         copy = Copy(self.rows, self.rows.slot_bytes(length))
@@ -642,7 +691,7 @@ class Session:
 
     def snapshot_bytes(self, slot: int) -> int:
         """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
-        self._check_fresh(slot, "copied")
+        self._check_fresh(slot, SessionErrors.COPY_AFTER_TOKENS)
         return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self.prompt(slot).selected)
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
@@ -652,7 +701,7 @@ class Session:
         """
         self._check_slot(slot)
         if self._pending is not None and self._pending.slot == slot:
-            raise UsageError(f"slot {slot} is being prefilled: finish or abandon that prefill")
+            raise SessionErrors.SLOT_IN_PREFILL(slot=slot)
         self.rows.do(RestoreSlot(snapshot.rows.number, slot, len(snapshot.prompt.tokens), snapshot.slot))
         self._fill(slot, snapshot.prompt)
 
@@ -682,7 +731,7 @@ class Session:
         """The messages in which slots of this program go from one process to another, and are kept in files. Raises
         UsageError where it is not known which program and weights this is: it was not loaded from an artifact."""
         if self._identity is None:
-            raise UsageError("a slot can be saved or loaded by a session of an artifact alone, and this is of none")
+            raise SessionErrors.NO_IDENTITY()
         return SlotFormat(self.signature, self._identity(), self.rows.layout, remembers=self.ranks == 1)
 
     def message(self, snapshot: Snapshot) -> SlotMessage:
@@ -754,20 +803,18 @@ class Session:
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.signature.batch:
-            raise UsageError(f"slot {slot} does not exist, the program has slots 0 .. {self.signature.batch - 1}")
+            raise SessionErrors.NO_SLOT(slot=slot, last=self.signature.batch - 1)
 
     def _check_filled(self, slot: int) -> None:
         self._check_slot(slot)
         if not self._prompt_len[slot]:
-            raise UsageError(f"slot {slot} holds no prompt: prefill it first")
+            raise SessionErrors.SLOT_EMPTY(slot=slot)
 
-    def _check_fresh(self, slot: int, done: str) -> None:
+    def _check_fresh(self, slot: int, kind: SessionErrors) -> None:
         self._check_filled(slot)
         fed = int(self._position[slot] - self._prompt_len[slot])
         if fed:
-            raise UsageError(
-                f"slot {slot} was fed {fed} tokens after its prompt: it can be {done} before the first only"
-            )
+            raise kind(slot=slot, tokens=fed)
 
     def _check_prompt(self, tokens: PromptTokens) -> Excerpt:
         """The prompt, after checking that it can be prefilled."""
@@ -779,12 +826,9 @@ class Session:
         """Tokens [n] i64 of a text."""
         limit = self.signature.geometry.max_context
         if len(tokens) == 0:
-            raise UsageError("the prompt has 0 tokens, it must have at least 1")
+            raise SessionErrors.EMPTY_PROMPT()
         if text_length > limit:
-            raise UsageError(
-                f"the prompt has {text_length} tokens, the program was compiled for at most {limit}: "
-                f"shorten it or compile with a larger --max-context"
-            )
+            raise SessionErrors.PROMPT_TOO_LONG(tokens=text_length, max_context=limit)
         vocabulary = self.signature.vocab_size
         if isinstance(tokens, np.ndarray) and tokens.dtype == np.int64:
             prompt: Array = tokens
@@ -793,30 +837,28 @@ class Session:
             prompt = np.array([token if 0 <= token < vocabulary else -1 for token in whole], np.int64)
         wrong = np.flatnonzero((prompt < 0) | (prompt >= vocabulary))
         if len(wrong):
-            self._check_token(tokens[wrong[0]])
+            position, last = int(wrong[0]), vocabulary - 1
+            raise SessionErrors.PROMPT_TOKEN(token=operator.index(tokens[position]), position=position, last=last)
         return prompt
 
-    def _check_token(self, token: int) -> int:
+    def _check_token(self, slot: int, token: int) -> int:
         value = operator.index(token)
         if not 0 <= value < self.signature.vocab_size:
-            raise UsageError(f"token {value} is out of range, the vocabulary is 0 .. {self.signature.vocab_size - 1}")
+            raise SessionErrors.TOKEN(token=value, slot=slot, last=self.signature.vocab_size - 1)
         return value
 
     def _refuse_step(self, tokens: Array, active: Array) -> NoReturn:
-        """Says what is wrong with the first slot of a decode step that cannot be done."""
+        """Raise the error of the first slot of a decode step that cannot be done."""
         for slot in np.flatnonzero(active).tolist():
-            self._check_token(tokens[slot])
+            self._check_token(slot, tokens[slot])
             self._check_filled(slot)
             self._check_room(slot)
-        raise InternalError("a decode step was refused, and nothing is wrong with it")
+        raise SessionErrors.STEP_REFUSED()
 
     def _check_room(self, slot: int) -> None:
         limit, held = self.signature.geometry.max_context, self.position(slot)
         if held >= limit:
-            raise UsageError(
-                f"slot {slot} holds {held} tokens, the program was compiled for at most {limit}: "
-                f"compile with a larger --max-context"
-            )
+            raise SessionErrors.SLOT_FULL(slot=slot, tokens=held)
 
 
 def interpreter_of(

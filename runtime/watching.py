@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from queue import SimpleQueue
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Entry, Program, launches, pipelines
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.tensor_files import Array
@@ -21,6 +21,11 @@ from sscc.runtime.backends.interpreter import Interpreter, StageName, StageRun
 
 _LAYERS = re.compile(r"\.layer\.(\d+)")
 _TIMES = re.compile(r"\.x(\d+)$")
+
+
+class WatchingErrors(ErrorKind):
+    SEVERAL_BUFFERS = UsageError, "stage {stage!r} has written {count} buffers ({buffers}), so it has no single value"
+    NO_STAGE = UsageError, "no stage is called {pattern!r}, there are {stages}{similar_hint}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +51,8 @@ class Observation:
     def value(self) -> Array:
         """Of a stage that writes one buffer, that. Raises UsageError for others."""
         if len(self.buffers) != 1:
-            raise UsageError(f"{self.stage} has written {len(self.buffers)} buffers: {', '.join(self.buffers)}")
+            count, names = len(self.buffers), list(self.buffers)
+            raise WatchingErrors.SEVERAL_BUFFERS(stage=self.stage, count=count, buffers=names)
         return next(iter(self.buffers.values()))
 
     def __repr__(self) -> str:
@@ -91,9 +97,8 @@ class Stages:
             meant = [name for name, module in self.modules.items() if _is_meant(name, module, pattern)]
             if not meant:
                 known = sorted({name[2] for name in self.modules})
-                raise UsageError(
-                    f"no stage is called {pattern!r}, there are {', '.join(known)}{did_you_mean(pattern, known)}"
-                )
+                similar = did_you_mean(pattern, known)
+                raise WatchingErrors.NO_STAGE(pattern=pattern, stages=known, similar_hint=similar)
             chosen |= dict.fromkeys(meant)
         return list(chosen)
 

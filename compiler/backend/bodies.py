@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch_mlir import ir
@@ -15,7 +16,7 @@ from sscc.ir import schedule as sch
 from sscc.ir.collectives import grid_axes
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
-from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import walk
 from sscc.ir.locations import describe_location, origin_of
@@ -33,6 +34,18 @@ COMBINERS = {
 }
 
 
+class BodyEmissionErrors(ErrorKind):
+    DTYPE = UnsupportedError, "{origin}a schedule has no tensors of {dtype}, only of {dtypes}"
+    OPERATION = UnsupportedError, "{origin}a schedule has no step for '{op}'"
+    OFFSETS_NOT_CONSTANT = UnsupportedError, "{origin}the offsets of '{op}' inside a stage are not constant"
+    NO_VIEW = InternalError, "{origin}{source} cannot be viewed as {result} without a copy"
+    TENSOR_LITERAL = UnsupportedError, "{origin}a literal tensor inside a stage has elements that differ"
+    SEVERAL_RESULTS = UnsupportedError, "{origin}{results} results of '{op}' are read, and a step has one"
+    START = UnsupportedError, "{origin}a reduction starts from a tensor; in a schedule it starts from a constant"
+    COMBINER = UnsupportedError, "{origin}a schedule has no reduction by '{op}'"
+    INTEGER_SUM = UnsupportedError, "{origin}a schedule has no reduction by '{op}': sum floats instead of integers"
+
+
 @dataclass(frozen=True)
 class EmittedBody:
     """A schedule body and how its stage's operands and results map to parameters.
@@ -47,11 +60,15 @@ class EmittedBody:
     tied: tuple[int | None, ...]
 
 
-def dtype_of(type_: ir.Type) -> Any:
-    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others."""
+def dtype_of(type_: ir.Type, origin: str = "") -> Any:
+    """The schedule dtype of a tensor's element type. Raises UnsupportedError for others.
+
+    Args:
+        origin: the source line with which an error's message begins (`origin_of`).
+    """
     name = str(type_.element_type if isinstance(type_, ir.RankedTensorType) else type_)
     if name not in sch.DTYPE_BYTES:
-        raise UnsupportedError(f"tensors of {name} have no place in a schedule ({', '.join(sch.DTYPE_BYTES)} do)")
+        raise BodyEmissionErrors.DTYPE(origin=origin, dtype=name, dtypes=list(sch.DTYPE_BYTES))
     return name
 
 
@@ -61,10 +78,7 @@ def emit_body(function: Any) -> EmittedBody:
     Raises:
         UnsupportedError: with the stage's source line, for what a schedule cannot express.
     """
-    try:
-        return _BodyEmitter(function).emit()
-    except UnsupportedError as error:
-        raise UnsupportedError(f"{origin_of(function)}{error}") from None
+    return _BodyEmitter(function).emit()
 
 
 @dataclass
@@ -118,6 +132,11 @@ class _BodyEmitter:
         )
         return EmittedBody(emitted, tied)
 
+    @cached_property
+    def origin(self) -> str:
+        """The source line of the stage, with which an error's message begins."""
+        return origin_of(self.function)
+
     def _region(self, value: ir.Value, name: str) -> None:
         self.shapes[name] = tuple(value.type.shape)
         self.views[value] = whole(name, value.type.shape)
@@ -135,7 +154,7 @@ class _BodyEmitter:
         self.steps.append(sch.Vector(shape, (source,), sch.Access(name, identity), (), "in0"))
 
     def _param(self, name: str, type_: ir.RankedTensorType, access: Any) -> sch.Param:
-        return sch.Param(name, tuple(type_.shape), dtype_of(type_), access)
+        return sch.Param(name, tuple(type_.shape), dtype_of(type_, self.origin), access)
 
     def name(self, value: ir.Value) -> str:
         """The name of the parameter, local or window that shows exactly `value`, or of the scalar that it is."""
@@ -157,7 +176,7 @@ class _BodyEmitter:
             name = self.returned.get(value)
             if name is None:
                 name = f"t{len(self.locals)}"
-                self.locals.append(sch.Local(name, tuple(value.type.shape), dtype_of(value.type)))
+                self.locals.append(sch.Local(name, tuple(value.type.shape), dtype_of(value.type, self.origin)))
             self._region(value, name)
         return self.name(value)
 
@@ -180,7 +199,7 @@ class _BodyEmitter:
             return
         emit = _STEPS.get(op.name)
         if emit is None:
-            raise UnsupportedError(f"'{op.name}' has no step in a schedule")
+            raise BodyEmissionErrors.OPERATION(origin=self.origin, op=op.name)
         emit(self, op)
 
     def _view(self, op: ir.Operation) -> None:
@@ -195,16 +214,17 @@ class _BodyEmitter:
         elif op.name in RESHAPES:
             view = reshaped(source, op.results[0].type.shape)
         else:
-            raise UnsupportedError(f"'{op.name}' with offsets that are not constant has no place inside a stage")
+            raise BodyEmissionErrors.OFFSETS_NOT_CONSTANT(origin=self.origin, op=op.name)
         if view is None:
-            raise InternalError(f"{origin_of(op)}{op.operands[0].type} cannot be seen as {op.results[0].type}")
+            source, result = op.operands[0].type, op.results[0].type
+            raise BodyEmissionErrors.NO_VIEW(origin=origin_of(op) or self.origin, source=source, result=result)
         self.views[op.results[0]] = view
 
     def _constant(self, op: ir.Operation) -> Literal:
         attribute = op.attributes["value"]
         if isinstance(attribute, ir.DenseElementsAttr):
             if not attribute.is_splat:
-                raise UnsupportedError("a literal tensor must become a constant")
+                raise BodyEmissionErrors.TENSOR_LITERAL(origin=self.origin)
             attribute = attribute.get_splat_value()
         return literal(attribute)
 
@@ -212,7 +232,7 @@ class _BodyEmitter:
         block = op.regions[0].blocks[0]
         used = [index for index, value in enumerate(op.results) if any(True for _ in value.uses)]
         if len(used) != 1:  # torch-mlir finds a maximum and where it is at once, for those who want only one of them
-            raise UnsupportedError(f"an operation with {len(used)} results")
+            raise BodyEmissionErrors.SEVERAL_RESULTS(origin=self.origin, op=op.name, results=len(used))
         (number,) = used
         result, count = op.results[number], len(block.arguments) - len(op.results)
         inputs = list(op.operands)[:count]
@@ -224,14 +244,14 @@ class _BodyEmitter:
                 return
         maps = [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
         maps = [*maps[:count], maps[count + number]]
-        dims = loop_sizes(maps, [value.type for value in [*inputs, result]])
+        dims = loop_sizes(maps, [value.type for value in [*inputs, result]], self.origin)
         reduced = tuple(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
         inside = {operand for inner in walk(op) for operand in inner.operands}  # and not through the maps
         known = (v for v in outer_values(op) if v in inside and (v in self.views or v in self.scalars))
         outside = {value: self.name(value) for value in known}
-        body = BodyTranslator(block, outside, self.literals)
+        body = BodyTranslator(block, outside, self.literals, self.origin)
         accesses = self._accesses(op, inputs, maps, body)
-        output = sch.Access(self.written(result), access_map(maps[-1], len(dims)))
+        output = sch.Access(self.written(result), access_map(maps[-1], len(dims), self.origin))
         if not reduced:
             body.bind_output(block.arguments[count + number], self.literals.get(init))
             value = body.terminator.operands[number]
@@ -251,7 +271,7 @@ class _BodyEmitter:
                 body.bind(argument, self.literals[value])
                 continue
             body.bind(argument, f"in{len(accesses)}")
-            rows = access_map(maps[index], maps[index].n_dims)
+            rows = access_map(maps[index], maps[index].n_dims, self.origin)
             alone = len(inputs) == 1 and len(maps[-1].results) < len(maps[0].results)  # a sum, say
             accesses.append(self._access(value, rows) if alone else sch.Access(self.name(value), rows))
         return accesses
@@ -281,11 +301,11 @@ class _BodyEmitter:
         body: BodyTranslator,
     ) -> None:
         if init not in self.literals:
-            raise UnsupportedError("a reduction that starts from a tensor instead of a constant")
+            raise BodyEmissionErrors.START(origin=self.origin)
         combine, value = combination
         if combine not in COMBINERS:
-            hint = ": sum floats instead of integers" if combine == "arith.addi" else ""
-            raise UnsupportedError(f"a reduction by '{combine}'{hint}")
+            kind = BodyEmissionErrors.INTEGER_SUM if combine == "arith.addi" else BodyEmissionErrors.COMBINER
+            raise kind(origin=self.origin, op=combine)
         start = float(self.literals[init])
         factors = body.product_of(value)
         if factors is not None and COMBINERS[combine] == "addf" and start == 0.0 and len(accesses) == 2:

@@ -6,7 +6,7 @@ from typing import Union
 
 from torch_mlir import ir
 
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.schedule import Instr
 
 Literal = Union[int, float]
@@ -17,6 +17,12 @@ _CMPI = "eq ne slt sle sgt sge ult ule ugt uge".split()
 _TYPES = {name: name for name in ("f32", "f64", "bf16", "f16", "f8E4M3FN", "i1", "i8", "i32", "i64")} | {"index": "i64"}
 
 
+class LoopBodyErrors(ErrorKind):
+    READ_FROM_OUTSIDE = UnsupportedError, "{origin}a loop body reads {type} from outside, which no schedule expresses"
+    OPERATION = UnsupportedError, "{origin}a schedule has no vector instruction for '{op}' in a loop body"
+    TYPE = UnsupportedError, "{origin}a loop body computes in {type}, for which a schedule has no dtype"
+
+
 class BodyTranslator:
     """Translates the operations of one block, naming inputs `in0`.. and results `v0`..
 
@@ -24,9 +30,13 @@ class BodyTranslator:
         block: the body block.
         names: names of the kernel's tensor and scalar parameters.
         literals: values known at compile time.
+        origin: the source line with which an error's message begins (`origin_of`).
     """
 
-    def __init__(self, block: ir.Block, names: dict[ir.Value, str], literals: dict[ir.Value, Literal]) -> None:
+    def __init__(
+        self, block: ir.Block, names: dict[ir.Value, str], literals: dict[ir.Value, Literal], origin: str = ""
+    ) -> None:
+        self.origin = origin
         self.block = block
         self.names = names
         self.known: dict[ir.Value, Arg] = dict(literals)
@@ -53,7 +63,7 @@ class BodyTranslator:
         name = self._arg(value)
         if isinstance(name, str):
             return needed, name
-        return (*needed, Instr("literal", "const", (name,), _type(value.type))), "literal"
+        return (*needed, Instr("literal", "const", (name,), self._type(value.type))), "literal"
 
     def product_of(self, value: ir.Value) -> tuple[str, str] | None:
         """(a, b) when `value` is in_a * in_b, each possibly widened first; None otherwise."""
@@ -86,7 +96,7 @@ class BodyTranslator:
             return self.known[value]
         if value in self.names:
             return self.names[value]
-        raise UnsupportedError(f"a loop body reads {value.type} from outside, which a schedule cannot express")
+        raise LoopBodyErrors.READ_FROM_OUTSIDE(origin=self.origin, type=value.type)
 
     def _translate(self, op: ir.Operation) -> None:
         if op.name == "arith.constant":
@@ -94,7 +104,7 @@ class BodyTranslator:
             return
         name, args = self._operation(op)
         result = op.results[0]
-        instruction = Instr(f"v{len(self.instructions)}", name, tuple(args), _type(result.type))
+        instruction = Instr(f"v{len(self.instructions)}", name, tuple(args), self._type(result.type))
         self.instructions[result] = instruction
         self.known[result] = instruction.name
 
@@ -106,21 +116,20 @@ class BodyTranslator:
             table, *indices = op.operands
             return "load", [self.names[table], *map(self._arg, indices)]
         if dialect not in ("arith", "math"):
-            raise UnsupportedError(f"'{op.name}' inside a loop body has no vector instruction")
+            raise LoopBodyErrors.OPERATION(origin=self.origin, op=op.name)
         if name in ("cmpf", "cmpi"):
             predicates = _CMPF if name == "cmpf" else _CMPI
             name = f"{name}_{predicates[op.attributes['predicate'].value]}"
         return name, [self._arg(operand) for operand in op.operands]
+
+    def _type(self, type_: ir.Type) -> str:
+        name = _TYPES.get(str(type_))
+        if name is None:
+            raise LoopBodyErrors.TYPE(origin=self.origin, type=type_)
+        return name
 
 
 def literal(attribute: ir.Attribute) -> Literal:
     """The number in a scalar attribute; flags are 0 and 1, as everywhere in a schedule."""
     value: Literal = attribute.value
     return int(value) if isinstance(value, bool) else value
-
-
-def _type(type_: ir.Type) -> str:
-    name = _TYPES.get(str(type_))
-    if name is None:
-        raise UnsupportedError(f"a loop body computes in {type_}, which a schedule cannot express")
-    return name

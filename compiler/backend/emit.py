@@ -17,15 +17,24 @@ from sscc.ir.cache_plan import STORES, state_name
 from sscc.ir.choices import Tier
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
-from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
 from sscc.ir.levels import PROGRAM, get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
 from sscc.ir.schedule import Body, Kernel, Program, Step, Tensor, Vector, launches, pipelines
-from sscc.ir.sizes import format_bytes
+from sscc.ir.sizes import ByteCount
 from sscc.ir.target import Target
 from sscc.passes.build_entries import entries
 from sscc.passes.outline_kernels import KERNEL
+
+
+class EmissionErrors(ErrorKind):
+    ENTRIES_DISAGREE = InternalError, "the entries disagree about the tensor {tensor!r}: {first} and {second}"
+    MEMORY = (
+        UnsupportedError,
+        "the program requires {required} of memory, and the capacity of {memories} on {sockets:g} sockets is "
+        "{capacities}: use more sockets or ranks, a smaller batch or context, or smaller weights",
+    )
 
 
 def emit_program(module: ir.Module) -> Program:
@@ -63,7 +72,7 @@ def _place(emitted: list[EmittedEntry]) -> tuple[list[Tensor], int]:
     for item in emitted:
         for name, tensor in item.tensors.items():
             if tensors.setdefault(name, tensor) != tensor:
-                raise InternalError(f"the entries disagree about {name}: {tensors[name]} and {tensor}")
+                raise EmissionErrors.ENTRIES_DISAGREE(tensor=name, first=tensors[name], second=tensor)
     lasting = {n: t.nbytes for n, t in tensors.items() if t.role in ("input", "output", "state")}
     addresses, end = pack(lasting, 0)
     base = end
@@ -103,10 +112,11 @@ def _with_tiers(program: Program, target: Target, stores: Container[str] = ()) -
         left = spill(sizes, left, target.capacity(level.name)) + waiting
         waiting = []
     if left:
-        room = " and ".join(f"{format_bytes(target.capacity(m.name))} of {m.label}" for m in target.memories)
-        raise UnsupportedError(
-            f"required {format_bytes(sum(sizes.values()))} of memory, capacity {room} on "
-            f"{target.sockets.value:g} sockets"
+        raise EmissionErrors.MEMORY(
+            required=ByteCount(sum(sizes.values())),
+            memories=[memory.label for memory in target.memories],
+            capacities=[ByteCount(target.capacity(memory.name)) for memory in target.memories],
+            sockets=target.sockets.value,
         )
     return replace(program, tensors=tuple(replace(t, tier=tiers[t.name]) for t in program.tensors))
 

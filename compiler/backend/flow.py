@@ -11,7 +11,7 @@ from torch_mlir import ir
 
 from sscc.compiler.backend.windows import dropped, reshaped, sliced, transposed
 from sscc.ir import schedule as sch
-from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
 from sscc.ir.locations import describe_location, origin_of
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import RESHAPES, SLICES, is_view, permutation_of
@@ -29,6 +29,27 @@ SCALAR_OPS = {
     "arith.select": "select",
 }
 COMPARISONS = {0: "eq", 1: "ne", 2: "lt", 3: "le", 4: "gt", 5: "ge"}
+
+
+class FlowErrors(ErrorKind):
+    OPERATION = InternalError, "{origin}'{op}' cannot stand in {function!r}, which has control, calls and views only"
+    SCALAR_OPERATION = InternalError, "{origin}a schedule has no scalar operation for '{op}'"
+    TABLE_NOT_CONSTANT = (
+        UnsupportedError,
+        "{origin}'{op}' reads a number for control from a tensor that is not a constant table of one axis",
+    )
+    NO_VIEW = InternalError, "{origin}{source} cannot be viewed as {result}, not even in a copy"
+    OVERWRITTEN = (
+        UnsupportedError,
+        "{origin}'{op}' overwrites a value that '{reader}' ({place}) reads later; a schedule updates in place: read "
+        "the value before the update, or read the new one",
+    )
+    LOOP_STEP = InternalError, "{origin}a loop has the step {step}, and a schedule's loops have step 1"
+    TWO_BRANCHES = InternalError, "{origin}both sides of a branch compute, and a schedule's branches have one"
+    SWAPPED = (
+        UnsupportedError,
+        "{origin}{first} and {second} trade places, which needs a third buffer that a schedule does not have",
+    )
 
 
 @dataclass
@@ -70,7 +91,8 @@ class Flow(ABC):
         elif op.name.startswith("arith."):
             self._scalar(op)
         else:
-            raise InternalError(f"{origin_of(op)}'{op.name}' has no place in {self.function.name.value}")
+            function = self.function.name.value
+            raise FlowErrors.OPERATION(origin=origin_of(op), op=op.name, function=function)
 
     def scalar_name(self) -> str:
         return f"s{len(self.scalars)}"
@@ -89,7 +111,7 @@ class Flow(ABC):
         elif op.name in SCALAR_OPS:
             name = SCALAR_OPS[op.name]
         else:
-            raise InternalError(f"{origin_of(op)}'{op.name}' is not scalar arithmetic of a schedule")
+            raise FlowErrors.SCALAR_OPERATION(origin=origin_of(op), op=op.name)
         scalar = sch.Scalar(self.scalar_name(), name, args)
         self.items[-1].append(scalar)
         self.scalars[result] = scalar.name
@@ -99,7 +121,7 @@ class Flow(ABC):
         constant = producer(table)
         numbers = None if constant is None or constant.name != "arith.constant" else constant.attributes["value"]
         if not isinstance(numbers, ir.DenseIntElementsAttr) or len(indices) != 1:
-            raise UnsupportedError(f"{origin_of(op)}'{op.name}' of what is no table of constants has no place here")
+            raise FlowErrors.TABLE_NOT_CONSTANT(origin=origin_of(op), op=op.name)
         scalar = sch.Scalar(self.scalar_name(), "lookup", (self.scalars[indices[0]], *map(int, numbers)))
         self.items[-1].append(scalar)
         self.scalars[op.results[0]] = scalar.name
@@ -112,7 +134,7 @@ class Flow(ABC):
             self.copy(source, packed, op.operands[0].type)
             window = reshaped(packed, type_.shape)
         if window is None:
-            raise InternalError(f"{origin_of(op)}{op.operands[0].type} cannot be seen as {type_}")
+            raise FlowErrors.NO_VIEW(origin=origin_of(op), source=op.operands[0].type, result=type_)
         self.windows[op.results[0]] = window
 
     def _transpose(self, op: ir.Operation) -> None:
@@ -150,11 +172,8 @@ class Flow(ABC):
             shared = next(outer for outer in _nest(reader) if outer.block in around)
             here = around[shared.block]
             if here != shared and here.is_before_in_block(shared):
-                raise UnsupportedError(
-                    f"{origin_of(op)}'{op.name}' overwrites a value that '{reader.name}' "
-                    f"({describe_location(reader.location)}) reads later; a schedule updates in place: read the value "
-                    "before, or the new one"
-                )
+                place = describe_location(reader.location)
+                raise FlowErrors.OVERWRITTEN(origin=origin_of(op), op=op.name, reader=reader.name, place=place)
 
     # --------------------------------------------------------------------------------------------------- control
 
@@ -169,7 +188,7 @@ class Flow(ABC):
         before, in and after it."""
         lower, upper, step, *inits = op.operands
         if self.scalars[step] != 1:
-            raise InternalError(f"{origin_of(op)}a loop with a step other than 1")
+            raise FlowErrors.LOOP_STEP(origin=origin_of(op), step=self.scalars[step])
         targets = [self.windows[init] for init in inits]
         number, *arguments = op.regions[0].blocks[0].arguments
         self.scalars[number] = index
@@ -180,7 +199,7 @@ class Flow(ABC):
         otherwise = op.regions[1].blocks[0]
         *work, terminator = [inner.operation for inner in otherwise.operations]
         if work:
-            raise InternalError(f"{origin_of(op)}a branch that works on both sides")
+            raise FlowErrors.TWO_BRANCHES(origin=origin_of(op))
         targets = [self.windows[value] for value in terminator.operands]
         body = self.block(op.regions[0].blocks[0], targets)
         self.items[-1].append(sch.If(self.scalars[op.operands[0]], body))
@@ -209,9 +228,8 @@ class Flow(ABC):
         for value, target in moves:
             source = self.windows[value]
             if source.tensor in overwritten:
-                raise UnsupportedError(
-                    f"{origin_of(terminator)}{source.tensor} and {target.tensor} trade places, which needs a third"
-                )
+                origin, second = origin_of(terminator), target.tensor
+                raise FlowErrors.SWAPPED(origin=origin, first=source.tensor, second=second)
             overwritten.add(target.tensor)
             self.copy(source, target, value.type)
 

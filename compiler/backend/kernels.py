@@ -8,7 +8,11 @@ from math import prod
 
 from sscc.compiler.backend.layout import KernelLayout, StageLayout, Stream
 from sscc.ir import schedule as sch
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
+
+
+class KernelEmissionErrors(ErrorKind):
+    CARRIED_VALUE = InternalError, "kernel {kernel!r}: a loop of unknown length carries a value on chip"
 
 
 @dataclass
@@ -49,7 +53,7 @@ def _pipeline(pipeline: sch.Pipeline, layout: KernelLayout, bodies: BodyTable) -
     lower, upper, streams = pipeline.lower, pipeline.upper, layout.streams[pipeline.name]
     count = upper - lower if isinstance(lower, int) and isinstance(upper, int) else None
     if count is None and any(stream.kind in ("early", "carried") for stream in streams.values()):
-        raise InternalError(f"{layout.name}: a loop of unknown length carries a value on chip")
+        raise KernelEmissionErrors.CARRIED_VALUE(kernel=layout.name)
     stages = tuple(_stage(stage, bodies, streams, count or 0) for stage in layout.stages[pipeline.name])
     return replace(pipeline, buffers=tuple(stream.buffer for stream in streams.values()), stages=stages)
 

@@ -20,11 +20,22 @@ from sscc.compiler.backend.windows import dropped, is_whole, whole
 from sscc.ir import schedule as sch
 from sscc.ir.choices import ON_CHIP
 from sscc.ir.dialects import df
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.locations import describe_location, origin_of
 
 TILE = "t0"
 """The index of a stage's firings."""
+
+
+class KernelLayoutErrors(ErrorKind):
+    COPY_NOT_PLACED = (
+        InternalError,
+        "{origin}kernel {kernel!r} needs a rearranged copy of {type}, for which no pass has placed a buffer",
+    )
+    STAGES_BEFORE_LOOP = InternalError, "{origin}stages that compute stand before a pipelined loop in its block"
+    TILE_LOOP_YIELD = InternalError, "{origin}a tile loop yields another value than it accumulates"
+    RESULT_NOT_PLACED = InternalError, "{origin}stage {stage!r} makes a value for which no pass has placed a buffer"
+    TILE_NOT_INSERTED = InternalError, "{origin}a tile is inserted into {users} results instead of one"
 
 
 @dataclass(frozen=True)
@@ -136,7 +147,8 @@ class KernelAnalysis(Flow):
         return None
 
     def temporary(self, type_: ir.RankedTensorType) -> sch.View:
-        raise InternalError(f"{self.function.name.value} needs a rearranged copy of {type_} that no pass has placed")
+        origin, kernel = origin_of(self.function), self.function.name.value
+        raise KernelLayoutErrors.COPY_NOT_PLACED(origin=origin, kernel=kernel, type=type_)
 
     def copy(self, source: sch.View, target: sch.View, type_: ir.RankedTensorType) -> None:
         """Stores a stream to memory, whole, or moves memory."""
@@ -178,7 +190,7 @@ class KernelAnalysis(Flow):
         """A loop whose iterations overlap is the open pipeline's, in which only loads may stand before it."""
         pipeline = self._pipeline()
         if any(stage.when != "first" for stage in self.stages[pipeline.name]):
-            raise InternalError(f"{origin_of(op)}stages that compute stand before a pipelined loop in its block")
+            raise KernelLayoutErrors.STAGES_BEFORE_LOOP(origin=origin_of(op))
         block, streams = op.regions[0].blocks[0], self.streams[pipeline.name]
         lower, upper, targets = self.enter(op, pipeline.index)
         for yielded, target in zip(list(block.operations)[-1].operands, targets, strict=True):
@@ -227,7 +239,7 @@ class KernelAnalysis(Flow):
                 self.operation(inner)
         for value, argument in zip(terminator.operands, accumulators, strict=True):
             if self.windows[value] != self.windows[argument]:
-                raise InternalError(f"{origin_of(op)}a tile loop that yields something else than it accumulates")
+                raise KernelLayoutErrors.TILE_LOOP_YIELD(origin=origin_of(op))
 
     def offset(self, value: ir.Value) -> sch.ScalarOperand | tuple[str, int]:
         return (TILE, self.factors[value]) if value in self.factors else super().offset(value)
@@ -266,14 +278,15 @@ class KernelAnalysis(Flow):
         if df.BUFFERS not in op.attributes and result in self.returned:
             return whole(self.returned[result], result.type.shape)
         if df.BUFFERS not in op.attributes or not df.buffers_of(op)[index].depth:
-            raise InternalError(f"{origin_of(op)}{df.stage_name(op)} makes a value that no pass has placed")
+            raise KernelLayoutErrors.RESULT_NOT_PLACED(origin=origin_of(op), stage=df.stage_name(op))
         return self._stream(op, index, df.stage_name(op))
 
     def _inserted(self, result: ir.Value) -> sch.View:
         """Where a tile goes: the window that the loop inserts it into."""
         users = [use.owner.operation for use in result.uses]
-        if len(users) != 1 or users[0].name != "tensor.insert_slice":
-            raise InternalError(f"{origin_of(result.owner)}a tile that is not inserted into one result")
+        inserts = [user for user in users if user.name == "tensor.insert_slice"]
+        if len(users) != 1 or len(inserts) != 1:
+            raise KernelLayoutErrors.TILE_NOT_INSERTED(origin=origin_of(result.owner), users=len(inserts))
         insert = users[0]
         box = self.box(insert, self.windows[insert.operands[1]], list(insert.operands)[2:])
         return dropped(box, result.type.shape)

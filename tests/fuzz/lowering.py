@@ -21,7 +21,7 @@ from sscc.passes.outline_kernels import OutlineKernels
 from sscc.passes.pipeline import PIPELINES
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.refusal import NoNativeCode
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.validator import validate
@@ -129,7 +129,9 @@ def _compare_level(text: str, call: FilledCall, level: int, expected: Tensors) -
                 words = _difference(actual[tensor], value)
                 if words:
                     raise Finding(f"-O{level}, {name}: {tensor}: {words}")
-    except NoNativeCodeError as error:
+    except InputError as error:
+        if not isinstance(error.kind, NoNativeCode):
+            raise
         return f"refused: {_reason(error)}"
     return "agrees"
 

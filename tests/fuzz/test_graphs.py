@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sscc.compiler.backend import bodies
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.bodies import NativeBodyErrors
 from tests.fuzz import lowering
 from tests.fuzz.graphs import Graphs
 from tests.fuzz.harness import Finding, Target
@@ -40,7 +40,7 @@ def test_what_native_code_refuses_is_an_outcome(
     target: type[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> Any:
-        raise NoNativeCodeError("body 'b'", "it is too hard")
+        raise NativeBodyErrors.STEP(body="b", cause="it is too hard")
 
     monkeypatch.setattr(lowering, "execute", refused)
     cases = target(tmp_path)

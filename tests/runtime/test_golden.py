@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sscc.ir.errors import CheckError, InputError
+from sscc.ir.errors import InputError
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.writer import ArtifactWriter
-from sscc.runtime.golden_replay import compare, replay
+from sscc.runtime.golden_replay import GoldenReplayErrors, compare, replay
+from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
 PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9), (10, 0)
@@ -55,8 +56,16 @@ def test_the_first_diverging_tensor_is_named(name: str, index: tuple[int, ...]) 
     report = replay(fake_session(), changed(changed(record(), "logits.1", (5,), 9.0), name, index, 9.0))
     assert report.first_failure is not None
     assert report.first_failure.name == name
-    with pytest.raises(CheckError, match=rf"first diverging tensor of 9: {name}: DIFFERS \(max abs .*, correlation"):
+    logits = name == "prefill_logits" or name.startswith("logits")
+    kind = GoldenReplayErrors.LOGITS_DIFFER if logits else GoldenReplayErrors.CACHE_DIFFERS
+    where = {} if logits else {"layer": int(name[-1])}
+    with raises(kind, tensors=9, tensor=name, dtype="f32", tolerance=1e-4, **where) as caught:
         report.require()
+    difference = report.first_failure.difference
+    fields = caught.value.fields
+    assert fields["max_abs"] == difference.max_abs > 0.5
+    assert (fields["max_rel"], fields["correlation"]) == (difference.max_rel, difference.correlation)
+    assert fields["rowwise"] == difference.rowwise > 1e-4
 
 
 def test_rows_that_are_not_valid_are_not_compared() -> None:
@@ -98,13 +107,15 @@ def test_too_many_differing_picks_are_no_near_ties() -> None:
     report = replay(fake_session(), golden)
     assert report.first_failure is not None
     assert report.first_failure.name == "selected.1"
+    with raises(GoldenReplayErrors.SELECTION_DIFFERS, layer=1, tensor="selected.1", differing=3, selected=6, allowed=2):
+        report.require()
 
 
 def test_a_golden_of_another_program_is_refused() -> None:
     golden = record()
-    with pytest.raises(InputError, match=r"\['k_cache.7'\]"):
+    with raises(GoldenReplayErrors.UNKNOWN_TENSORS, unknown=["k_cache.7"]):
         replay(fake_session(), replace(golden, tensors={**golden.tensors, "k_cache.7": np.zeros(1)}))
-    with pytest.raises(InputError, match="golden 'prefill_logits' is"):
+    with raises(GoldenReplayErrors.SHAPE_DIFFERS, tensor="prefill_logits", shape=[5], computed=[11]):
         replay(fake_session(), replace(golden, tensors={**golden.tensors, "prefill_logits": np.zeros(5)}))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import ml_dtypes
@@ -23,7 +24,9 @@ from transformers.generation.logits_process import (
 from sscc.ir.errors import InputError, UsageError
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.sampling import BatchSampler, Sampler, Sampling
+from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.sampling import BatchSampler, Sampler, Sampling, SamplingErrors
+from tests.errors import raises
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
 SLACK = 2e-5  # of a sum: what may fall to either side of a boundary
@@ -548,7 +551,7 @@ def test_two_threads_at_once_are_refused_or_come_one_after_the_other() -> None:
     for slot in range(4):
         batch.start(slot, Sampling(1.0, 0, 0.9, seed=slot), [])
     logits = np.random.default_rng(0).standard_normal((4, 100000)).astype(np.float32)
-    refused: list[str] = []
+    refused: list[UsageError] = []
     picked: list[int] = []
 
     def pick() -> None:
@@ -556,7 +559,7 @@ def test_two_threads_at_once_are_refused_or_come_one_after_the_other() -> None:
             try:
                 picked.extend(batch.pick(logits, np.ones(4, bool)).tolist())
             except UsageError as error:
-                refused.append(str(error))
+                refused.append(error)
 
     threads = [threading.Thread(target=pick) for _ in range(3)]
     for thread in threads:
@@ -564,7 +567,7 @@ def test_two_threads_at_once_are_refused_or_come_one_after_the_other() -> None:
     for thread in threads:
         thread.join()
     assert len(picked) // 4 + len(refused) == 60
-    assert set(refused) <= {"the sampler is in use by another thread"}
+    assert {error.kind for error in refused} <= {NativeErrors.SAMPLER_BUSY}
     again = BatchSampler(4, 100000)
     for slot in range(4):
         again.start(slot, Sampling(1.0, 0, 0.9, seed=slot), [])
@@ -589,3 +592,62 @@ def test_vectors_of_every_width_give_the_same_bits(bf16: bool, spread: float) ->
         assert sampler.pick(rows, np.ones(1, bool), token) is None
         found.append((token[0], sampler.logprobs(0), sampler.kept(0, rows)))
     assert found[0] == found[1] == found[2]
+
+
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+BOUNDED: dict[str, tuple[SamplingErrors, tuple[float, ...]]] = {
+    "temperature": (SamplingErrors.TEMPERATURE, (*NOT_FINITE, -1e-9)),
+    "top_k": (SamplingErrors.TOP_K, (*NOT_FINITE, -1, 2**63)),
+    "top_p": (SamplingErrors.TOP_P, (*NOT_FINITE, 0.0, -0.1, 1.0000001)),
+    "seed": (SamplingErrors.SEED, (*NOT_FINITE, -1, 2**63, 2**200)),
+    "min_p": (SamplingErrors.MIN_P, (*NOT_FINITE, -0.1, 1.1)),
+    "repetition_penalty": (SamplingErrors.REPETITION_PENALTY, (*NOT_FINITE, 0.0, -1.0)),
+    "presence_penalty": (SamplingErrors.PRESENCE_PENALTY, (*NOT_FINITE, -2.1, 2.1)),
+    "frequency_penalty": (SamplingErrors.FREQUENCY_PENALTY, (*NOT_FINITE, -2.1, 2.1)),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, each) for name, (_, values) in BOUNDED.items() for each in values])
+def test_every_number_is_bounded_at_the_door(name: str, value: float) -> None:
+    with raises(BOUNDED[name][0], value=value):
+        Sampling(**{name: value})
+
+
+def test_every_field_of_sampling_is_bounded() -> None:
+    assert {field.name for field in fields(Sampling)} == {*BOUNDED, "logit_bias"}
+
+
+@pytest.mark.parametrize("value", [*NOT_FINITE, 100.1, -101])
+def test_a_logit_bias_is_bounded(value: float) -> None:
+    with raises(SamplingErrors.BIAS, token=3, value=value):
+        Sampling(logit_bias=((2, 100.0), (3, value)))
+
+
+@pytest.mark.parametrize("token", [-1, 2**63, 2**200])
+def test_a_token_with_a_bias_is_bounded(token: int) -> None:
+    with raises(SamplingErrors.BIAS_TOKEN, token=token):
+        Sampling(logit_bias=((token, 1.0),))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused_with_their_slot(value: float) -> None:
+    logits = np.zeros((3, 5), np.float32)
+    logits[1, 2] = value
+    batch = BatchSampler(3, 5)
+    for slot in range(3):
+        batch.start(slot, Sampling(temperature=0.5 * slot), [])
+    with raises(SamplingErrors.SLOT_LOGITS, slot=1, value=value):
+        batch.pick(logits, np.ones(3, bool))
+    with raises(SamplingErrors.LOGITS, value=value):
+        Sampler(Sampling()).pick(logits[1])
+    assert batch.pick(logits, np.array([True, False, True]))[1] == -1
+
+
+@pytest.mark.parametrize("token", [5, -1, 2**62])
+def test_tokens_beyond_the_vocabulary_are_named_by_the_sampler(token: int) -> None:
+    batch = BatchSampler(1, 5)
+    with raises(NativeErrors.PROMPT_TOKEN, token=token, position=1, last=4):
+        batch.start(0, Sampling(), [4, token])
+    if token > 0:
+        with raises(NativeErrors.BIAS_TOKEN, token=token, last=4):
+            batch.start(0, Sampling(logit_bias=((token, 1.0),)), [])

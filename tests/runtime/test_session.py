@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.session import Session
+from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.session import Session, SessionErrors
+from tests.errors import raises
 from tests.runtime.fake import LAYERED, SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import row_bytes
 
@@ -318,3 +321,54 @@ def test_reset_forgets_everything() -> None:
 def test_scratch_is_whole_chunks() -> None:
     assert SIGNATURE.scratch_tokens == 24
     assert row_bytes(SIGNATURE) == 128
+
+
+# ----------------------------------------------------------------------------------- tokens beyond the vocabulary
+
+ROUTES: dict[str, Callable[[Session, Any], object]] = {
+    "start_prefill": lambda session, prompt: session.start_prefill(0, prompt),
+    "prefill": lambda session, prompt: session.prefill(0, prompt),
+    "generate": lambda session, prompt: session.generate(prompt, 1),
+    "check_request": lambda session, prompt: session.check_request(prompt, 1),
+}
+FORMS: dict[str, Callable[[list[int]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "int64": lambda tokens: np.array(tokens, np.int64),
+    "int32": lambda tokens: np.array(tokens, np.int32),
+    "excerpt": lambda tokens: Excerpt(np.array(tokens, np.int64), np.arange(len(tokens)) * 2),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("token", [11, -1, 2**31 - 1, -(2**31)])
+def test_every_route_refuses_the_first_token_beyond_the_vocabulary(route: str, form: str, token: int) -> None:
+    interpreter = FakeInterpreter()
+    session = fake_session(interpreter)
+    with raises(SessionErrors.PROMPT_TOKEN, token=token, position=2, last=10):
+        ROUTES[route](session, FORMS[form]([10, 0, token, 99]))
+    assert not interpreter.calls
+    session.prefill(0, [10, 0])
+
+
+@pytest.mark.parametrize("token", [2**63, 2**64 + 3, -(2**70)])
+def test_numbers_of_any_size_are_refused_as_they_are(token: int) -> None:
+    session = fake_session()
+    with raises(SessionErrors.PROMPT_TOKEN, token=token, position=1):
+        session.prefill(0, [1, token])
+    session.prefill(0, [1])
+    with raises(SessionErrors.TOKEN, token=token, slot=0, last=10):
+        session.decode({0: token})
+    assert session.position(0) == 1
+
+
+def test_a_decode_step_refuses_the_token_of_an_active_slot() -> None:
+    session = fake_session()
+    session.prefill(0, [1])
+    session.prefill(1, [1])
+    with raises(SessionErrors.TOKEN, token=11, slot=1, last=10):
+        session.decode({0: 1, 1: 11})
+    with raises(SessionErrors.TOKEN, token=-1, slot=1, last=10):
+        session.decode_step(np.array([1, -1]), np.array([True, True]))
+    session.decode_step(np.array([1, -1]), np.array([True, False]))

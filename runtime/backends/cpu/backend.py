@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError
 from sscc.ir.schedule import Program
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
@@ -17,6 +17,10 @@ from sscc.runtime.backends.cpu.storage import PanelPacking
 from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.user_cache import UnsafeCacheError
+
+
+class NativeBackendErrors(ErrorKind):
+    REFERENCE_OPTION = UsageError, "the {option} option needs --interpreter reference"
 
 
 class Cpu:
@@ -47,7 +51,7 @@ class Cpu:
 
     def open(self, weights: Mapping[str, Array], conditions: Conditions) -> Interpreter:
         if conditions.precision != "f32" or conditions.checked:
-            raise UsageError("precision and checked are options of the reference interpreter")
+            raise NativeBackendErrors.REFERENCE_OPTION(option="checked" if conditions.checked else "precision")
         code = cached_code(self._program, conditions.digest or None, self.packings)
         return NativeInterpreter(self._program, weights, packed=self.packings, code=code, threads=conditions.threads,
                                  group=conditions.group)  # fmt: skip

@@ -49,10 +49,19 @@ from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_
 from sscc.runtime.backends.cpu.phases import Context, Operand, Phase, Stream
 from sscc.runtime.backends.cpu.positions import Positions
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.refusal import NoNativeCode
 from sscc.runtime.backends.cpu.steps import lower_step
 
 PARAMS = (("args", PTR), ("scalars", PTR), ("begin", I64), ("end", I64), ("scratch", PTR))
+
+
+class NativeBodyErrors(NoNativeCode):
+    STEP = "body {body!r}: {cause}"
+    NO_RANKS = "body {body!r}: {step} exchanges with other ranks, and the program has one rank"
+    PACKED_ELEMENTS = (
+        "body {body!r}: a loop over elements reads the packed weight {weight!r}, because the strides that a launch "
+        "gives allow no product"
+    )
 
 
 @dataclass(frozen=True)
@@ -108,13 +117,17 @@ class Variant:
 
 
 def lower_body(module: Module, name: str, variant: Variant, features: Features) -> NativeBody:
-    """Generates the functions of a body. Raises NoNativeCodeError for a step that native code cannot do."""
+    """Generate the functions of a body.
+
+    Raises:
+        InputError: native code cannot do a step (`NoNativeCode`).
+    """
     try:
         return _Lowering(module, name, variant, features).run()
-    except NoNativeCodeError:
-        raise
     except InputError as error:
-        raise NoNativeCodeError(f"body {variant.body.name!r}", str(error)) from None
+        if isinstance(error.kind, NoNativeCode):
+            raise
+        raise NativeBodyErrors.STEP(body=variant.body.name, cause=error) from None
 
 
 class _Lowering:
@@ -151,7 +164,7 @@ class _Lowering:
     def _add_exchange(self, number: int, step: Exchange) -> None:
         """A copy into the window of this rank, and after a meeting what is made of the windows of all."""
         if self.windows is None:
-            raise InputError(f"{step.kind} in a program of one rank")
+            raise NativeBodyErrors.NO_RANKS(body=self.body.name, step=step.kind)
         outbox, inbox = f"outbox.{number}", f"inbox.{number}"
         self.nests[number], self.nests[number + 1] = exchange_nests(step, self.regions, self.windows, outbox, inbox)
         self._add_box(outbox, Box((), part_bytes(self.body)), step.part)
@@ -374,9 +387,7 @@ class _Lowering:
         launch gives may make a product such a loop."""
         packed = [access.region for access in nest.inputs if access.region in self.packed]
         if packed:
-            raise InputError(
-                f"it cannot multiply by packed weights {packed[0]!r} with the strides that a launch gives"
-            )
+            raise NativeBodyErrors.PACKED_ELEMENTS(body=self.body.name, weight=packed[0])
 
     def _live(self, f: Function) -> Value:
         """How many positions are not padding."""

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.backends.cpu.mlir import (
     I1,
     I8,
@@ -38,6 +39,17 @@ _WHERE, _TABLE, _COUNT = "check.where", "check.table", "check.count"
 
 _WORDS = 8
 _DIVERTED_BYTES = 4096
+
+
+class NativeCheckErrors(ErrorKind):
+    OUT_OF_BOUNDS = (
+        InternalError,
+        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} is out of {extent} bytes",
+    )
+    OUT_OF_OPERANDS = (
+        InternalError,
+        "generated code is wrong: {place}: {access} of {nbytes} bytes at {begin} is out of any operand",
+    )
 
 
 class Violations:
@@ -67,11 +79,11 @@ class Violations:
         if site == 0:
             return
         ctypes.memset(self._note, 0, ctypes.sizeof(self._note))
-        bounds = f"{extent} bytes" if extent >= 0 else "any operand"
-        raise InternalError(
-            f"generated code is wrong: {self.places[place]}: {self.sites[site - 1]} of {nbytes} bytes at {begin} is "
-            f"out of {bounds}"
-        )
+        where = {"place": self.places[place], "access": self.sites[site - 1]}
+        fields: dict[str, Any] = {**where, "nbytes": nbytes, "begin": begin}
+        if extent < 0:
+            raise NativeCheckErrors.OUT_OF_OPERANDS(**fields)
+        raise NativeCheckErrors.OUT_OF_BOUNDS(**fields, extent=extent)
 
 
 class CheckedModule(Module):

@@ -26,7 +26,11 @@ from sscc.ir.schedule import (
 from sscc.ir.sharding import peers
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.refusal import NoNativeCode
+
+
+class NativeExchangeErrors(NoNativeCode):
+    PART_OF_LOCAL = "body {body!r}: it takes a rank's part of {tensor!r}, which is not a parameter"
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def box_of(step: Exchange | AllSlice, body: Body, regions: Regions) -> Box:
         whole, shape = regions.resolve(step.whole), list(regions.resolve(step.part).shape)
         axis, strides, first, parameter = step.axis, whole.strides, whole.constant, whole.region
         if parameter not in {param.name for param in body.params}:
-            raise NoNativeCodeError(f"body {body.name!r}", f"a rank's part of {step.whole!r}, which is no parameter")
+            raise NativeExchangeErrors.PART_OF_LOCAL(body=body.name, tensor=step.whole)
     last = first + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     element = DTYPE_BYTES[regions.dtypes[whole.region]]
     return Box(step.axes, (last + 1) * element, shape[axis] * strides[axis] * element, parameter)

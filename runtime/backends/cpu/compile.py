@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.backends.cpu.features import host_attributes
 from sscc.runtime.backends.cpu.mlir import Module
 
@@ -22,6 +22,10 @@ PIPELINE = (
     "convert-arith-to-llvm,convert-cf-to-llvm,convert-func-to-llvm,convert-ub-to-llvm,reconcile-unrealized-casts)"
 )
 _TABLE = "function_table"
+
+
+class NativeCompilationErrors(ErrorKind):
+    MALFORMED = InternalError, "generated code is malformed: {cause}"
 
 
 class Jit:
@@ -45,7 +49,7 @@ class Jit:
             passes.enable_verifier(False)  # after each pass it takes longer than the passes
             passes.run(parsed.operation)
         except (ir.MLIRError, ValueError) as error:
-            raise InternalError(f"generated code is malformed: {error}") from None
+            raise NativeCompilationErrors.MALFORMED(cause=str(error)) from None
         if cpu:
             _set_target(parsed, {"target-cpu": cpu, "target-features": ""})
         elif attributes := host_attributes():

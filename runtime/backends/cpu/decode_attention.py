@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, MoreRows, Segment
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
@@ -25,6 +25,17 @@ from sscc.runtime.backends.cpu.mlir import F32, I8, I64, Function, Value, lanes_
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides
 from sscc.runtime.backends.cpu.scoring import Scoring
+
+
+class NativeAttentionErrors(ErrorKind):
+    SEGMENT_DTYPES = (
+        InputError,
+        "the segments of {step} must have one dtype, but {first!r} is {first_dtype} and {other!r} is {other_dtype}",
+    )
+    CACHE_DTYPE = (
+        InputError,
+        "{step} reads rows in the dtype of their cache, but {rows!r} is {rows_dtype} and {cache!r} is {cache_dtype}",
+    )
 
 
 @dataclass(frozen=True)
@@ -94,8 +105,9 @@ class Attention:
         for first, *others in sides:
             for name in others:
                 if meta[name][2] != meta[first][2]:
-                    detail = f"{first!r} is {meta[first][2]} and {name!r} {meta[name][2]}"
-                    raise InputError(f"{step.kind} takes segments of one dtype, but {detail}")
+                    raise NativeAttentionErrors.SEGMENT_DTYPES(
+                        step=step.kind, first=first, first_dtype=meta[first][2], other=name, other_dtype=meta[name][2]
+                    )
         (slots, heads, _, depth), _, query = meta[step.query]
         width = meta[step.out][0][3]
         (_, kv_heads, _, _), _, cache = meta[parts[0].key]
@@ -130,8 +142,9 @@ def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], feat
     check_strides(step.kind, meta, [name for _, new, cache in _sides(step) for name in (new, cache)])
     for read, _, cache in _sides(step):
         if meta[read][2] != meta[cache][2]:
-            detail = f"{read!r} is {meta[read][2]}, {cache!r} is {meta[cache][2]}"
-            raise InputError(f"{step.kind} takes rows in the dtype of their cache, but {detail}")
+            raise NativeAttentionErrors.CACHE_DTYPE(
+                step=step.kind, rows=read, rows_dtype=meta[read][2], cache=cache, cache_dtype=meta[cache][2]
+            )
 
     def emit(context: Context) -> None:
         with context.f.loop(context.begin, context.end) as loop:

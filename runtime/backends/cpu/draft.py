@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Program, Scalar, ScalarOperand, Tensor
 from sscc.ir.sizes import ALIGNMENT, align, dense_strides
 from sscc.runtime.backends.cpu import plan as plans
@@ -19,6 +19,11 @@ from sscc.runtime.backends.cpu.weights import aliased_params
 WORKSPACE, PRIVATE, OUTBOX, INBOX = "workspace", "private", "outbox", "inbox"
 """The regions besides `plan.MEMORY`: buffers and scratch of stages; the memory that each thread has for itself; where
 ranks exchange what they have, if there are several."""
+
+
+class PlanDraftErrors(ErrorKind):
+    SCALAR_NOT_SET = InputError, "the schedule is malformed: scalar {scalar!r} is used before it is set"
+    TABLE_NOT_CONSTANT = InputError, "the schedule is malformed: a lookup reads a table that is not constant"
 
 
 class PlanDraft:
@@ -102,7 +107,7 @@ class PlanDraft:
         if isinstance(operand, int):
             return self.constant(operand)
         if operand not in env:
-            raise InputError(f"the schedule is malformed: scalar {operand!r} is used before it is set")
+            raise PlanDraftErrors.SCALAR_NOT_SET(scalar=operand)
         return env[operand]
 
     def table(self, numbers: Sequence[ScalarOperand]) -> int:
@@ -110,7 +115,7 @@ class PlanDraft:
         not constant."""
         key = tuple(number for number in numbers if isinstance(number, int))
         if len(key) < len(numbers):
-            raise InputError("the schedule is malformed: it looks up a number in a table that is not constant")
+            raise PlanDraftErrors.TABLE_NOT_CONSTANT()
         if key not in self._tables:
             self._tables[key] = self._registers
             self._registers += len(key)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES, Instr
 from sscc.runtime.artifact.tensor_files import BFLOAT16
 from sscc.runtime.backends.cpu.features import LANES
@@ -33,6 +33,13 @@ from sscc.runtime.backends.cpu.programs import (
 _STORED = {"f32": F32, "bf16": I16, "f16": I16, "f8E4M3FN": I8, "i64": I64, "i1": I8, "i8": I8}
 """The type in which a dtype is loaded and stored. bf16 is moved as its bits: on a CPU without instructions for it, LLVM
 would call functions of a library that is not linked. f16 every CPU that is compiled for converts."""
+
+
+class NativeElementErrors(ErrorKind):
+    REDUCES_INDICES = InputError, "a reduction combines loop indices, and native code combines floats"
+    INTEGER_POWER = InputError, "there is no fpowi to {exponent}, only to constants from 1 to 8"
+    VECTOR_INDEX = InputError, "an index runs through the lanes of a vector where it has to be one number"
+    CONSTANT = InputError, "a constant is {value!r}, which is not a number"
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,7 @@ class Elementwise:
 
     def _combine(self, a: Value, b: Arg) -> Value:
         if isinstance(b, Ramp):
-            raise InputError("a reduction combines floats")
+            raise NativeElementErrors.REDUCES_INDICES()
         f = self.f
         combined = {"addf": f.add, "mulf": f.mul, "maximumf": f.max, "minimumf": f.min}[self.nest.combine](a, b)
         return combined
@@ -268,7 +275,7 @@ class Elementwise:
     def _integer_power(self, base: Arg, instr: Instr) -> Arg:
         exponent = instr.args[1]
         if not isinstance(exponent, int) or isinstance(base, Ramp) or not 1 <= exponent <= 8:
-            raise InputError(f"there is no fpowi to {exponent}")
+            raise NativeElementErrors.INTEGER_POWER(exponent=exponent)
         result = base
         for _ in range(exponent - 1):
             result = result * base
@@ -368,7 +375,7 @@ class Elementwise:
         f, place = self.f, self.places[source.region]
         values = [value for value in indices if not isinstance(value, Ramp)]
         if len(values) < len(indices):
-            raise InputError("an index that runs through the lanes stands where none can")
+            raise NativeElementErrors.VECTOR_INDEX()
         if place.rows is not None:
             row, column = values[-2:]
             return place.rows(f, row, column)
@@ -473,7 +480,7 @@ def _dtype(type: str) -> str:
 
 def _number(value: int | float | str) -> int | float:
     if isinstance(value, str):
-        raise InputError(f"a constant is {value!r}, which is not a number")
+        raise NativeElementErrors.CONSTANT(value=value)
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime import _native
 
 LANES = 16
@@ -31,6 +31,11 @@ _ARM = {
 }
 """Extensions of 64-bit Arm that code may use, by the kernel's names, as LLVM calls them. SVE is none of them: vectors
 here have a fixed size."""
+
+
+class NativeCpuErrors(ErrorKind):
+    UNKNOWN = UsageError, "{variable}={cpu} is not a CPU that code can be made for: choose one of {models}"
+    MISSING_INSTRUCTIONS = UsageError, "{variable}={cpu} needs instructions that this CPU lacks: {missing}"
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,10 @@ class Features:
         if not name:
             return cls.of_host()
         if name not in MODELS:
-            raise UsageError(f"{VARIABLE}={name} is no CPU that code can be made for: {', '.join(MODELS)}")
+            raise NativeCpuErrors.UNKNOWN(variable=VARIABLE, cpu=name, models=list(MODELS))
         missing = [e for e in MODELS[name] if e not in _native.cpu_features()]
         if missing:
-            raise UsageError(f"{VARIABLE}={name} needs instructions that this CPU lacks: {', '.join(missing)}")
+            raise NativeCpuErrors.MISSING_INSTRUCTIONS(variable=VARIABLE, cpu=name, missing=missing)
         return cls(name, frozenset(MODELS[name]))
 
     @property

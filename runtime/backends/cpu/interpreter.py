@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from sscc.ir.choices import RANK
-from sscc.ir.errors import InputError, UsageError
-from sscc.ir.schedule import Entry, Program, Tensor
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.schedule import Program, Tensor
+from sscc.ir.sizes import ByteCount
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.collectives import windows_of
@@ -22,6 +23,27 @@ from sscc.runtime.backends.cpu.weights import packed_weights
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 from sscc.runtime.backends.stage_trace import StageTrace
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
+
+
+class NativeInterpreterErrors(ErrorKind):
+    MEMORY = (
+        InputError,
+        "the schedule needs an arena of {arena} and room for its on-chip buffers, and this machine does not have the "
+        "memory",
+    )
+    NO_ENTRY = UsageError, "the schedule has no entry {entry!r}, only {entries!r}"
+    NO_TENSOR = UsageError, "the schedule has no tensor {tensor!r} in memory, only {tensors!r}"
+    INPUT_DIFFERS = (
+        UsageError,
+        "input {input!r} is {dtype} [{shape}], and the schedule takes {wanted_dtype} [{wanted_shape}]",
+    )
+    INPUT_NAMES = UsageError, "entry {entry!r} takes the inputs {inputs!r}, not {names!r}"
+    SCALAR_NAMES = UsageError, "entry {entry!r} takes the scalars {inputs!r}, not {names!r}"
+    NO_WEIGHT = InputError, "the {role} {tensor!r} of the schedule is missing"
+    WEIGHT_DIFFERS = (
+        InputError,
+        "{role} {tensor!r} is {dtype} [{shape}], and the schedule takes {wanted_dtype} [{wanted_shape}]",
+    )
 
 
 class NativeInterpreter:
@@ -71,10 +93,7 @@ class NativeInterpreter:
                 self._code.plan, self._code.addresses, externals, count, windows=windows, guarded=guarded
             )
         except MemoryError:
-            raise InputError(
-                f"the schedule needs an arena of {program.arena_bytes} bytes and what it keeps on chip besides, which "
-                "this machine does not give"
-            ) from None
+            raise NativeInterpreterErrors.MEMORY(arena=ByteCount(program.arena_bytes)) from None
         self._tensors = {t.name: t for t in program.tensors if t.name not in self._weights}
         self._entries = {entry.name: entry for entry in program.entries}
         self._memory = _memory(self.core)
@@ -104,12 +123,14 @@ class NativeInterpreter:
         has left the bounds of an operand.
         """
         if entry not in self._entries:
-            raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
+            raise NativeInterpreterErrors.NO_ENTRY(entry=entry, entries=list(self._entries))
         called, numbers = self._entries[entry], {} if scalars is None else scalars
         if RANK in called.scalar_inputs:
             numbers = {**numbers, RANK: self._number}
-        _check_names("inputs", inputs, called.inputs, called)
-        _check_names("scalars", numbers, called.scalar_inputs, called)
+        if inputs.keys() != set(called.inputs):
+            raise NativeInterpreterErrors.INPUT_NAMES(entry=entry, inputs=called.inputs, names=list(inputs))
+        if numbers.keys() != set(called.scalar_inputs):
+            raise NativeInterpreterErrors.SCALAR_NAMES(entry=entry, inputs=called.scalar_inputs, names=list(numbers))
         for name in called.inputs:
             self._set(name, inputs[name])
         results = self.core.run(entry, [*(numbers[name] for name in called.scalar_inputs), *self._rank])
@@ -121,7 +142,7 @@ class NativeInterpreter:
     def tensor(self, name: str) -> Array:
         """A live view of an input, output, state or temporary."""
         if name not in self._tensors:
-            raise UsageError(f"the schedule has no tensor {name!r} in memory, it has {list(self._tensors)}")
+            raise NativeInterpreterErrors.NO_TENSOR(tensor=name, tensors=list(self._tensors))
         tensor = self._tensors[name]
         raw = self._memory[tensor.address : tensor.address + tensor.nbytes]
         return raw.view(NUMPY_DTYPES[tensor.dtype]).reshape(tensor.shape)
@@ -166,9 +187,8 @@ class NativeInterpreter:
     def _set(self, name: str, value: Array) -> None:
         target = self.tensor(name)
         if value.shape != target.shape or value.dtype != target.dtype:
-            raise UsageError(
-                f"input {name!r} is {value.dtype} {list(value.shape)}, the schedule wants {target.dtype} "
-                f"{list(target.shape)}"
+            raise NativeInterpreterErrors.INPUT_DIFFERS(
+                input=name, dtype=value.dtype, shape=value.shape, wanted_dtype=target.dtype, wanted_shape=target.shape
             )
         target[...] = value
 
@@ -190,15 +210,15 @@ def store_weights(program: Program, packed: Packings, weights: Mapping[str, Arra
 
 def _stored(tensor: Tensor, packing: PanelPacking | None, weights: Mapping[str, Array]) -> Array:
     if tensor.name not in weights:
-        raise InputError(f"there is no {tensor.role} {tensor.name!r}, the schedule wants one")
+        raise NativeInterpreterErrors.NO_WEIGHT(role=tensor.role, tensor=tensor.name)
     array = weights[tensor.name]
     dtype = NUMPY_DTYPES[tensor.dtype]
     packed = packing is not None and array.shape == packing.stored_shape(tensor.shape)
     if (array.shape != tensor.shape and not packed) or array.dtype != dtype:
-        raise InputError(
-            f"{tensor.role} {tensor.name!r} is {array.dtype} {list(array.shape)}, the schedule wants {tensor.dtype} "
-            f"{list(tensor.shape)}"
-        )
+        raise NativeInterpreterErrors.WEIGHT_DIFFERS(
+            role=tensor.role, tensor=tensor.name, dtype=array.dtype, shape=array.shape,
+            wanted_dtype=tensor.dtype, wanted_shape=tensor.shape,
+        )  # fmt: skip
     if packed or packing is None:
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return packing.pack(array, *(weights.get(name) for name in packing.companions(tensor.name)))
@@ -208,11 +228,6 @@ def _memory(core: _native.Core) -> Array:
     address, nbytes = core.region(MEMORY)
     memory: Array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
     return memory
-
-
-def _check_names(what: str, values: Mapping[str, object], names: tuple[str, ...], entry: Entry) -> None:
-    if values.keys() != set(names):
-        raise UsageError(f"entry {entry.name!r} takes the {what} {list(names)}, not {list(values)}")
 
 
 __all__ = ["NativeInterpreter", "store_weights"]

@@ -28,7 +28,7 @@ from typing import IO, Any
 
 import sscc.ir
 import sscc.runtime
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError, quoted
 from sscc.ir.schedule import Program
 from sscc.runtime import _native
 from sscc.runtime.backends.cpu.checks import CheckedModule, Violations
@@ -40,6 +40,9 @@ from sscc.runtime.user_cache import NATIVE, UnsafeCacheError, make_cache_folder,
 LINKER = "cc"
 LLVM = "torch-mlir"
 """The package that LLVM comes with."""
+
+OPTIMISATION = "SSCC_NATIVE_OPTIMISE"
+"""Names LLVM's level of optimization, 0 to 3."""
 
 CODE_BYTES = 2**30
 """The largest file that is taken for native code."""
@@ -64,10 +67,6 @@ class NativeCode:
     violations: Violations | None = None
 
 
-class CodeError(InputError):
-    """Native code that was kept and cannot be loaded."""
-
-
 @dataclass(frozen=True)
 class _Contents:
     """What a file of the cache says of itself.
@@ -79,6 +78,14 @@ class _Contents:
 
     functions: list[str]
     plan_bytes: int
+
+
+class NativeCodeErrors(ErrorKind):
+    DAMAGED = InputError, "the native code in the cache is damaged: its sha256 differs from the recorded one"
+    NOT_LOADED = InputError, "the native code in the cache cannot be loaded: {cause}"
+    NO_LINKER = OutputError, "native code cannot be linked: there is no {linker!r} on the PATH"
+    LINKING = OutputError, "native code cannot be linked: {cause}"
+    OPTIMISATION = UsageError, "{variable}={value} is not a level of optimization: choose 0, 1, 2 or 3"
 
 
 # ------------------------------------------------------------------------------------------------------------- keys
@@ -175,7 +182,9 @@ def cached_code(
     _LOGGER.info("compiling the schedule for this CPU")
     try:
         return _parsed(_keep(program, key, packings))
-    except (OutputError, CodeError) as error:
+    except (OutputError, InputError) as error:
+        if isinstance(error, InputError) and error.kind not in (NativeCodeErrors.DAMAGED, NativeCodeErrors.NOT_LOADED):
+            raise
         _LOGGER.info(f"its code is not kept and will be made again in every run: {error}")
         return make_code(program, packings=packings)
 
@@ -203,7 +212,7 @@ def _file(program: Program, packings: Packings | None = None) -> bytes:
     from sscc.runtime.backends.cpu.compile import link
 
     if not can_link():
-        raise OutputError(f"there is no linker ({LINKER})")
+        raise NativeCodeErrors.NO_LINKER(linker=LINKER)
     compiled, names, plan = _generate(program, None, None, Module(), packings)
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -211,7 +220,7 @@ def _file(program: Program, packings: Packings | None = None) -> bytes:
             link(compiled.object_code(), library, LINKER)
             code = library.read_bytes()
     except (OSError, subprocess.CalledProcessError) as error:
-        raise OutputError(f"native code cannot be linked: {error}") from None
+        raise NativeCodeErrors.LINKING(cause=quoted(error)) from None
     rest = json.dumps(asdict(_Contents(names, len(plan)))).encode() + b"\n" + plan + code
     return _digest(rest).encode() + b"\n" + rest
 
@@ -229,7 +238,11 @@ def _generate(
 
 
 def _optimisation() -> int:
-    return int(os.environ.get("SSCC_NATIVE_OPTIMISE", "3"))
+    """LLVM's level that $SSCC_NATIVE_OPTIMISE names, or 3. Raises UsageError for another than 0 .. 3."""
+    value = os.environ.get(OPTIMISATION, "") or "3"
+    if value not in ("0", "1", "2", "3"):
+        raise NativeCodeErrors.OPTIMISATION(variable=OPTIMISATION, value=value)
+    return int(value)
 
 
 # ---------------------------------------------------------------------------------------------------------- finding
@@ -257,17 +270,17 @@ def _kept(key: str) -> NativeCode | None:
 
 
 def _parsed(data: bytes) -> NativeCode:
-    """The code in a file of the cache. Raises CodeError where it cannot be loaded."""
+    """The code in a file of the cache. Raises InputError where it cannot be loaded."""
     digest, _, rest = data.partition(b"\n")
     if digest != _digest(rest).encode():  # a library that is cut short would stop the process
-        raise CodeError("the native code in the cache is damaged: its sha256 is another one")
+        raise NativeCodeErrors.DAMAGED()
     line, _, binary = rest.partition(b"\n")
     try:
         contents = _Contents(**json.loads(line))
         plan, library = binary[: contents.plan_bytes], _Library(binary[contents.plan_bytes :])
         return NativeCode(plan, [library.address(name) for name in contents.functions], library)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CodeError(f"the native code in the cache cannot be loaded: {error}") from None
+        raise NativeCodeErrors.NOT_LOADED(cause=quoted(error)) from None
 
 
 class _Library:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.schedule import (
     Access,
@@ -28,9 +28,19 @@ from sscc.ir.schedule import (
     Vector,
 )
 from sscc.ir.sizes import dense_strides
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from sscc.runtime.backends.cpu.refusal import NoNativeCode
 
 Strides = tuple[int, ...]
+
+
+class NativeWindowErrors(ErrorKind):
+    DYNAMIC = InternalError, "body {body!r}: window {window!r} has dynamic terms"
+
+
+class NativeStrideErrors(NoNativeCode):
+    WINDOW_NOT_DENSE = (
+        "body {body!r}: its window {window!r} views {tensor!r}, whose strides in a launch are not dense and row-major"
+    )
 
 
 @dataclass(frozen=True)
@@ -141,10 +151,9 @@ class Regions:
         if view is None:
             return Gathered(name, 0, self.shapes[name], self.strides[name])
         if view.terms:
-            raise InternalError(f"window {name!r} has dynamic terms")
+            raise NativeWindowErrors.DYNAMIC(body=self._body, window=name)
         if not is_dense(self.shapes[view.tensor], self.strides[view.tensor]):
-            why = f"its window {name!r} looks at {view.tensor!r}, which a launch shows other than dense and row-major"
-            raise NoNativeCodeError(f"body {self._body!r}", why)
+            raise NativeStrideErrors.WINDOW_NOT_DENSE(body=self._body, window=name, tensor=view.tensor)
         return Gathered(view.tensor, view.offset, view.shape, view.strides)
 
     def dtype(self, name: str) -> str:

@@ -8,11 +8,21 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import ErrorKind, InputError, InternalError
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
 _STORED = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16)}
+
+
+class WeightPanelErrors(ErrorKind):
+    DTYPE = InternalError, "weights of dtype {dtype} cannot be packed in panels"
+    SIZES = InternalError, "the sizes and strides of panels must be at least 1: {panels}"
+    TOO_FEW_ELEMENTS = (
+        InputError,
+        "a weight of dtype {dtype} with {elements} elements does not hold {n} x {k} {wanted_dtype} with strides "
+        "{n_stride}, {k_stride}",
+    )
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,9 @@ class Panels:
 
     def __post_init__(self) -> None:
         if self.dtype not in _STORED:
-            raise InternalError(f"weights of dtype {self.dtype} have no panels")
+            raise WeightPanelErrors.DTYPE(dtype=self.dtype)
         if min(self.n, self.k, self.n_stride, self.k_stride) < 1:
-            raise InternalError(f"panels need sizes and strides of at least 1: {self}")
+            raise WeightPanelErrors.SIZES(panels=self)
 
     @property
     def count(self) -> int:
@@ -90,10 +100,10 @@ class Panels:
         stacked = array.shape[:stack]
         held = prod(array.shape[stack:])
         if array.dtype != _STORED[self.dtype] or held < self.span:
-            raise InputError(
-                f"a weight of dtype {array.dtype} with {held} elements does not hold {self.n} x {self.k} {self.dtype} "
-                f"of strides {self.n_stride}, {self.k_stride}"
-            )
+            raise WeightPanelErrors.TOO_FEW_ELEMENTS(
+                dtype=array.dtype, elements=held, n=self.n, k=self.k, wanted_dtype=self.dtype,
+                n_stride=self.n_stride, k_stride=self.k_stride,
+            )  # fmt: skip
         flat = np.ascontiguousarray(array).reshape(prod(stacked), held)
         packed = np.empty((prod(stacked), *self.packed_shape), array.dtype)
         for source, target in zip(flat, packed, strict=True):

@@ -26,8 +26,8 @@ from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import REPLICATED_ELEMENTS
 from sscc.runtime.backends.cpu.hazards import Span
 from sscc.runtime.backends.cpu.nests import Strides
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
-from sscc.runtime.backends.cpu.slots import Slots, UnplacedSlotError, slots_of
+from sscc.runtime.backends.cpu.refusal import NoNativeStage
+from sscc.runtime.backends.cpu.slots import Slots, slots_of
 from sscc.runtime.backends.cpu.stages import (
     BufferPort,
     MemoryPort,
@@ -40,6 +40,12 @@ from sscc.runtime.backends.cpu.stages import (
 from sscc.runtime.backends.cpu.storage import PanelPacking
 
 
+class NativePipelineErrors(NoNativeStage):
+    WAITS_FOR_LATER = "it reads in an iteration what later iterations write"
+    SEVERAL_ITERATIONS = "it fills slots of several iterations before or after all of them"
+    WINDOW = "its window of {tensor!r} is not a view of what the launch gives"
+
+
 def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mapping[str, int]) -> list[plans.Item]:
     """The items of a pipeline.
 
@@ -47,7 +53,7 @@ def plan_pipeline(track: Track, call: KernelCall, pipeline: Pipeline, env: Mappi
         call: the kernel that it is part of.
         env: registers of the kernel's scalars.
 
-    Raises NoNativeCodeError for a pipeline that native execution cannot do.
+    Raises InputError for a pipeline that native execution cannot do (`NoNativeStage`).
     """
     return _PipelinePlan(track, call, pipeline, env).run()
 
@@ -111,7 +117,7 @@ class _PipelinePlan:
         while left:
             ready = next((s for s in left if not any(self._feeds(other, s) for other in left if other is not s)), None)
             if ready is None:
-                raise self._refusal(left[0], "it waits for what later iterations give to earlier ones")
+                raise NativePipelineErrors.WAITS_FOR_LATER(stage=left[0].stage.name, pipeline=self.where)
             ordered.append(ready)
             left.remove(ready)
         return ordered
@@ -385,21 +391,15 @@ class _PipelinePlan:
         self, stage: ResolvedStage, port: BufferPort, slots: Slots, grid: list[int]
     ) -> tuple[int, list[tuple[int, int]]]:
         """The slot that a port uses: a number, and terms over registers in bytes."""
-        try:
-            place = slots.place(stage, port, self.trips)
-        except UnplacedSlotError as error:
-            raise self._refusal(stage, str(error)) from None
+        place = slots.place(stage, port, self.trips, self.where)
         terms: list[tuple[int, int]] = []
         if place.ahead is not None:
             register = self.generation.get((place.ahead, slots.generations))
             if register is None:
-                raise self._refusal(stage, "it fills slots of several iterations before or after all of them")
+                raise NativePipelineErrors.SEVERAL_ITERATIONS(stage=stage.stage.name, pipeline=self.where)
             terms.append((register, slots.per_iteration * slots.slot_bytes))
         moves = reversed(list(zip(grid, place.moves, strict=False)))
         return place.number, [*terms, *((register, move * slots.slot_bytes) for register, move in moves)]
-
-    def _refusal(self, stage: ResolvedStage, why: str) -> NoNativeCodeError:
-        return NoNativeCodeError(f"stage {stage.stage.name!r} of {self.where}", why)
 
     def _memory(
         self, stage: ResolvedStage, port: MemoryPort, env: Mapping[str, int]
@@ -410,7 +410,7 @@ class _PipelinePlan:
         bare = View(shown.tensor, shown.shape, shown.strides, shown.offset)
         view = compose(port.view, shape, bare, firings(stage.stage))
         if view is None:
-            raise self._refusal(stage, f"it cannot follow its window of {port.param!r}")
+            raise NativePipelineErrors.WINDOW(stage=stage.stage.name, pipeline=self.where, tensor=port.param)
         tensor = draft.tensors[shown.tensor]
         terms = [*self.kernel.terms[port.param], *((draft.operand(n, env), c) for n, c in view.terms)]
         size = DTYPE_BYTES[tensor.dtype]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Union, get_args
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.scalars import SCALAR_OPS
 
 Kind = Literal["external", "arena", "private", "outbox", "inbox"]
@@ -30,6 +30,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select lookup".split())
 """Scalar operations; their place in this tuple is their number in the file form."""
+
+
+class NativePlanErrors(ErrorKind):
+    BEYOND_64_BITS = InternalError, "a plan holds a number that does not fit in 64 bits: {cause}"
+    NOT_READABLE = InternalError, "a plan cannot be read: {cause}"
+    OPERATION = InternalError, "a plan cannot compute {op!r} of {arguments} arguments"
 
 
 class Code(IntEnum):
@@ -194,7 +200,7 @@ class NativePlan:
         try:
             return struct.pack(f"<{len(writer.words)}q", *writer.words)
         except struct.error as error:
-            raise InternalError(f"a plan holds a number that does not fit in 64 bits: {error}") from None
+            raise NativePlanErrors.BEYOND_64_BITS(cause=str(error)) from None
 
 
 def decode_plan(data: bytes) -> NativePlan:
@@ -203,7 +209,7 @@ def decode_plan(data: bytes) -> NativePlan:
     try:
         return reader.plan()
     except (StopIteration, IndexError, ValueError, UnicodeDecodeError) as error:
-        raise InternalError(f"a plan cannot be read: {error!r}") from None
+        raise NativePlanErrors.NOT_READABLE(cause=repr(error)) from None
 
 
 def count_arguments(op: str) -> int:
@@ -266,7 +272,7 @@ class _Writer:
 
     def compute(self, item: Compute) -> None:
         if item.op not in OPS or len(item.arguments) != count_arguments(item.op):
-            raise InternalError(f"a plan computes {item.op!r} of {len(item.arguments)} arguments")
+            raise NativePlanErrors.OPERATION(op=item.op, arguments=len(item.arguments))
         self.words += [Code.COMPUTE, OPS.index(item.op), item.target, *item.arguments]
 
     def count(self, items: Sequence[object]) -> None:

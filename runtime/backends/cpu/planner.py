@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Entry, For, If, Item, Launch, Pipeline, Program, Scalar
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.draft import PlanDraft, Track
@@ -20,6 +20,11 @@ from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.pipelines import KernelCall, plan_pipeline
 from sscc.runtime.backends.cpu.storage import Packings
 from sscc.runtime.backends.cpu.weights import packed_weights
+
+
+class NativePlannerErrors(ErrorKind):
+    LAUNCH_IN_KERNEL = InputError, "the schedule is malformed: a launch of kernel {kernel!r} stands inside a kernel"
+    PIPELINE_OUTSIDE = InputError, "the schedule is malformed: pipeline {pipeline!r} stands outside a kernel"
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,11 @@ class _Control:
                     out.append(self._if(item, env, call))
                 case Launch():
                     if call is not None:
-                        raise InputError("the schedule is malformed: a launch stands inside of a kernel")
+                        raise NativePlannerErrors.LAUNCH_IN_KERNEL(kernel=item.kernel)
                     out += self._launch(item, env)
                 case Pipeline():
                     if call is None:
-                        raise InputError("the schedule is malformed: a pipeline stands outside of a kernel")
+                        raise NativePlannerErrors.PIPELINE_OUTSIDE(pipeline=item.name)
                     out += plan_pipeline(self.track, call, item, env)
         return out
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import L2_BYTES, LINE
@@ -21,6 +21,13 @@ SIZE = {"f32": 4, "bf16": 2}
 STORED = {"f32": F32, "bf16": I16}
 """The type in which a dtype is loaded and stored: bf16 as its bits, which every CPU can move."""
 SPILL = 32 * LINE
+
+
+class PackedProductErrors(ErrorKind):
+    SHAPES = InternalError, "[{left}] times {n} x {k} weights does not give [{result}]"
+    STRIDES = InternalError, "the left operand of a packed product has the strides {strides}; the last must be 1"
+    DTYPES = InternalError, "no packed product takes {left} and gives {result}"
+    ROWS = InternalError, "a packed product takes rows of up to two dimensions, not [{rows}]"
 
 
 @dataclass(frozen=True)
@@ -79,11 +86,11 @@ def even_rows(m: int, most: int) -> int:
 def check_operands(a: Operand, n: int, k: int, out: Operand) -> None:
     """Raises InternalError where the shapes are not those of a product with weights [n, k], or k is not dense."""
     if a.shape[:-1] != out.shape[:-1] or (a.shape[-1], out.shape[-1]) != (k, n):
-        raise InternalError(f"{a.shape} times {n} x {k} weights is not {out.shape}")
+        raise PackedProductErrors.SHAPES(left=a.shape, n=n, k=k, result=out.shape)
     if a.strides[-1] != 1 and k > 1:
-        raise InternalError(f"the left operand of a packed product has strides {a.strides}, k must be dense")
+        raise PackedProductErrors.STRIDES(strides=a.strides)
     if out.dtype not in SIZE or a.dtype not in SIZE:
-        raise InternalError(f"no packed product takes {a.dtype} and gives {out.dtype}")
+        raise PackedProductErrors.DTYPES(left=a.dtype, result=out.dtype)
 
 
 def row_count(operand: Operand) -> int:
@@ -222,7 +229,7 @@ def _rows(operand: Operand) -> tuple[int, int, int]:
     if len(dims) == 2 and dims[0][1] == dims[1][0] * dims[1][1]:
         dims = [(dims[0][0] * dims[1][0], dims[1][1])]
     if len(dims) > 2:
-        raise InternalError(f"a packed product takes two dimensions of rows, not {operand.shape[:-1]}")
+        raise PackedProductErrors.ROWS(rows=operand.shape[:-1])
     if not dims:
         return (1, 0, 0)
     count, inner = dims[-1]

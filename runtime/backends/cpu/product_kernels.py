@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import (
     ACCUMULATORS,
@@ -46,10 +46,14 @@ _TILE = LANES * TILE_ROW  # its bytes
 _ODD = -65536  # 0xffff0000
 
 
+class ProductKernelErrors(ErrorKind):
+    DTYPES = InternalError, "no product kernel takes {left} times {weights}"
+
+
 def kind_of(a: str, panels: Panels, features: Features) -> Kind:
     """The kernels for a left operand of this dtype and these weights."""
     if {a, panels.dtype} - {"bf16", "f32"}:
-        raise InternalError(f"no product kernel takes {a} times {panels.dtype}")
+        raise ProductKernelErrors.DTYPES(left=a, weights=panels.dtype)
     if panels.dtype == "f32":
         return "single"
     if a == "bf16" and features.bf16_tiles and panels.units % _TILE_UNITS == 0:

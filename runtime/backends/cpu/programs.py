@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Instr
 from sscc.runtime.backends.cpu import approximations
 from sscc.runtime.backends.cpu.features import LANES
@@ -36,6 +36,10 @@ FLOATS = ("f32", "bf16", "f16", "f8E4M3FN")
 
 FLOAT8_FACTOR = 256.0
 """What `widen_float8` leaves out: the biases of the exponents of f16 and e4m3 differ by 8."""
+
+
+class NativeProgramErrors(ErrorKind):
+    OPERATION = InputError, "there is no native code for the vector operation {op!r}"
 
 
 def widen_float8(f: Function, codes: Value) -> Value:
@@ -107,7 +111,7 @@ def apply(f: Function, instr: Instr, args: Sequence[Arg], dtypes: Sequence[str])
         return _compare(f, op, *values)
     if op in _CONVERSIONS:
         return _CONVERSIONS[op](f, values[0], dtypes[0], instr.type)
-    raise InputError(f"there is no operation {op!r}")
+    raise NativeProgramErrors.OPERATION(op=op)
 
 
 def _is_zero(f: Function, value: Arg) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sscc.ir.errors import InputError, InternalError
+from sscc.ir.errors import ErrorKind, InputError, InternalError
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
@@ -21,6 +21,15 @@ SCALES: dict[str, np.dtype[Any]] = {
 
 QUAD = 4
 """The number of neighbouring k whose products one instruction sums."""
+
+
+class QuantisedPanelErrors(ErrorKind):
+    FORMAT = InternalError, "weights cannot be packed so: {panels}"
+    GROUPS = InternalError, "sums of {k} numbers cannot be packed in groups of {group}"
+    PARTS_DIFFER = (
+        InputError,
+        "values {values}, scales {scales} and zero points or minimums {base} are not the parts of {panels}",
+    )
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,9 @@ class QuantisedPanels:
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 4) or min(self.n, self.k, self.group) < 1:
-            raise InternalError(f"no panels for {self}")
+            raise QuantisedPanelErrors.FORMAT(panels=self)
         if self.k % self.group or (self.group % 8 and self.group != self.k):
-            raise InternalError(f"sums of {self.k} are not packed in groups of {self.group}")
+            raise QuantisedPanelErrors.GROUPS(k=self.k, group=self.group)
 
     @property
     def count(self) -> int:
@@ -185,8 +194,9 @@ class QuantisedPanels:
             dtype = np.dtype(np.int8) if self.zero_point else scale
             fits = fits and base is not None and base.shape == per_group and base.dtype == dtype
         if not fits or (base is None) == (self.zero_point or self.minimum):
-            shapes = [None if part is None else (part.dtype.name, part.shape) for part in (values, scales, base)]
-            raise InputError(f"values, scales and zero points or minimums {shapes} are not those of {self}")
+            parts = {"values": values, "scales": scales, "base": base}
+            shown = {name: "none" if a is None else f"{a.dtype} {list(a.shape)}" for name, a in parts.items()}
+            raise QuantisedPanelErrors.PARTS_DIFFER(**shown, panels=self)
 
     def _place(self, rows: list[npt.NDArray[np.generic]], target: npt.NDArray[np.uint8]) -> None:
         """Some rows of each part, the first at a panel's start, to [panels, groups, group_bytes]."""

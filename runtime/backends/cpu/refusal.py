@@ -1,17 +1,23 @@
-"""What native code refuses, in one form."""
+"""Errors about schedules that may be valid and that native code does not execute."""
 
 from __future__ import annotations
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 
 
-class NoNativeCodeError(InputError):
-    """Something of a schedule that may be right, and that the reference interpreter alone executes.
+class NoNativeCode(ErrorKind):
+    """Base of the kinds for a part of a schedule that only the reference interpreter executes.
 
-    Args:
-        where: the stage or body that has it.
-        why: what it is.
+    The message of a kind begins with the stage or body: "body {body!r}: ..".
     """
 
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(f"the native interpreter cannot run {where}: {why}: run with --interpreter reference")
+    def __init__(self, message: str) -> None:
+        hint = "; run the program with --interpreter reference"
+        super().__init__(InputError, f"the native interpreter cannot run {message}{hint}")
+
+
+class NoNativeStage(NoNativeCode):
+    """Base of the kinds for a stage that only the reference interpreter executes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("stage {stage!r} of {pipeline}: " + message)

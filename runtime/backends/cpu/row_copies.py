@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.phases import Operand
@@ -16,6 +16,10 @@ Meta = tuple[tuple[int, ...], tuple[int, ...], str]
 """Shape, strides in elements, and the schedule's dtype."""
 
 SIZES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
+
+
+class NativeRowErrors(ErrorKind):
+    STRIDE = InputError, "{step} takes operand {operand!r} with stride 1 along its last axis, not {stride}"
 
 
 class ScratchPieces:
@@ -43,7 +47,7 @@ def check_strides(kind: str, operands: Mapping[str, Meta], names: Iterable[str])
     for name in names:
         shape, strides, _ = operands[name]
         if shape[-1] > 1 and strides[-1] != 1:
-            raise InputError(f"{kind} takes operand {name!r} with stride 1 along its last axis, not {strides[-1]}")
+            raise NativeRowErrors.STRIDE(step=kind, operand=name, stride=strides[-1])
 
 
 def address(f: Function, operand: Operand, *indices: Value | int) -> Value:

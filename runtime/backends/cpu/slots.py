@@ -21,11 +21,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sscc.runtime.backends.cpu.refusal import NoNativeStage
 from sscc.runtime.backends.cpu.stages import BufferPort, ResolvedStage
 
 
-class UnplacedSlotError(Exception):
-    """Why the slots that a port uses have no place."""
+class NativeSlotErrors(NoNativeStage):
+    LAG = "a buffer's lag of {lag} slots is not a whole number of iterations"
+    PART_OF_RUN = "a buffer's slot serves {firings} firings, several iterations but not all"
+    PART_OF_ITERATION = "a buffer's slot takes {firings} of {trips} firings"
+    UNKNOWN_LENGTH = "it reads a slot by number after a loop of unknown length"
+    OVERWRITTEN = "it reads a slot that later iterations have overwritten"
 
 
 @dataclass(frozen=True)
@@ -69,38 +74,39 @@ class Slots:
         """By how many iterations the slots of a port are ahead of the iteration's own."""
         return port.lag // self.per_iteration
 
-    def place(self, stage: ResolvedStage, port: BufferPort, iterations: int | None) -> SlotPlace:
+    def place(self, stage: ResolvedStage, port: BufferPort, iterations: int | None, pipeline: str) -> SlotPlace:
         """The slot that a port of a stage uses in a firing.
 
         Args:
             iterations: of the pipeline; None where that is only known when it runs.
+            pipeline: the pipeline as an error names it.
 
         Raises:
-            UnplacedSlotError: for slots that no generation holds.
+            InputError: no generation holds the slot (`NoNativeStage`).
         """
-        trips = stage.stage.trips
+        trips, where = stage.stage.trips, {"stage": stage.stage.name, "pipeline": pipeline}
         if stage.stage.when == "last":
-            self._check_left(port, iterations)
+            self._check_left(port, iterations, where)
         if (stage.stage.when != "each" or iterations == 1) and (trips == 1 or port.per >= trips):
             return SlotPlace(port.lag % (self.per_iteration * self.generations))
         if port.lag % self.per_iteration:
-            raise UnplacedSlotError("a buffer's lag is not a whole number of iterations")
+            raise NativeSlotErrors.LAG(**where, lag=port.lag)
         whole_run = port.per > trips
         if whole_run and (iterations is None or port.per < trips * iterations):
-            raise UnplacedSlotError("a buffer's slot serves several iterations, but not all of them")
+            raise NativeSlotErrors.PART_OF_RUN(**where, firings=port.per)
         if 1 < port.per < trips:
-            raise UnplacedSlotError(f"a slot takes {port.per} of {trips} firings")
+            raise NativeSlotErrors.PART_OF_ITERATION(**where, firings=port.per, trips=trips)
         moves = _moves(stage.stage.grid) if port.per < trips else ()
         return SlotPlace(0, None if whole_run or self.generations == 1 else self.ahead(port), moves)
 
-    def _check_left(self, port: BufferPort, iterations: int | None) -> None:
+    def _check_left(self, port: BufferPort, iterations: int | None, where: dict[str, str]) -> None:
         """An epilogue reads what the last iterations left."""
         if self.written_ahead is None or port.per > 1:
             return
         if iterations is None:
-            raise UnplacedSlotError("it reads a slot by its number after a loop of unknown length")
+            raise NativeSlotErrors.UNKNOWN_LENGTH(**where)
         if self.ahead(port) <= iterations - 1 + self.written_ahead - self.generations:
-            raise UnplacedSlotError("it reads a slot that many iterations have passed over")
+            raise NativeSlotErrors.OVERWRITTEN(**where)
 
 
 def _moves(grid: Sequence[int]) -> tuple[int, ...]:

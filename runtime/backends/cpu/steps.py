@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.opspec import Op
 from sscc.runtime.backends.cpu import (
     decode_attention,
@@ -45,11 +45,15 @@ _LOWERINGS: dict[str, Callable[[Any, dict[str, Meta], Features], Lowered]] = {
 }
 
 
+class NativeStepErrors(ErrorKind):
+    UNKNOWN = InputError, "there is no native code for the step {step}"
+
+
 def lower_step(step: Op, operands: Mapping[str, Meta], features: Features) -> Lowered:
     """The phases of a step that is no vector program, reduction or product.
 
     Raises InputError for a kind that there is no native code for, or operands that it does not take.
     """
     if step.kind not in _LOWERINGS:
-        raise InputError(f"there is no step {step.kind}")
+        raise NativeStepErrors.UNKNOWN(step=step.kind)
     return _LOWERINGS[step.kind](step, dict(operands), features)

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Buffer, Pipeline, Port, Program, Stage, pipelines
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import NUMPY_DTYPES, Array
 from sscc.runtime.backends.cpu.plan import Branch, Execute, Item, NativePlan, PlanLoop, PlanRun
 from sscc.runtime.backends.interpreter import StageName, StageRun, Watcher
+
+
+class NativeWatchErrors(ErrorKind):
+    NO_STAGE = UsageError, "native code has no stage {stage!r} of its own: use the reference interpreter to watch it"
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class NativeStages:
             return
         missing = [".".join(name) for name in stages if name not in self.names]
         if missing:
-            raise UsageError(f"native code has no stage {missing[0]!r} of its own: take the reference interpreter")
+            raise NativeWatchErrors.NO_STAGE(stage=missing[0])
         see = watcher
 
         def hook(_label: str, number: int) -> None:

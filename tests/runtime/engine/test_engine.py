@@ -29,7 +29,8 @@ from sscc.runtime.engine import (
     executor,
 )
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, SessionErrors
+from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, gated, request, serving
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 
@@ -176,6 +177,14 @@ def test_impossible_requests_are_refused(impossible: Request, message: str) -> N
             engine.submit(impossible)
         assert engine.metrics().submitted == 0
         assert engine.generate(request(1, new=1)).tokens == (2,)
+
+
+@pytest.mark.parametrize("token", [11, -1, 2**63, -(2**70)])
+def test_a_request_with_a_token_beyond_the_vocabulary_is_refused(token: int) -> None:
+    with serving() as engine:
+        with raises(SessionErrors.PROMPT_TOKEN, token=token, position=1, last=10):
+            engine.submit(request(1, token, 99))
+        assert engine.metrics().submitted == 0
 
 
 @pytest.mark.parametrize(

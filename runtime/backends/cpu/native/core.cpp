@@ -9,18 +9,12 @@
 
 namespace sscc {
 
-namespace {
-
-std::string quoted(const std::string& name) { return "'" + name + "'"; }
-
-}  // namespace
-
 // Marks the core as busy for a scope.
 class Core::Busy {
   public:
     explicit Busy(const Core& core) : core_(core) {
         if (core_.busy_.exchange(true)) {
-            throw UsageError("the native core is running an entry");
+            fail("CORE_BUSY");
         }
     }
     ~Busy() { core_.busy_ = false; }
@@ -41,12 +35,11 @@ Core::Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& 
       arena_(guarded),
       team_(std::make_shared<Team>(options)) {
     if (kernels_.size() != plan_.functions.size()) {
-        throw InputError("the plan names " + std::to_string(plan_.functions.size()) + " functions, and there are " +
-                         std::to_string(kernels_.size()));
+        fail("FUNCTION_COUNT", {{"functions", number(plan_.functions.size())}, {"addresses", number(kernels_.size())}});
     }
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
         if (kernels_[i] == nullptr) {
-            throw InputError("function " + quoted(plan_.functions[i]) + " has no address");
+            fail("NO_ADDRESS", {{"function", plan_.functions[i]}});
         }
     }
     check_windows();
@@ -67,11 +60,10 @@ void Core::place_shared(const std::vector<External>& externals) {
         const auto index = region_index(external.name);
         const auto& region = plan_.regions[index];
         if (region.kind != RegionKind::kExternal || !given.insert(external.name).second) {
-            throw InputError("region " + quoted(external.name) + " was given, but is not external or was given before");
+            fail("REGION_NOT_EXTERNAL", {{"region", external.name}});
         }
         if (external.bytes < region.bytes || (external.address == nullptr && region.bytes > 0)) {
-            throw InputError("region " + quoted(external.name) + " was given with " + std::to_string(external.bytes) +
-                             " bytes; the plan needs " + std::to_string(region.bytes));
+            fail("REGION_BYTES", {{"region", external.name}, {"bytes", external.bytes}, {"needed", region.bytes}});
         }
         bases[index] = external.address;
     }
@@ -82,7 +74,7 @@ void Core::place_shared(const std::vector<External>& externals) {
             pieces[i] = arena_.place(static_cast<std::size_t>(region.bytes));
         }
         if (region.kind == RegionKind::kExternal && !given.contains(region.name)) {
-            throw InputError("region " + quoted(region.name) + " is external and was not given");
+            fail("REGION_MISSING", {{"region", region.name}});
         }
     }
     arena_.allocate();
@@ -130,13 +122,11 @@ void Core::check_windows() const {
         windows += region.kind == RegionKind::kInbox ? region.bytes : 0;
     }
     if (windows != window * windows_.ranks) {
-        throw InputError("the plan has windows of " + std::to_string(windows) + " bytes in all and of " +
-                         std::to_string(window) + " of each rank, and there are " + std::to_string(windows_.ranks) +
-                         " ranks");
+        fail("WINDOW_BYTES", {{"windows", windows}, {"window", window}, {"ranks", windows_.ranks}});
     }
     if (window > 0 && (windows_.address == nullptr || windows_.exchange == nullptr || windows_.rank < 0 ||
                        windows_.rank >= windows_.ranks)) {
-        throw InputError("the plan is one of several ranks, and this is none of them");
+        fail("NO_WINDOWS");
     }
 }
 
@@ -158,7 +148,7 @@ const Entry& Core::entry(const std::string& name) const {
             return entry;
         }
     }
-    throw InputError("the plan has no entry " + quoted(name));
+    fail("NO_ENTRY", {{"entry", name}});
 }
 
 std::size_t Core::region_index(const std::string& name) const {
@@ -167,7 +157,7 @@ std::size_t Core::region_index(const std::string& name) const {
             return i;
         }
     }
-    throw InputError("the plan has no region " + quoted(name));
+    fail("NO_REGION", {{"region", name}});
 }
 
 // -- execution
@@ -176,8 +166,8 @@ std::vector<std::int64_t> Core::run(const std::string& name, std::span<const std
     const Busy busy(*this);
     const auto& chosen = entry(name);
     if (scalars.size() != chosen.inputs.size()) {
-        throw InputError("entry " + quoted(name) + " takes " + std::to_string(chosen.inputs.size()) +
-                         " scalars, and there are " + std::to_string(scalars.size()));
+        fail("SCALAR_COUNT",
+             {{"entry", name}, {"inputs", number(chosen.inputs.size())}, {"scalars", number(scalars.size())}});
     }
     postpone_poll();
     const auto job = [&](int thread) {
@@ -201,7 +191,7 @@ std::vector<std::int64_t> Core::run(const std::string& name, std::span<const std
 
 Span Core::region(const std::string& name, int thread) const {
     if (thread < 0 || thread >= team_->size()) {
-        throw InputError("there is no thread " + std::to_string(thread));
+        fail("NO_THREAD", {{"thread", thread}, {"threads", team_->size()}});
     }
     const auto index = region_index(name);
     return {members_[static_cast<std::size_t>(thread)].bases[index], plan_.regions[index].bytes};
@@ -223,7 +213,7 @@ void Core::reset(const std::optional<std::vector<std::string>>& names) {
             chosen.push_back(region_index(name));
             const auto kind = plan_.regions[chosen.back()].kind;
             if (kind == RegionKind::kExternal || is_exchanged(kind)) {
-                throw InputError("region " + quoted(name) + " is external");
+                fail("REGION_IS_EXTERNAL", {{"region", name}});
             }
         }
     } else {
@@ -276,7 +266,7 @@ void Core::set_hook(const std::vector<std::string>& labels, Hook hook) {
     const Busy busy(*this);
     for (const auto& label : labels) {
         if (std::find(plan_.labels.begin(), plan_.labels.end(), label) == plan_.labels.end()) {
-            throw InputError("the plan has no stage " + quoted(label));
+            fail("NO_STAGE", {{"stage", label}});
         }
     }
     std::vector<char> hooked;

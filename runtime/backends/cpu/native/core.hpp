@@ -42,7 +42,7 @@ struct Windows {
     std::shared_ptr<Exchange> exchange;
 };
 
-// Not to be called from several threads at once: what comes while an entry runs is refused with UsageError.
+// Not to be called from several threads at once: what comes while an entry runs is refused with an Error.
 class Core {
   public:
     // Called after a run by thread 0, while the other threads wait; what it throws ends the entry.
@@ -50,7 +50,7 @@ class Core {
     // Called by thread 0 every 20 ms or so while an entry runs; what it throws ends the entry.
     using Poll = std::function<void()>;
 
-    // Throws InputError where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
+    // Throws Error where kernels or externals are not what the plan names, std::bad_alloc, and what Team throws.
     // `windows`: needed where the plan has regions of windows; their sizes are the plan's.
     // `guarded`: every region has pages around it that cannot be touched; external ones are copied for that. For tests.
     Core(Plan plan, std::vector<Kernel> kernels, const std::vector<External>& externals, const TeamOptions& options,
@@ -62,17 +62,17 @@ class Core {
     // Its threads. Others may use them between two entries; an entry waits until such work is done.
     std::shared_ptr<Team> team() const { return team_; }
 
-    // Executes an entry and returns its outputs. Throws InputError for an unknown entry, a wrong number of scalars, a
+    // Executes an entry and returns its outputs. Throws Error for an unknown entry, a wrong number of scalars, a
     // division by 0 and a pointer out of its region; after that, memory holds whatever was written until then.
     std::vector<std::int64_t> run(const std::string& entry, std::span<const std::int64_t> scalars);
 
-    // Where a region is; of a private one, the copy of `thread`. Throws InputError for an unknown name or thread.
+    // Where a region is; of a private one, the copy of `thread`. Throws Error for an unknown name or thread.
     Span region(const std::string& name, int thread = 0) const;
 
     // Bytes of the arena and of what every thread has for itself.
     std::size_t allocated_bytes() const;
 
-    // Zeroes arena and private regions: all of them, or those named. Throws InputError for an unknown one or another.
+    // Zeroes arena and private regions: all of them, or those named. Throws Error for an unknown one or another.
     void reset(const std::optional<std::vector<std::string>>& names);
 
     // Registers of thread 0, without those of loops; within a hook, their present values.
@@ -83,7 +83,7 @@ class Core {
     std::vector<Event> events() const;
     const std::vector<Total>& totals(int thread) const;
 
-    // A hook after every run of these labels (empty: of all); an empty function takes it away. Throws InputError for
+    // A hook after every run of these labels (empty: of all); an empty function takes it away. Throws Error for
     // a label that the plan does not have.
     void set_hook(const std::vector<std::string>& labels, Hook hook);
 

@@ -1,19 +1,37 @@
 #pragma once
 
-#include <stdexcept>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 namespace sscc {
 
-// A plan, scalar or address that does not fit; sscc.ir.errors.InputError in Python.
-class InputError : public std::runtime_error {
+// An error of a kind that sscc.runtime.native_errors declares, with the values of the kind's fields. Its class and its
+// message are made in Python (python_core.cpp).
+class Error : public std::exception {
   public:
-    using std::runtime_error::runtime_error;
+    using Value = std::variant<std::int64_t, std::string>;
+    using Fields = std::vector<std::pair<const char*, Value>>;
+
+    explicit Error(const char* kind, Fields fields = {}) : kind_(kind), fields_(std::move(fields)) {}
+
+    const char* kind() const noexcept { return kind_; }
+    const Fields& fields() const noexcept { return fields_; }
+    const char* what() const noexcept override { return kind_; }
+
+  private:
+    const char* kind_;
+    Fields fields_;
 };
 
-// A call that is wrong at this time; sscc.ir.errors.UsageError in Python.
-class UsageError : public std::logic_error {
-  public:
-    using std::logic_error::logic_error;
-};
+// Throws an Error. It is not inlined, so that callers in hot code stay small.
+[[noreturn, gnu::cold, gnu::noinline]] inline void fail(const char* kind, Error::Fields fields = {}) {
+    throw Error(kind, std::move(fields));
+}
+
+inline std::int64_t number(std::size_t value) { return static_cast<std::int64_t>(value); }
 
 }  // namespace sscc

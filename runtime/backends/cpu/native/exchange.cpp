@@ -44,11 +44,10 @@ void wake(std::atomic<std::uint32_t>& word) {
 
 Meeting::Meeting(std::byte* memory, const Options& options) : memory_(memory), options_(options) {
     if (options.ranks < 1 || options.ranks > kMostRanks || options.rank < 0 || options.rank >= options.ranks) {
-        throw InputError("rank " + std::to_string(options.rank) + " of " + std::to_string(options.ranks) +
-                         " ranks cannot meet");
+        fail("RANK", {{"rank", options.rank}, {"ranks", options.ranks}, {"most", kMostRanks}});
     }
     if (memory == nullptr || reinterpret_cast<std::uintptr_t>(memory) % kLine != 0) {
-        throw InputError("the memory of a meeting does not begin at a cache line");
+        fail("MEETING_ADDRESS");
     }
 }
 
@@ -117,14 +116,14 @@ void Meeting::check() const {
     if (word == 0) [[likely]] {
         return;
     }
-    const auto rank = "rank " + std::to_string(word >> 8);
+    const auto rank = static_cast<std::int64_t>(word >> 8);
     switch (static_cast<Ending>(word & 0xff)) {
         case Ending::kStalled:
-            throw RankError(rank + " does not answer");
+            fail("RANK_STALLED", {{"rank", rank}});
         case Ending::kEnded:
-            throw RankError(rank + " has ended");
+            fail("RANK_ENDED", {{"rank", rank}});
         default:
-            throw RankError(rank + " has failed");
+            fail("RANK_FAILED", {{"rank", rank}});
     }
 }
 

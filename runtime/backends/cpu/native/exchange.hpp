@@ -13,17 +13,11 @@
 
 namespace sscc {
 
-// Another rank has ended or does not answer; sscc.ir.errors.RankError in Python.
-class RankError : public std::runtime_error {
-  public:
-    using std::runtime_error::runtime_error;
-};
-
 class Exchange {
   public:
     virtual ~Exchange() = default;
     // Returns when all ranks have called it as often as this one: the first `bytes` of their windows of `turn` can then
-    // be read. `idle` is called now and then while it waits. Throws RankError, and what `idle` throws.
+    // be read. `idle` is called now and then while it waits. Throws Error, and what `idle` throws.
     virtual void meet(std::int64_t bytes, int turn, const std::function<void()>& idle) = 0;
 };
 
@@ -45,12 +39,12 @@ class Meeting : public Exchange {
     // Bytes of the memory that it needs, zeroed at the start and aligned to a cache line.
     static std::size_t bytes(int ranks) { return kLine * (static_cast<std::size_t>(ranks) + 1); }
 
-    // Throws InputError for a rank that there is not, or memory that is not aligned.
+    // Throws Error for a rank that there is not, or memory that is not aligned.
     Meeting(std::byte* memory, const Options& options);
 
     void meet(std::int64_t bytes, int turn, const std::function<void()>& idle) override;
 
-    // Ends all meetings: whoever waits, or comes later, throws RankError, which says what became of `rank`. The first
+    // Ends all meetings: whoever waits, or comes later, throws Error, which says what became of `rank`. The first
     // call counts.
     void end(int rank, Ending ending);
 

@@ -30,14 +30,14 @@ class Parser {
 
     Plan parse() {
         if (data_.size() % sizeof(std::int64_t) != 0) {
-            fail(std::to_string(data_.size()) + " bytes are no whole number of words");
+            malformed(std::to_string(data_.size()) + " bytes are not a whole number of words");
         }
         if (word() != kMagic) {
-            fail("it does not begin as a plan does");
+            malformed("it does not begin with the mark of a plan");
         }
         if (const auto version = word(); version != kVersion) {
-            fail("it is of version " + std::to_string(version) + ", and version " + std::to_string(kVersion) +
-                 " is what can be read");
+            malformed("it has version " + std::to_string(version) + ", and only version " + std::to_string(kVersion) +
+                      " can be read");
         }
         plan_.declared_registers = static_cast<std::uint32_t>(within(0, kMostRegisters, "the number of registers"));
         plan_.registers.resize(plan_.declared_registers + 2 * (kDepth + 1));
@@ -50,7 +50,7 @@ class Parser {
         entries();
         place_.clear();
         if (next_ != data_.size()) {
-            fail(std::to_string((data_.size() - next_) / sizeof(std::int64_t)) + " words after its end");
+            malformed(std::to_string((data_.size() - next_) / sizeof(std::int64_t)) + " words after its end");
         }
         return std::move(plan_);
     }
@@ -58,15 +58,15 @@ class Parser {
   private:
     // -- words
 
-    [[noreturn]] void fail(const std::string& what) const {
-        throw InputError("the plan is malformed: " + place_ + (place_.empty() ? "" : ": ") + what);
+    [[noreturn]] void malformed(const std::string& reason) const {
+        fail("PLAN_MALFORMED", {{"place", place_.empty() ? "the file" : place_}, {"reason", reason}});
     }
 
     std::int64_t left() const { return static_cast<std::int64_t>((data_.size() - next_) / sizeof(std::int64_t)); }
 
     std::int64_t word() {
         if (left() == 0) {
-            fail("it ends too early");
+            malformed("it ends too early");
         }
         std::array<std::byte, 8> bytes;
         std::memcpy(bytes.data(), data_.data() + next_, bytes.size());
@@ -80,8 +80,8 @@ class Parser {
     std::int64_t within(std::int64_t low, std::int64_t high, const char* what) {
         const auto value = word();
         if (value < low || value > high) {
-            fail(std::string(what) + " is " + std::to_string(value) + ", outside of " + std::to_string(low) + " .. " +
-                 std::to_string(high));
+            malformed(std::string(what) + " is " + std::to_string(value) + ", outside of " + std::to_string(low) +
+                      " .. " + std::to_string(high));
         }
         return value;
     }
@@ -89,7 +89,7 @@ class Parser {
     std::uint32_t index(std::size_t count, const char* what) {
         const auto value = word();
         if (value < 0 || value >= static_cast<std::int64_t>(count)) {
-            fail(std::string(what) + " " + std::to_string(value) + " of " + std::to_string(count));
+            malformed(std::string(what) + " " + std::to_string(value) + " of " + std::to_string(count));
         }
         return static_cast<std::uint32_t>(value);
     }
@@ -100,7 +100,7 @@ class Parser {
     std::int64_t count(const char* what, std::int64_t most = kMostItems) {
         const auto value = word();
         if (value < 0 || value > most || value > left()) {
-            fail(std::to_string(value) + " " + what + ", more than there can be");
+            malformed(std::to_string(value) + " " + what + ", more than there can be");
         }
         return value;
     }
@@ -108,7 +108,7 @@ class Parser {
     std::string name() {
         const auto length = word();
         if (length < 0 || length > left() * 8) {
-            fail("a name of " + std::to_string(length) + " bytes");
+            malformed("a name of " + std::to_string(length) + " bytes");
         }
         std::string text(reinterpret_cast<const char*>(data_.data() + next_), static_cast<std::size_t>(length));
         next_ += (static_cast<std::size_t>(length) + 7) / 8 * 8;
@@ -142,11 +142,11 @@ class Parser {
             region.kind = static_cast<RegionKind>(within(0, 4, "the kind"));
             region.bytes = within(0, kMostBytes, "the size");
             if (!seen.insert(region.name).second) {
-                fail("a second one with the name '" + region.name + "'");
+                malformed("a second one with the name '" + region.name + "'");
             }
             const auto same = [&](const Region& other) { return other.kind == region.kind; };
             if (is_exchanged(region.kind) && std::any_of(plan_.regions.begin(), plan_.regions.end(), same)) {
-                fail("a second one of windows");
+                malformed("a second one of windows");
             }
             plan_.regions.push_back(std::move(region));
         }
@@ -182,7 +182,7 @@ class Parser {
             const auto axis = reg();
             const auto trips = within(0, kMostBytes, "an axis' trips");
             if (__builtin_mul_overflow(run.total, trips, &run.total) || run.total > kMostBytes) {
-                fail("more units than can be counted");
+                malformed("more units than can be counted");
             }
             plan_.grid.push_back({axis, trips});
         }
@@ -213,7 +213,7 @@ class Parser {
             argument.terms.end = size(plan_.terms);
             const bool fixed = argument.terms.begin == argument.terms.end;
             if (fixed && (argument.offset < 0 || argument.offset > argument.last)) {
-                fail("argument " + std::to_string(size(plan_.arguments) - range.begin) + " lies outside of region '" +
+                malformed("argument " + std::to_string(size(plan_.arguments) - range.begin) + " lies outside of region '" +
                      region.name + "'");
             }
             plan_.arguments.push_back(argument);
@@ -230,7 +230,7 @@ class Parser {
             entry.name = name();
             place_ = "entry '" + entry.name + "'";
             if (!seen.insert(entry.name).second) {
-                fail("a second one with this name");
+                malformed("a second one with this name");
             }
             entry.inputs = registers();
             entry.outputs = registers();
@@ -244,7 +244,7 @@ class Parser {
 
     void body(std::vector<Instruction>& code, int depth) {
         if (depth > kDepth) {
-            fail("loops and branches nest deeper than " + std::to_string(kDepth));
+            malformed("loops and branches nest deeper than " + std::to_string(kDepth));
         }
         for (auto n = count("items"); n > 0; --n) {
             switch (index(kItems, "item")) {
@@ -295,7 +295,7 @@ class Parser {
             windows = region.kind == RegionKind::kInbox ? region.bytes : windows;
         }
         if (window < 1 || windows < window || windows % window != 0) {
-            fail("ranks meet without windows");
+            malformed("ranks meet without windows");
         }
         code.push_back({.op = Op::kMeet, .x = size(plan_.meetings)});
         plan_.meetings.push_back(within(0, window, "what ranks exchange"));

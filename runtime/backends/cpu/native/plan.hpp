@@ -112,7 +112,7 @@ struct Plan {
     std::vector<std::int64_t> meetings;
 };
 
-// Reads the file form. Throws InputError, naming the place, unless every index, count, size and nesting is in order:
+// Reads the file form. Throws Error, naming the place, unless every index, count, size and nesting is in order:
 // what it returns can be walked with any scalars, and only divisions, sums and pointers need checks at run time.
 Plan parse_plan(std::span<const std::byte> data);
 

@@ -34,20 +34,23 @@ nb::list texts(const std::vector<std::string>& names) {
     return list;
 }
 
-void raise(const char* type, const char* message) {
-    const auto error = nb::module_::import_("sscc.ir.errors").attr(type);
-    PyErr_SetObject(error.ptr(), text(message).ptr());
+nb::object value(const Error::Value& value) {
+    if (const auto* number = std::get_if<std::int64_t>(&value)) {
+        return nb::int_(*number);
+    }
+    return text(std::get<std::string>(value));
 }
 
 void translate(const std::exception_ptr& thrown, void*) {
     try {
         std::rethrow_exception(thrown);
-    } catch (const InputError& error) {
-        raise("InputError", error.what());
-    } catch (const UsageError& error) {
-        raise("UsageError", error.what());
-    } catch (const RankError& error) {
-        raise("RankError", error.what());
+    } catch (const Error& error) {
+        nb::dict fields;
+        for (const auto& [name, field] : error.fields()) {
+            fields[name] = value(field);
+        }
+        const auto made = nb::module_::import_("sscc.runtime.native_errors").attr("native_error")(error.kind(), fields);
+        PyErr_SetObject(made.type().ptr(), made.ptr());
     }
 }
 
@@ -85,7 +88,7 @@ std::vector<External> externals(const std::vector<PythonExternal>& given) {
 
 TeamOptions team_options(int threads, std::optional<bool> pin, double spin_us) {
     if (!(spin_us >= 0 && spin_us <= 1e9)) {
-        throw InputError("spin_us is outside of 0 .. 1e9");
+        fail("SPIN_OUT_OF_RANGE");
     }
     return {threads, pin, std::chrono::nanoseconds(static_cast<std::int64_t>(spin_us * 1e3))};
 }
@@ -155,7 +158,7 @@ class PythonCore {
 
     void set_hook(const std::optional<std::vector<std::string>>& labels, nb::object callable) {
         if (labels && labels->empty()) {
-            throw InputError("a hook of no stage at all");
+            fail("HOOK_WITHOUT_STAGES");
         }
         if (callable.is_none()) {
             core_.set_hook({}, {});
@@ -230,7 +233,7 @@ void add_core(nb::module_& m) {
         .def("__init__",
              [](Meeting* self, std::uintptr_t address, int rank, int ranks, double timeout, double spin_us) {
                  if (!(timeout >= 0 && timeout <= 1e6) || !(spin_us >= 0 && spin_us <= 1e9)) {
-                     throw InputError("timeout or spin_us is out of range");
+                     fail("MEETING_OPTIONS");
                  }
                  new (self) Meeting(reinterpret_cast<std::byte*>(address),
                                     {rank, ranks, seconds(timeout), seconds(spin_us * 1e-6)});

@@ -25,8 +25,7 @@ using Array = nb::ndarray<T, nb::ndim<dimensions>, nb::c_contig, nb::device::cpu
 
 void check(bool fits, const Sampler& sampler) {
     if (!fits) {
-        throw UsageError("arrays for a sampler of " + std::to_string(sampler.slots()) + " slots and " +
-                         std::to_string(sampler.vocabulary()) + " tokens have other shapes");
+        fail("SAMPLER_SHAPES", {{"slots", sampler.slots()}, {"vocabulary", sampler.vocabulary()}});
     }
 }
 

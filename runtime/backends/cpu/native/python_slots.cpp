@@ -72,7 +72,7 @@ class TokenTable {
 
     static void check(bool fits) {
         if (!fits) {
-            throw UsageError("a table of tokens was given what does not fit its slots");
+            fail("TOKEN_TABLE_SHAPES");
         }
     }
 

@@ -32,7 +32,7 @@ class Busy {
   public:
     explicit Busy(std::atomic<bool>& flag) : flag_(flag) {
         if (flag.exchange(true)) {
-            throw UsageError("the sampler is in use by another thread");
+            fail("SAMPLER_BUSY");
         }
     }
     ~Busy() { flag_ = false; }
@@ -68,10 +68,10 @@ bool Sampler::Slot::penalises() const {
 Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team, int width)
     : team_(std::move(team)) {
     if (slots < 1) {
-        throw UsageError("a sampler of " + std::to_string(slots) + " slots");
+        fail("SAMPLER_SLOTS", {{"slots", slots}});
     }
     if (vocabulary < 1 || vocabulary > std::numeric_limits<std::int32_t>::max()) {
-        throw UsageError("a sampler of " + std::to_string(vocabulary) + " tokens");
+        fail("SAMPLER_VOCABULARY", {{"vocabulary", vocabulary}});
     }
     vocabulary_ = vocabulary;
     slots_.resize(static_cast<std::size_t>(slots));
@@ -84,38 +84,35 @@ Sampler::Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Te
 
 void Sampler::check_slot(std::int64_t slot) const {
     if (slot < 0 || slot >= slots()) {
-        throw UsageError("slot " + std::to_string(slot) + " does not exist, the sampler has slots 0 .. " +
-                         std::to_string(slots() - 1));
+        fail("SAMPLER_NO_SLOT", {{"slot", slot}, {"last", slots() - 1}});
     }
 }
 
 void Sampler::check_started(std::int64_t slot) const {
     check_slot(slot);
     if (!slots_[static_cast<std::size_t>(slot)].started) {
-        throw UsageError("slot " + std::to_string(slot) + " is to pick a token, but no sequence was started in it");
+        fail("SAMPLER_NOT_STARTED", {{"slot", slot}});
     }
 }
 
-void Sampler::check_token(std::int64_t token, const char* of) const {
-    if (token < 0 || token >= vocabulary_) {
-        throw UsageError("token " + std::to_string(token) + " of " + of + " is out of range, the vocabulary is 0 .. " +
-                         std::to_string(vocabulary_ - 1));
-    }
-}
+bool Sampler::in_vocabulary(std::int64_t token) const { return token >= 0 && token < vocabulary_; }
 
 void Sampler::start(std::int64_t index, SamplingOptions options, std::span<const std::int64_t> prompt,
                     std::optional<std::int64_t> logprobs) {
     const Busy busy(busy_);
     check_slot(index);
-    for (const auto token : prompt) {
-        check_token(token, "the prompt");
+    const auto wrong = std::find_if(prompt.begin(), prompt.end(), [&](auto token) { return !in_vocabulary(token); });
+    if (wrong != prompt.end()) {
+        const auto position = static_cast<std::int64_t>(wrong - prompt.begin());
+        fail("PROMPT_TOKEN", {{"token", *wrong}, {"position", position}, {"last", vocabulary_ - 1}});
     }
     for (const auto& [token, addend] : options.logit_bias) {
-        check_token(token, "the logit bias");
+        if (!in_vocabulary(token)) {
+            fail("BIAS_TOKEN", {{"token", token}, {"last", vocabulary_ - 1}});
+        }
     }
     if (logprobs && (*logprobs < 0 || *logprobs > vocabulary_)) {
-        throw UsageError("logprobs is " + std::to_string(*logprobs) + ", it must be between 0 and the vocabulary's " +
-                         std::to_string(vocabulary_));
+        fail("LOGPROBS", {{"logprobs", *logprobs}, {"vocabulary", vocabulary_}});
     }
     auto& slot = slots_[static_cast<std::size_t>(index)];
     slot.started = false;
@@ -299,7 +296,7 @@ std::vector<std::pair<std::int64_t, float>> Sampler::kept(std::int64_t index, co
     const auto& slot = slots_[static_cast<std::size_t>(index)];
     auto& selector = selectors_[0];
     if (!std::isfinite(selector.peak(row(logits, index)))) {
-        throw InputError("the largest logit is not finite");
+        fail("LOGITS_NOT_FINITE");
     }
     if (slot.adjusts()) {
         adjust(selector, slot);

@@ -31,33 +31,33 @@ struct Logits {
 // Number `index`, in [0, 1), of those that numpy's Generator(Philox(key=seed)).random() gives.
 double uniform(std::uint64_t seed, std::uint64_t index);
 
-// Not to be called from several threads at once: what comes while one of its functions runs is refused with UsageError.
+// Not to be called from several threads at once: what comes while one of its functions runs is refused with an Error.
 class Sampler {
   public:
     // Where a pick is worth it, `team` divides its slots among its threads. The calling thread picks alone where there
-    // is no team, or where it does another job. Throws UsageError for fewer than 1 slot or a vocabulary that is empty
+    // is no team, or where it does another job. Throws Error for fewer than 1 slot or a vocabulary that is empty
     // or does not fit in 31 bits, and std::bad_alloc. Vectors have at most `width` values, which changes no result.
     Sampler(std::int64_t slots, std::int64_t vocabulary, std::shared_ptr<Team> team = nullptr, int width = 16);
 
     // Begins a sequence in a slot, in place of the one there; `logprobs`: how many of the likeliest tokens to tell per
-    // token. Throws UsageError for a slot, a token or a count out of range.
+    // token. Throws Error for a slot, a token or a count out of range.
     void start(std::int64_t slot, SamplingOptions options, std::span<const std::int64_t> prompt,
                std::optional<std::int64_t> logprobs);
 
-    // Ends the slot's sequence, if any. Throws UsageError for a slot out of range.
+    // Ends the slot's sequence, if any. Throws Error for a slot out of range.
     void stop(std::int64_t slot);
 
     // Picks a token for each active slot; -1 for the others. Where the largest logit of an active slot is NaN or
-    // infinite, returns the first such slot, and nothing was picked. Throws UsageError for an active slot without a
+    // infinite, returns the first such slot, and nothing was picked. Throws Error for an active slot without a
     // sequence. `active` and `tokens` have an element per slot.
     std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens);
 
     // The logarithms of the slot's last token; null where it has none, or did not ask for them. Valid until the next
-    // call of another function. Throws UsageError for a slot out of range.
+    // call of another function. Throws Error for a slot out of range.
     const TokenLogprobs* logprobs(std::int64_t slot) const;
 
     // The tokens, rising, that the slot's next draw chooses from, with their weights (the likeliest has 1); a greedy
-    // slot's one token. Throws InputError for logits that are not finite, UsageError for a slot without a sequence.
+    // slot's one token. Throws Error for logits that are not finite, and for a slot without a sequence.
     std::vector<std::pair<std::int64_t, float>> kept(std::int64_t slot, const Logits& logits);
 
     std::int64_t slots() const { return static_cast<std::int64_t>(slots_.size()); }
@@ -85,7 +85,7 @@ class Sampler {
 
     void check_slot(std::int64_t slot) const;
     void check_started(std::int64_t slot) const;
-    void check_token(std::int64_t token, const char* of) const;
+    bool in_vocabulary(std::int64_t token) const;
     bool team_pays() const;
     sampling::Row row(const Logits& logits, std::int64_t slot) const;
     std::int64_t choose(sampling::Selector& selector, const sampling::Row& row, Slot& slot) const;

@@ -11,7 +11,12 @@ namespace sscc {
 
 namespace scalar {
 
-[[noreturn]] inline void overflow() { throw InputError("a scalar of the schedule does not fit in 64 bits"); }
+// The errors are apart from the arithmetic, which stays small.
+[[noreturn, gnu::cold, gnu::noinline]] inline void overflow() { fail("SCALAR_OVERFLOW"); }
+[[noreturn, gnu::cold, gnu::noinline]] inline void division_by_zero() { fail("DIVISION_BY_ZERO"); }
+[[noreturn, gnu::cold, gnu::noinline]] inline void no_such_entry(std::int64_t index, std::int64_t entries) {
+    fail("LOOKUP_OUT_OF_RANGE", {{"index", index}, {"entries", entries}});
+}
 
 inline std::int64_t add(std::int64_t a, std::int64_t b) {
     std::int64_t result;
@@ -32,7 +37,7 @@ inline std::int64_t multiply(std::int64_t a, std::int64_t b) {
 struct Division {
     Division(std::int64_t a, std::int64_t b) {
         if (b == 0) {
-            throw InputError("the schedule divides by a scalar that is 0");
+            division_by_zero();
         }
         if (b == -1) {  // the machine's instruction traps on the smallest number
             quotient = subtract(0, a);
@@ -68,7 +73,7 @@ inline std::int64_t modulo(std::int64_t a, std::int64_t b) {
 
 }  // namespace scalar
 
-// The value of a scalar instruction. Throws InputError for a division by 0 and a result beyond 64 bits.
+// The value of a scalar instruction. Throws Error for a division by 0 and a result beyond 64 bits.
 inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers) {
     const auto a = registers[i.x], b = registers[i.y];
     switch (i.op) {
@@ -108,7 +113,7 @@ inline std::int64_t evaluate(const Instruction& i, const std::int64_t* registers
             return a != 0 ? b : registers[i.z];
         case Op::kLookup:
             if (a < 0 || a >= i.z) {
-                throw InputError("the schedule looks up a number that its table does not have");
+                scalar::no_such_entry(a, i.z);
             }
             return registers[i.y + a];
         default:

@@ -79,8 +79,7 @@ void move_to(int) {}
 
 int checked(int threads) {
     if (threads < 1 || threads > Team::kMostThreads) {
-        throw InputError("threads is " + std::to_string(threads) + ", outside of 1 .. " +
-                         std::to_string(Team::kMostThreads));
+        fail("THREADS", {{"threads", threads}, {"most", Team::kMostThreads}});
     }
     return threads;
 }
@@ -181,7 +180,7 @@ void Team::run(const std::function<void(int)>& job) {
         return;
     }
     if (getpid() != process_) {
-        throw UsageError("a thread team was used after fork(); the child process has to make its own");
+        fail("FORKED");
     }
     while (taken_.exchange(true, std::memory_order_acquire)) {
         taken_.wait(true, std::memory_order_relaxed);

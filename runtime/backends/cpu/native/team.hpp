@@ -28,7 +28,7 @@ class Team {
   public:
     static constexpr int kMostThreads = 1024;
 
-    // Throws InputError for fewer than 1 or too many threads, std::system_error where they cannot start.
+    // Throws Error for fewer than 1 or too many threads, std::system_error where they cannot start.
     explicit Team(const TeamOptions& options);
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
@@ -38,7 +38,7 @@ class Team {
 
     // Calls job(member) on every thread, with the default floating-point environment, and returns when all are done.
     // Where members threw, the exception of the lowest one is thrown on, and the team is as good as new. Waits for the
-    // end of another thread's job; a job must not call this. Throws UsageError in a child of the team's process.
+    // end of another thread's job; a job must not call this. Throws Error in a child of the team's process.
     void run(const std::function<void(int)>& job);
 
     // Calls job(member) on this thread, and on each thread that joins in before this one is done. Returns when all that

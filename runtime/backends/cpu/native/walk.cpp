@@ -197,17 +197,18 @@ void Core::call(Member& member, const Run& run, std::int64_t begin, std::int64_t
     }
     kernels_[run.function](member.arguments, member.scalars, begin, end, member.scratch);
     if (member.scalars[-1] != 0) [[unlikely]] {
-        throw InputError("stage '" + plan_.labels[run.label] +
-                         "': an index that a tensor holds is outside of what it indexes");
+        fail("INDEX_OUT_OF_RANGE", {{"stage", plan_.labels[run.label]}});
     }
 }
 
 void Core::out_of_region(const Run& run, const Argument& argument) const {
     const auto place = static_cast<std::size_t>(&argument - plan_.arguments.data()) - run.arguments.begin;
     const auto& region = plan_.regions[argument.region];
-    throw InputError("stage '" + plan_.labels[run.label] + "': argument " + std::to_string(place) + " of " +
-                     std::to_string(region.bytes - argument.last) + " bytes leaves region '" + region.name +
-                     "' of " + std::to_string(region.bytes) + " bytes");
+    fail("OUT_OF_REGION", {{"stage", plan_.labels[run.label]},
+                           {"argument", number(place)},
+                           {"bytes", region.bytes - argument.last},
+                           {"region", region.name},
+                           {"region_bytes", region.bytes}});
 }
 
 // Whether the walk goes on. Every kTicks calls thread 0 polls, which may throw, and each thread looks whether another

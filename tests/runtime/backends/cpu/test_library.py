@@ -20,8 +20,17 @@ from sscc.ir.errors import InputError, OutputError
 from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
-from sscc.runtime.backends.cpu.library import NativeCode, cached_code, can_link, code_key, keep_code, make_code
+from sscc.runtime.backends.cpu.library import (
+    NativeCode,
+    NativeCodeErrors,
+    cached_code,
+    can_link,
+    code_key,
+    keep_code,
+    make_code,
+)
 from sscc.runtime.user_cache import UnsafeCacheError
+from tests.errors import raises
 from tests.runtime.programs import add_body, lay_out, one_stage, whole
 
 needs_linker = pytest.mark.skipif(not can_link(), reason="there is no linker here")
@@ -211,13 +220,20 @@ def test_finding_code_needs_neither_torch_nor_llvm(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ what goes wrong
 
 
+@pytest.mark.parametrize("level", ["4", "-1", "fast", "00"])
+def test_a_level_of_optimization_that_llvm_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", level)
+    with raises(NativeCodeErrors.OPTIMISATION, variable="SSCC_NATIVE_OPTIMISE", value=level):
+        cached_code(add_program())
+
+
 def test_without_a_linker_code_is_made_for_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(library, "can_link", lambda: False)
     with caplog.at_level(logging.INFO, "sscc"):
         assert works(cached_code(add_program()))
-    assert "there is no linker" in caplog.text
+    assert str(NativeCodeErrors.NO_LINKER(linker=library.LINKER)) in caplog.text
     assert cached_files(tmp_path) == []
     with pytest.raises(OutputError, match="there is no linker"):
         keep_code(add_program())

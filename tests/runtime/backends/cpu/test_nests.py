@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from sscc.ir.errors import InternalError
 from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Select, Vector, View, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.nests import (
     Gathered,
     LinearAccess,
+    NativeStrideErrors,
+    NativeWindowErrors,
     Nest,
     Regions,
     is_dense,
@@ -23,7 +24,7 @@ from sscc.runtime.backends.cpu.nests import (
     nest_of,
     untangle,
 )
-from sscc.runtime.backends.cpu.refusal import NoNativeCodeError
+from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
 from tests.runtime.backends.cpu.random_bodies import RandomBody
 from tests.runtime.programs import identity
@@ -72,9 +73,9 @@ def test_names_of_a_step_that_is_not_affine() -> None:
 
 
 def test_windows_need_dense_memory_and_no_terms() -> None:
-    with pytest.raises(NoNativeCodeError, match="'w' looks at 'x', which a launch shows other than dense"):
+    with raises(NativeStrideErrors.WINDOW_NOT_DENSE, window="w", tensor="x"):
         regions((3, 4), (100, 1), Window("w", View("x", (12,), (1,)))).resolve("w")
-    with pytest.raises(InternalError, match="'w' has dynamic terms"):
+    with raises(NativeWindowErrors.DYNAMIC, window="w"):
         regions((3, 4), None, Window("w", View("x", (4,), (1,), 0, (("t", 4),)))).resolve("w")
 
 

@@ -75,8 +75,13 @@ void run_once(Core& core, const std::string& entry, const std::vector<Word>& sca
     try {
         const auto outputs = core.run(entry, scalars);
         print("outputs", outputs.data(), outputs.data() + outputs.size());
-    } catch (const sscc::InputError& error) {
-        std::printf("error: %s\n", error.what());
+    } catch (const sscc::Error& error) {
+        std::printf("error: %s", error.kind());
+        for (const auto& [name, value] : error.fields()) {
+            const auto* number = std::get_if<std::int64_t>(&value);
+            std::printf(" %s=%s", name, number ? std::to_string(*number).c_str() : std::get<std::string>(value).c_str());
+        }
+        std::printf("\n");
     } catch (const Stop&) {
         std::printf("stopped\n");
     }
@@ -193,7 +198,7 @@ bool try_plan(const Bytes& data, int threads, Fuzzer& fuzzer) {
         }
         try {
             core.run(entry.name, scalars);
-        } catch (const sscc::InputError&) {
+        } catch (const sscc::Error&) {
         } catch (const Stop&) {
         }
     }
@@ -206,7 +211,7 @@ int fuzz(Bytes good, int threads, int count, std::uint64_t seed) {
     for (int i = 0; i < count; ++i) {
         try {
             plans += try_plan(fuzzer.damaged(), threads, fuzzer);
-        } catch (const sscc::InputError&) {
+        } catch (const sscc::Error&) {
             ++refused;
         } catch (const std::bad_alloc&) {
             ++refused;

@@ -125,7 +125,7 @@ void live(Random& random, Tally& tally) {
         try {
             call();
             return true;
-        } catch (const sscc::UsageError&) {
+        } catch (const sscc::Error&) {
             ++tally.refused;
             return false;
         }
@@ -206,7 +206,7 @@ int threads(std::uint64_t seed, int count) {
                 try {
                     shared.pick(rows.logits(), active, tokens);
                     ++done;
-                } catch (const sscc::UsageError&) {
+                } catch (const sscc::Error&) {
                     ++refused;
                 }
             }

@@ -159,7 +159,7 @@ def test_what_is_written_before_a_barrier_is_read_after_it(driver: Driver, threa
 def test_a_thread_that_fails_ends_the_entry_for_all(driver: Driver, threads: int) -> None:
     repeats = 10
     lines = driver("run", counted(8, 7), threads, repeats, "main")
-    error = "error: stage 'stage 0': argument 0 of 8 bytes leaves region 'words' of 56 bytes"
+    error = "error: OUT_OF_REGION stage=stage 0 argument=0 bytes=8 region=words region_bytes=56"
     assert lines[:repeats] == [error] * repeats
     assert lines[repeats:] == ["words " + " ".join([str(repeats)] * 7), "hooks 0"]
 
