@@ -90,7 +90,7 @@ def test_processes_compute_what_threads_do(model: Path, artifact: Artifact, tmp_
         other.close()
 
 
-@pytest.mark.parametrize("transport", [None, "gloo"])
+@pytest.mark.parametrize("transport", [None, "sockets"])
 def test_a_rank_that_is_suspended_while_it_opens_the_program(
     transport: str | None, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_rank_that_is_killed_before_it_joins(artifact: Artifact) -> None:
 
     def opening() -> None:
         with pytest.raises(RankError) as caught:
-            open_session(artifact, transport="gloo")
+            open_session(artifact, transport="sockets")
         errors.append(caught.value)
 
     thread = threading.Thread(target=opening)
@@ -182,7 +182,7 @@ def test_when_rank_0_is_killed_the_others_end(artifact: Artifact) -> None:
 def test_ranks_that_torchrun_starts(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
     """Through torch.distributed, as ranks of different machines do."""
     line = ["run", str(artifact.path), "--token-ids", ",".join(map(str, PROMPT)), "--max-new-tokens", "5", "--json",
-            "--ignore-eos", "--transport", "gloo"]  # fmt: skip
+            "--ignore-eos", "--transport", "sockets"]  # fmt: skip
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "-m", "sscc.compiler.cli", *line]
     done = subprocess.run([sys.executable, *launcher], capture_output=True, text=True, timeout=120, check=True)
     assert main(line[:-2]) == 0
