@@ -26,7 +26,7 @@ class GroupErrors(ErrorKind):
     UNREACHED = RankError, "rank {rank} does not reach the others: {cause}"
     OTHER_RANKS = UsageError, "the program is compiled for {expected} ranks, and cannot run on {ranks}"
     ALONE = InternalError, "a program of one rank exchanges nothing"
-    FAILED = RankError, "rank {rank} failed"
+    FAILED = RankError, "rank {rank} has failed"
     SILENT = RankError, "another rank does not answer"
 
 
