@@ -43,7 +43,8 @@ def carried(value: Any) -> Any:
 @pytest.mark.parametrize(
     "value",
     [None, True, -(2**70), 0.1, float("inf"), "\u00e4\ud7ff\n", b"\0\xff", range(3, 9, 2), [], (), {},
-     [1, (2, {"a": [3]})], {0: "zero", "one": None}, SIGNATURE, ReadChunks({0: 4}, 1, range(2)), {"kind": None, "fields": {"a": [1, "b"]}}],
+     [1, (2, {"a": [3]})], {0: "zero", "one": None}, SIGNATURE, ReadChunks({0: 4}, 1, range(2)),
+     {"kind": None, "fields": {"a": [1, "b"]}}],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_values_arrive_as_they_were(value: Any) -> None:
