@@ -60,7 +60,6 @@ FORMING_SECONDS = 300.0
 """Seconds in which all ranks must have come: machines are started one after another."""
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FOLDER = "ranks"
-_STORE_SECONDS = 60.0
 
 
 def launched() -> tuple[int, int] | None:
@@ -189,7 +188,6 @@ def _with_rank_0(meeting: _Meeting, seconds: float) -> dict[Seat, Link]:
         with meeting.listen() as listener:
             seats = [(channel, peer) for channel in Channel for peer in range(1, identity.ranks)]
             found = accept(listener, identity, seats, seconds, meeting.trusted)
-            meeting.leave()
     return {(channel, peer): Link(connection, peer) for (channel, peer), connection in found.items()}
 
 
@@ -208,7 +206,6 @@ def _with_others(meeting: _Meeting, group: ProcessGroup, seconds: float) -> dict
             seats = [(Channel.DATA, peer) for peer in range(rank + 1, ranks)]
             accepted = accept(listener, identity, seats, seconds, meeting.trusted)
         found |= {peer: connection for (_, peer), connection in accepted.items()}
-        meeting.leave()
     return {peer: Link(connection, peer) for peer, connection in found.items()}
 
 
@@ -241,11 +238,8 @@ class _Meeting(Protocol):
     def trusted(self, connection: socket.socket) -> bool:
         """Return True unless the system says that a connection is not another rank's."""
 
-    def leave(self) -> None:
-        """Nobody connects to the listener any more."""
-
     def close(self) -> None:
-        """The meeting is over."""
+        """End the meeting: nobody connects to this rank any more."""
 
 
 def _meeting_of(rank: int, ranks: int) -> _Meeting:
@@ -303,11 +297,9 @@ class _OneMachine:
     def trusted(self, connection: socket.socket) -> bool:
         return same_user(connection)
 
-    def leave(self) -> None:
+    def close(self) -> None:
         with suppress(OSError):
             os.unlink(self._socket_name(self.identity.rank), dir_fd=self._folder)
-
-    def close(self) -> None:
         os.close(self._folder)
 
     def _socket_name(self, rank: int) -> str:
@@ -334,18 +326,15 @@ class _Machines:
             cause = quoted(error.strerror)
             raise JoiningErrors.NO_LISTENING(rank=rank, address=shown((host, port)), cause=cause) from None
         if rank == 0 and self._stored:
-            self._store(FORMING_SECONDS).set(self._key(), str(listener.getsockname()[1]))
+            port = listener.getsockname()[1]
+            self._asked(FORMING_SECONDS, lambda store: store.set(self._key(), str(port)))
         return listener
 
     def find(self, seconds: float) -> Address:
         if not self._stored:
             return self._host, self._port
-        try:
-            port = bytes(self._store(seconds).get(self._key())).decode(errors="replace")
-        except RuntimeError as error:
-            address = shown((self._host, self._port))
-            raise JoiningErrors.NO_STORE(address=address, cause=quoted(error)) from None
-        return self._host, _port_of(port)
+        port = self._asked(seconds, lambda store: store.get(self._key()))
+        return self._host, _port_of(bytes(port).decode(errors="replace"))
 
     def told(self, listener: socket.socket) -> Any:
         return listener.getsockname()[:2]
@@ -357,20 +346,19 @@ class _Machines:
     def trusted(self, connection: socket.socket) -> bool:
         return True
 
-    def leave(self) -> None:
-        """The listener has no name."""
-
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: a port has no name that stays."""
 
-    def _store(self, seconds: float) -> Any:
+    def _asked(self, seconds: float, ask: Callable[[Any], Any]) -> Any:
+        """Return what torchrun's store answers. Raises InputError: it does not."""
         require(COMPILE, "joining ranks of several machines")
         import torch.distributed
 
         try:
-            return torch.distributed.TCPStore(  # type: ignore[attr-defined]
+            store = torch.distributed.TCPStore(  # type: ignore[attr-defined]
                 self._host, self._port, is_master=False, timeout=timedelta(seconds=seconds), wait_for_workers=False
             )
+            return ask(store)
         except (RuntimeError, ValueError) as error:
             address = shown((self._host, self._port))
             raise JoiningErrors.NO_STORE(address=address, cause=quoted(error)) from None

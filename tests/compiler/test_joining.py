@@ -23,6 +23,7 @@ from sscc.compiler.joining import JoiningErrors, join, launched
 from sscc.ir.errors import RankError, UsageError
 from sscc.runtime.collectives.handshake import SECRET_VARIABLE, HandshakeErrors
 from sscc.runtime.collectives.processes import TransportErrors
+from sscc.runtime.user_cache import cache_folder
 from tests.errors import raises
 from tests.fuzz.rank_messages import Marking
 
@@ -129,10 +130,19 @@ def test_ranks_of_one_machine(transport: str) -> None:
             time.sleep(0.02)
         told = answers(processes)
     assert not heard
+    assert list((cache_folder() / "ranks").iterdir()) == []
     if transport:
         check_parts(told)
     else:
         assert {each["transport"] for each in told} == {"SharedMemory"}
+
+
+def test_a_rank_0_that_waits_in_vain() -> None:
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with started(variables, seconds=1.0, ranks=range(1)) as processes:
+        (told,) = answers(processes)
+    assert told["kind"] == HandshakeErrors.NOT_ALL_CAME.code
+    assert list((cache_folder() / "ranks").iterdir()) == []
 
 
 def test_the_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

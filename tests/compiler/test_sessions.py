@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,27 @@ def test_a_rank_that_is_suspended_while_it_opens_the_program(
     with raises(CrewErrors.SILENT, rank=1):
         open_session(artifact, transport=transport)
     assert time.monotonic() - start < 10
+    assert children() == before
+
+
+@pytest.mark.parametrize("transport", ["memory", "sockets"])
+def test_a_rank_that_cannot_open_the_program(
+    transport: str, artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its error is the cause of rank 0's."""
+    begin, missing = ranks._started, str(tmp_path / "missing.rdu")
+
+    def started(task: Any, opening: ranks.Opening, descriptors: Any) -> Any:
+        return begin(task, replace(opening, artifact=missing), descriptors)
+
+    monkeypatch.setattr(ranks, "_started", started)
+    before = children()
+    with raises(CrewErrors.RANK_FAILED, rank=1) as caught:
+        open_session(artifact, transport=transport)
+    cause = caught.value.fields["cause"]
+    assert missing in cause["message"]
+    assert cause["message"] in str(caught.value)
+    assert cause.keys() == {"kind", "message", "fields"}
     assert children() == before
 
 
