@@ -58,7 +58,10 @@ def open_session(
         own = open_interpreter(artifact, checkpoint, interpreter=interpreter, threads=share, group=crew.group)
         return Session(artifact.signature, LeadingInterpreter(own, crew), artifact.tokenizer_file, identity)
     except BaseException as error:
-        crew.failed(error)
+        try:
+            crew.failed(error)
+        finally:
+            crew.close()  # no rank is left when the caller hears of it
 
 
 def follow_session(
