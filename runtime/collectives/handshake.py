@@ -51,7 +51,7 @@ SECRET_VARIABLE: Final = "SSCC_RANKS_SECRET"
 SHORTEST_SECRET: Final = 16
 """Bytes."""
 HELLO_SECONDS = 4.0
-"""Seconds in which whoever has connected proves that it is a rank."""
+"""Seconds in which a connection must prove that it is a rank's."""
 MOST_STRANGERS = 128
 """Connections that a listener keeps open without a proof. One more closes the oldest."""
 
@@ -189,7 +189,7 @@ def accept(
 
 
 def _greeted(listener: socket.socket, trusted: Callable[[socket.socket], bool]) -> _Stranger | None:
-    """Return whoever has connected, with our challenge sent; None if it is gone already, or not to be trusted."""
+    """Accept a connection and send it our challenge. Return None if it is gone already, or not trusted."""
     try:
         connection, _ = listener.accept()
     except OSError:

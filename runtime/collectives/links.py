@@ -93,7 +93,7 @@ class Link:
         """
         prefix = self._read(memoryview(bytearray(messages.PREFIX.size)), patience)
         size, payload = messages.lengths(prefix, self.peer)
-        # The header arrives in chunks, so that memory is taken by what was sent, not by what was announced.
+        # The header arrives in chunks: the bytes that were sent take memory, not the length that was announced.
         data = bytearray()
         while len(data) < size:
             data += self._read(memoryview(bytearray(min(size - len(data), _CHUNK))), PATIENCE)

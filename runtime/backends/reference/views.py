@@ -11,7 +11,7 @@ from sscc.ir.schedule import ParamAccess, View
 
 
 class MalformedKind(ErrorKind):
-    """Base of kinds of what a schedule says at some place that means nothing."""
+    """Base of the kinds of malformed places in a schedule."""
 
     def __init__(self, message: str) -> None:
         super().__init__(InputError, "the schedule is malformed: {where}: " + message)
