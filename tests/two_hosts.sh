@@ -10,6 +10,7 @@ python=$1 artifact=$(realpath "$2")
 line=(run "$artifact" --token-ids 3,1,4,1,5 --ignore-eos)
 one=sscc-one-$$ two=sscc-two-$$
 scratch=$(mktemp -d)
+secret=$(head -c 32 /dev/urandom | base64)
 trap 'ip netns del $one; ip netns del $two; rm -r "$scratch"' EXIT
 ip netns add $one
 ip netns add $two
@@ -24,7 +25,7 @@ done
 on() { # HOST NODE WORD ..: a rank's torchrun, which sees the processes of its host alone
     local host=$1 node=$2
     shift 2
-    GLOO_SOCKET_IFNAME=veth0 ip netns exec "$host" unshare --pid --fork --mount-proc --kill-child \
+    SSCC_RANKS_SECRET=$secret ip netns exec "$host" unshare --pid --fork --mount-proc --kill-child \
         "$python" -m torch.distributed.run --nnodes 2 --node-rank "$node" --nproc-per-node 1 --master-addr 10.77.0.1 \
         --master-port 29500 -m sscc.compiler.cli "$@"
 }

@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
     check_at_least(1, "--repetitions", args.repetitions)
     log_to_stderr(args.quiet)
-    from sscc.compiler.ranks import ranks_of_this_machine
+    from sscc.compiler.joining import ranks_of_this_machine
     from sscc.runtime import _native
 
     if followed(args):

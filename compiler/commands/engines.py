@@ -41,7 +41,7 @@ def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--transport",
         metavar="NAME",
-        help="between ranks: memory, or a backend of torch.distributed (default: memory if they share it, else gloo)",
+        help="between ranks: memory or sockets (default: memory if they share it, else sockets)",
     )
 
 

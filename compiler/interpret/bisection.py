@@ -15,7 +15,7 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import is_runnable, module_session, signature_of, stored_layout
 from sscc.ir.collectives import grid_of
-from sscc.ir.errors import CheckError, InputError, UnsupportedError, UsageError
+from sscc.ir.errors import CheckError, ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
 from sscc.ir.weight_format import Encoding
 from sscc.passes.base import Pass, run_passes, step_text
@@ -27,6 +27,17 @@ from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.golden_replay import Difference, compare
 from sscc.runtime.session import Session
+
+
+class BisectionErrors(ErrorKind):
+    BAD_STEPS = UsageError, "--steps is {steps}, it must be at least 0"
+    TOO_LONG = UsageError, (
+        "{prompt_tokens} prompt tokens and {steps} steps do not fit: the prompt needs at least 1 token, both "
+        "together at most {max_context} (max-context)"
+    )
+    RANKS_DIFFER = CheckError, "rank {rank} has other logits than rank 0: {difference}"
+    NOT_EVALUATED = UnsupportedError, "after {step}: {cause}"
+    NOT_FINITE = CheckError, "the logits after {step}, which the others are compared with, are not finite"
 
 SCHEDULE = "schedule"
 Tensors = Mapping[str, torch.Tensor]
@@ -54,14 +65,11 @@ class Trial:
         """
         g = signature.geometry
         if steps < 0:
-            raise UsageError(f"--steps is {steps}, it must be at least 0")
+            raise BisectionErrors.BAD_STEPS(steps=steps)
         room = g.max_context - steps
         count = min(g.budget + g.budget // 4 + 1, room) if prompt_tokens is None else prompt_tokens
         if not 1 <= count <= room:
-            raise UsageError(
-                f"{count} prompt tokens and {steps} steps do not fit: the prompt has at least 1 token, both together "
-                f"at most {g.max_context} (max-context)"
-            )
+            raise BisectionErrors.TOO_LONG(prompt_tokens=count, steps=steps, max_context=g.max_context)
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randint(0, signature.vocab_size, (count + steps,), generator=generator).tolist()
         return cls(tuple(tokens[:count]), tuple(tokens[count:]))
@@ -120,7 +128,7 @@ def _logits(trial: Trial, ranks: int, sessions: Opening) -> Array:
     by_rank = run_ranks(groups, lambda group: trial.logits(opened[group.rank]))
     for rank, logits in enumerate(by_rank):
         if not np.array_equal(logits, by_rank[0], equal_nan=True):
-            raise CheckError(f"rank {rank} has other logits than rank 0: {compare(logits, by_rank[0])}")
+            raise BisectionErrors.RANKS_DIFFER(rank=rank, difference=str(compare(logits, by_rank[0])))
     return by_rank[0]
 
 
@@ -193,14 +201,14 @@ class Bisection:
         try:
             logits = _logits(self._trial, ranks, sessions)
         except UnsupportedError as error:
-            raise UnsupportedError(f"after {name}: {error}") from None
+            raise BisectionErrors.NOT_EVALUATED(step=name, cause=error) from None
         except (CheckError, InputError) as error:
             if self._first is None:
                 raise
             return StepOutcome(name, level, None, problem=str(error))
         if self._first is None:
             if not np.isfinite(logits).all():
-                raise CheckError(f"the logits after {name}, which the others are compared with, are not finite")
+                raise BisectionErrors.NOT_FINITE(step=name)
             self._first = logits
             return StepOutcome(name, level, None)
         return StepOutcome(name, level, compare(logits, self._first))

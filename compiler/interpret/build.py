@@ -15,9 +15,27 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.interpret.types import Types
-from sscc.ir.errors import CheckError, UnsupportedError
+from sscc.ir.errors import CheckError, ErrorKind, UnsupportedError
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import outer_values
+
+
+class UndefinedKind(ErrorKind):
+    """Base of the kinds of operations that have no result on their operands. `undefined` raises them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(CheckError, "{origin}'{op}' " + message)
+
+
+class NotEvaluatedKind(ErrorKind):
+    """Base of kinds of operations that the evaluator does not know. `refuse` raises them."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(UnsupportedError, "{origin}'{op}' " + message)
+
+
+class NotEvaluatedErrors(NotEvaluatedKind):
+    UNKNOWN_OPERATION = "is an operation that cannot be evaluated"
 
 Frame = list[Any]  # slot -> Tensor, None where it holds nothing
 Fire = Callable[[Frame], None]
@@ -29,15 +47,19 @@ Several = Callable[..., Sequence[torch.Tensor]]  # operands -> results
 class _Undefined(Exception):
     """An operation was run on operands for which it has no result."""
 
+    def __init__(self, kind: UndefinedKind, fields: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.kind, self.fields = kind, fields
 
-def undefined(reason: str) -> NoReturn:
-    """Ends the evaluation with a CheckError that names the operation which is running, its location and `reason`."""
-    raise _Undefined(reason)
+
+def undefined(kind: UndefinedKind, **fields: Any) -> NoReturn:
+    """End the evaluation with a CheckError of `kind`. `RunnableBlock` adds the operation that runs and its location."""
+    raise _Undefined(kind, fields)
 
 
-def refuse(op: ir.Operation, reason: str) -> NoReturn:
-    """Raises UnsupportedError that names `op` and its location."""
-    raise UnsupportedError(f"{origin_of(op)}'{op.name}' {reason}")
+def refuse(op: ir.Operation, kind: NotEvaluatedKind, **fields: Any) -> NoReturn:
+    """Raise UnsupportedError of `kind` about `op`."""
+    raise kind(origin=origin_of(op), op=str(op.name), **fields)
 
 
 @dataclass(frozen=True)
@@ -62,7 +84,7 @@ class RunnableBlock:
             try:
                 step.fire(frame)
             except _Undefined as error:
-                raise CheckError(f"{origin_of(step)}'{step.name}' {error}") from None
+                raise error.kind(origin=origin_of(step), op=step.name, **error.fields) from None
             for slot in step.released:
                 frame[slot] = None
         values = [frame[slot] for slot in self.returned]
@@ -158,7 +180,7 @@ class Builder:
     def _fire(self, op: ir.Operation) -> Fire:
         handler = self._operations.get(op.name)
         if handler is None:
-            refuse(op, "is an operation that cannot be evaluated")
+            refuse(op, NotEvaluatedErrors.UNKNOWN_OPERATION)
         return handler(op, self)
 
 

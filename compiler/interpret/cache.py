@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
+from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, UndefinedKind, several, single, undefined
 from sscc.compiler.interpret.types import Types
 from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
@@ -24,6 +24,15 @@ from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.opspec import Members
+
+
+class CacheUndefinedErrors(UndefinedKind):
+    ROW_OUT_OF_BOUNDS = "writes row {row} of slot {slot}, but a cache has {rows}"
+    CHUNK_OUT_OF_BOUNDS = "takes rows {first} .. {last} of a scratch of {rows}"
+    NO_SCORES = "pools {length} scores"
+    TOO_MANY = "selects {topk} positions, but there is room for {most}"
+    SCRATCH_OUT_OF_BOUNDS = "reads row {row} of a scratch of {rows}"
+    TOO_FEW_LANDMARKS = "needs the landmarks of all candidates at position {position}, but there are {landmarks}"
 
 Segment = Mapping[str, Tensor]
 """Rows that attention is over: `key` [B, Hkv, T, D], `valid` [B, R], perhaps an `index` [B, Hkv, R], and perhaps
@@ -47,7 +56,7 @@ def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
         if not active[slot]:
             continue
         if not 0 <= int(row[slot]) < cache.shape[2]:
-            undefined(f"writes row {int(row[slot])} of slot {slot}, a cache has {cache.shape[2]}")
+            undefined(CacheUndefinedErrors.ROW_OUT_OF_BOUNDS, row=int(row[slot]), slot=slot, rows=cache.shape[2])
         result[slot, :, int(row[slot])] = new[slot, :, 0]
     return result
 
@@ -188,7 +197,7 @@ def appended(scratch: Tensor, new: Tensor, start: int) -> Tensor:
 
 def _check_chunk(start: int, chunk: int, scratch_rows: int) -> int:
     if not 0 <= start <= scratch_rows - chunk:
-        undefined(f"takes rows {start} .. {start + chunk - 1} of a scratch of {scratch_rows}")
+        undefined(CacheUndefinedErrors.CHUNK_OUT_OF_BOUNDS, first=start, last=start + chunk - 1, rows=scratch_rows)
     return start + chunk
 
 
@@ -235,7 +244,7 @@ def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
     The average divides by the kernel's width everywhere; the maximum is over positions of the prompt.
     """
     if length < 1:
-        undefined(f"pools {length} scores")
+        undefined(CacheUndefinedErrors.NO_SCORES, length=length)
     half = g.pool // 2
     filler = 0.0 if g.pool_mode == "avg" else float("-inf")
     padded = torch.nn.functional.pad(scores[:, :length], (half, half), value=filler)
@@ -249,7 +258,7 @@ def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
     """[Hkv, K] i64: the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1."""
     selected = torch.full((scores.shape[0], g.topk), -1)
     if not 0 <= topk <= g.topk:
-        undefined(f"selects {topk} positions, there is room for {g.topk}")
+        undefined(CacheUndefinedErrors.TOO_MANY, topk=topk, most=g.topk)
     count = min(max(length - g.sink_recent, 0), topk)
     if count:
         candidates = scores[:, g.sink : length - g.recent]
@@ -269,7 +278,7 @@ def kept_positions(length: int, kv_heads: int, g: Geometry) -> Tensor:
 def gather(source: Tensor, index: Tensor) -> Tensor:
     """Rows of `source` [1, Hkv, T, D] at `index` [Hkv, J], encoded ones as they are; zeros where it is negative."""
     if index.numel() and int(index.max()) >= source.shape[2]:
-        undefined(f"reads row {int(index.max())} of a scratch of {source.shape[2]}")
+        undefined(CacheUndefinedErrors.SCRATCH_OUT_OF_BOUNDS, row=int(index.max()), rows=source.shape[2])
     rows = source[0].gather(1, index.clamp(min=0)[:, :, None].expand(*index.shape, source.shape[3]))
     return torch.where(index[:, :, None] < 0, torch.zeros((), dtype=source.dtype), rows)[None]
 
@@ -307,7 +316,7 @@ def _of_candidates(scores: Tensor, position: Tensor, active: Tensor, g: Geometry
     """Scores [B, Hkv, .., T] of all rows as those of query heads [B, H, T], zeros where a row is no candidate."""
     rows = scores.shape[-1]
     if bool((position[active] >= rows).any()):
-        undefined(f"position {int(position[active].max())} is scored by {rows} landmarks")
+        undefined(CacheUndefinedErrors.TOO_FEW_LANDMARKS, position=int(position[active].max()), landmarks=rows)
     return torch.where(_candidates(position, active, rows, g)[:, None], scores.reshape(len(scores), -1, rows), 0.0)
 
 

@@ -5,7 +5,23 @@ from __future__ import annotations
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, Several, several, single, undefined
+from sscc.compiler.interpret.build import (
+    Builder,
+    Compute,
+    Fire,
+    Frame,
+    Handler,
+    Several,
+    UndefinedKind,
+    several,
+    single,
+    undefined,
+)
+
+
+class ControlUndefinedErrors(UndefinedKind):
+    BAD_STEP = "has step {step}, which must be at least 1"
+    CONDITION_VARIES = "has another condition at each point of the linalg operation around it"
 
 
 def _call(op: ir.Operation, b: Builder) -> Several:
@@ -24,7 +40,7 @@ def _for(op: ir.Operation, b: Builder) -> Fire:
         values = [frame[slot] for slot in starts]
         by = int(frame[step])
         if by < 1:
-            undefined(f"has step {by}, which must be at least 1")
+            undefined(ControlUndefinedErrors.BAD_STEP, step=int(by))
         for number in range(int(frame[lower]), int(frame[upper]), by):
             frame[index] = torch.tensor(number, dtype=dtype)
             for slot, value in zip(carried, values, strict=True):
@@ -43,7 +59,7 @@ def _if(op: ir.Operation, b: Builder) -> Fire:
 
     def fire(frame: Frame) -> None:
         if frame[condition].numel() != 1:
-            undefined("has another condition at each point of the linalg operation around it")
+            undefined(ControlUndefinedErrors.CONDITION_VARIES)
         branch = branches[0] if bool(frame[condition]) else branches[1]
         values = [] if branch is None else branch(frame)
         for slot, value in zip(results, values, strict=True):

@@ -12,8 +12,28 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, refuse, single, undefined
+from sscc.compiler.interpret.build import (
+    Builder,
+    Compute,
+    Handler,
+    NotEvaluatedKind,
+    UndefinedKind,
+    refuse,
+    single,
+    undefined,
+)
 from sscc.compiler.interpret.types import shape_of
+
+
+class ElementwiseNotEvaluatedErrors(NotEvaluatedKind):
+    LITERAL = "holds {value}, which cannot be evaluated"
+    ON_I1 = "on i1 cannot be evaluated"
+    ORDERS_I1 = "that orders values of i1 cannot be evaluated"
+    UNSIGNED_64 = "of 64 unsigned bits cannot be evaluated"
+
+
+class ElementwiseUndefinedErrors(UndefinedKind):
+    DIVIDES_BY_ZERO = "divides by zero"
 
 _Binary = Callable[[Tensor, Tensor], Tensor]
 
@@ -35,13 +55,13 @@ def _dense(op: ir.Operation, attribute: ir.DenseElementsAttr, dtype: torch.dtype
     if attribute.is_splat:
         return torch.tensor(_literal(op, attribute.get_splat_value()), dtype=dtype).expand(shape)
     if not isinstance(attribute, (ir.DenseFPElementsAttr, ir.DenseIntElementsAttr)) or dtype.itemsize == 2:
-        refuse(op, f"holds {attribute}, which cannot be evaluated")  # MLIR's bindings read no 16-bit floats
+        refuse(op, ElementwiseNotEvaluatedErrors.LITERAL, value=str(attribute))  # MLIR's bindings read no 16-bit floats
     return torch.tensor([attribute[i] for i in range(len(attribute))], dtype=dtype).reshape(shape)
 
 
 def _literal(op: ir.Operation, attribute: ir.Attribute) -> bool | int | float:
     if not isinstance(attribute, (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr)):
-        refuse(op, f"holds {attribute}, which cannot be evaluated")
+        refuse(op, ElementwiseNotEvaluatedErrors.LITERAL, value=str(attribute))
     value: bool | int | float = attribute.value
     return value
 
@@ -59,7 +79,7 @@ def _integers(function: _Binary) -> Handler:
 
     def prepare(op: ir.Operation, b: Builder) -> Compute:
         if b.types.dtype(op.results[0].type) is torch.bool:
-            refuse(op, "on i1 cannot be evaluated")
+            refuse(op, ElementwiseNotEvaluatedErrors.ON_I1)
         return function
 
     return single(prepare)
@@ -68,7 +88,7 @@ def _integers(function: _Binary) -> Handler:
 def _division(function: _Binary) -> Handler:
     def divide(x: Tensor, y: Tensor) -> Tensor:
         if bool((y == 0).any()):
-            undefined("divides by zero")
+            undefined(ElementwiseUndefinedErrors.DIVIDES_BY_ZERO)
         return function(x, y)
 
     return _integers(divide)
@@ -99,7 +119,7 @@ def _cmpi(op: ir.Operation, b: Builder) -> Compute:
     if predicate < _EQUALITIES or (predicate < len(_COMPARE) and dtype is not torch.bool):
         return _COMPARE[predicate]
     if dtype is torch.bool:
-        refuse(op, "that orders values of i1 cannot be evaluated")
+        refuse(op, ElementwiseNotEvaluatedErrors.ORDERS_I1)
     compare = _COMPARE[predicate - len(_COMPARE) + _EQUALITIES]
     lowest = torch.iinfo(dtype).min  # flipping the sign bit puts unsigned numbers in signed order
     return lambda x, y: compare(x ^ lowest, y ^ lowest)
@@ -150,7 +170,7 @@ def _from_unsigned(op: ir.Operation, b: Builder) -> Compute:
     if source is torch.bool or source is dtype:
         return lambda x: x.to(dtype)
     if source is torch.int64:
-        refuse(op, "of 64 unsigned bits cannot be evaluated")
+        refuse(op, ElementwiseNotEvaluatedErrors.UNSIGNED_64)
     width = torch.iinfo(source).bits
     return lambda x: (x.to(torch.int64) & (2**width - 1)).to(dtype)
 

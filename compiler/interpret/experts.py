@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, several, single, undefined
+from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, UndefinedKind, several, single, undefined
 from sscc.compiler.interpret.types import Types
+
+
+class ExpertUndefinedErrors(UndefinedKind):
+    NO_EXPERT = "names the experts {experts}, but there are {count}"
 
 
 def expert_product(x: Tensor, weight: Tensor, expert: Tensor, types: Types) -> Tensor:
     """[S, Top, O]: each token's rows of `x` [S, Top or 1, I] times the matrices of its experts [S, Top], of `weight`
     [X, O, I]."""
     if bool(((expert < 0) | (expert >= len(weight))).any()):
-        undefined(f"names experts {expert.tolist()}, there are {len(weight)}")
+        undefined(ExpertUndefinedErrors.NO_EXPERT, experts=expert.tolist(), count=len(weight))
     x, dtype = x.expand(*expert.shape, -1), types.sums(x.dtype)
     out = x.new_empty(*expert.shape, weight.shape[1])
     for number in expert.unique().tolist():

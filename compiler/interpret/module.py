@@ -15,7 +15,7 @@ from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.collectives import grid_of
-from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
@@ -24,6 +24,17 @@ from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
 from sscc.runtime.backends.reference.arrays import ArrayInterpreter
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
 from sscc.runtime.session import Session
+
+
+class EvaluatedModuleErrors(ErrorKind):
+    NO_ENTRY = UsageError, "the module has no entry {entry!r}, it has: {entries}"
+    NO_STATE = UsageError, "the module has no state {state!r}, it has: {states}"
+    ENTRIES_DISAGREE = InternalError, "the entries disagree about {state}: {type} and {other}"
+    NO_INPUT = UsageError, "the input {input!r} is missing"
+    INPUT_SHAPE = UsageError, "the input {input!r} has shape [{shape}], expected {expected}"
+    NO_WEIGHT = InputError, "the {role} {tensor!r} is missing, the module needs {expected}"
+    WEIGHT_SHAPE = InputError, "the {role} {tensor!r} has shape [{shape}], the module needs {expected}"
+    NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", "decode")
 OPERATIONS: dict[str, Handler] = {
@@ -110,7 +121,7 @@ class ModuleInterpreter:
             CheckError: an operation does something undefined, such as reading outside of a tensor.
         """
         if entry not in self._entries:
-            raise UsageError(f"the module has no entry {entry!r}, it has {', '.join(self._entries) or 'none'}")
+            raise EvaluatedModuleErrors.NO_ENTRY(entry=entry, entries=list(self._entries))
         this, values_by_name = self._entries[entry], {**inputs, **(scalars or {})}
         values = this.function(*[self._operand(argument, values_by_name) for argument in this.arguments])
         outputs: dict[str, torch.Tensor] = {}
@@ -128,7 +139,7 @@ class ModuleInterpreter:
     def tensor(self, name: str) -> torch.Tensor:
         """What a state holds now. Raises UsageError where there is none of this name."""
         if name not in self._held:
-            raise UsageError(f"the module has no state {name!r}, it has {', '.join(self._held) or 'none'}")
+            raise EvaluatedModuleErrors.NO_STATE(state=name, states=list(self._held))
         return self._held[name]
 
     def reset(self) -> None:
@@ -143,7 +154,9 @@ class ModuleInterpreter:
                     continue
                 other = first.setdefault(argument.name, argument)
                 if other.type != argument.type:
-                    raise InternalError(f"the entries disagree about {argument.name}: {other.type} and {argument.type}")
+                    raise EvaluatedModuleErrors.ENTRIES_DISAGREE(
+                        state=argument.name, type=str(other.type), other=str(argument.type)
+                    )
         return list(first.values())
 
     def _operand(self, argument: Argument, values: Mapping[str, Any]) -> torch.Tensor:
@@ -152,21 +165,23 @@ class ModuleInterpreter:
         if argument.role != "input":
             return self._held[argument.name]
         if argument.name not in values:
-            raise UsageError(f"the input {argument.name!r} is missing")
+            raise EvaluatedModuleErrors.NO_INPUT(input=argument.name)
         value = torch.as_tensor(values[argument.name], dtype=self.types.dtype(argument.type))
         if tuple(value.shape) != shape_of(argument.type):
-            raise UsageError(f"the input {argument.name!r} has shape {list(value.shape)}, expected {argument.type}")
+            raise EvaluatedModuleErrors.INPUT_SHAPE(
+                input=argument.name, shape=list(value.shape), expected=str(argument.type)
+            )
         return value
 
     def _weight(self, argument: Argument, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
         value = weights.get(argument.name)
         if value is None:
-            raise InputError(f"the {argument.role} {argument.name!r} is missing, the module wants {argument.type}")
+            raise EvaluatedModuleErrors.NO_WEIGHT(role=argument.role, tensor=argument.name, expected=str(argument.type))
         if argument.cut:
             value = part_of(value, Cut.parse(argument.cut), self._group)
         if tuple(value.shape) != shape_of(argument.type):
-            raise InputError(
-                f"the {argument.role} {argument.name!r} has shape {list(value.shape)}, the module wants {argument.type}"
+            raise EvaluatedModuleErrors.WEIGHT_SHAPE(
+                role=argument.role, tensor=argument.name, shape=list(value.shape), expected=str(argument.type)
             )
         return value.to(self.types.dtype(argument.type))
 
@@ -177,7 +192,7 @@ class ModuleInterpreter:
 def part_of(value: torch.Tensor, cut: Cut, group: Group) -> torch.Tensor:
     """What a rank holds of a tensor. Raises InputError where it is of another size than the cut is."""
     if value.dim() <= cut.axis or value.shape[cut.axis] != cut.size:
-        raise InputError(f"a tensor of shape {list(value.shape)} cannot be cut as {cut}")
+        raise EvaluatedModuleErrors.NOT_CUT(shape=list(value.shape), cut=str(cut))
     spans = cut.spans(group.rank, group.ranks)
     return torch.cat([value.narrow(cut.axis, begin, end - begin) for begin, end in spans], cut.axis)
 

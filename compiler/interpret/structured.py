@@ -15,8 +15,23 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Fire, Frame, Handler, RunnableBlock, refuse, single
+from sscc.compiler.interpret.build import (
+    Builder,
+    Compute,
+    Fire,
+    Frame,
+    Handler,
+    NotEvaluatedKind,
+    RunnableBlock,
+    refuse,
+    single,
+)
 from sscc.compiler.interpret.types import shape_of
+
+
+class StructuredNotEvaluatedErrors(NotEvaluatedKind):
+    READS_AT = "reads at {expression}, which cannot be evaluated"
+    WRITES_THROUGH = "writes through {map}, which cannot be evaluated"
 
 Align = Callable[[Tensor], Tensor]
 Write = Callable[[Tensor, Tensor], Tensor]  # (value over the iteration space, what was there) -> result
@@ -100,7 +115,7 @@ def _index(op: ir.Operation, expression: ir.AffineExpr, space: _Space) -> Tensor
     if isinstance(expression, ir.AffineDimExpr):
         return space.axis(expression.position)
     if not isinstance(expression, ir.AffineBinaryExpr):
-        refuse(op, f"reads at {expression}, which cannot be evaluated")
+        refuse(op, StructuredNotEvaluatedErrors.READS_AT, expression=str(expression))
     left, right = (_index(op, side, space) for side in (expression.lhs, expression.rhs))
     if isinstance(expression, ir.AffineAddExpr):
         return left + right
@@ -117,7 +132,7 @@ def _writer(op: ir.Operation, affine: ir.AffineMap, space: _Space, shape: Sequen
     """How values over the iteration space, of size 1 along the reduced dimensions, become a result."""
     positions = _positions(affine)
     if positions is None or sorted(p for p in positions if p is not None) != space.kept:
-        refuse(op, f"writes through {affine}, which cannot be evaluated")
+        refuse(op, StructuredNotEvaluatedErrors.WRITES_THROUGH, map=str(affine))
     full = [1 if d in space.reduced else size for d, size in enumerate(space.sizes)]
     order = [p for p in positions if p is not None]
     rows = tuple(0 if p is None else slice(None) for p in positions)

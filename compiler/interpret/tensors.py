@@ -8,8 +8,27 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, refuse, single, undefined
+from sscc.compiler.interpret.build import (
+    Builder,
+    Compute,
+    Handler,
+    NotEvaluatedKind,
+    UndefinedKind,
+    refuse,
+    single,
+    undefined,
+)
 from sscc.compiler.interpret.types import shape_of
+
+
+class TensorNotEvaluatedErrors(NotEvaluatedKind):
+    DYNAMIC = "with a size or a stride that is not static cannot be evaluated"
+
+
+class TensorUndefinedErrors(UndefinedKind):
+    NO_DIMENSION = "asks for dimension {axis} of a tensor of rank {rank}"
+    SLICE_OUT_OF_BOUNDS = "takes {size} rows from {start} on, stride {stride}, of dimension {axis} of [{shape}]"
+    ELEMENT_OUT_OF_BOUNDS = "reads element {index} of dimension {axis}, whose size is {size}"
 
 Box = tuple[slice, ...]
 
@@ -38,7 +57,7 @@ def _splat(op: ir.Operation, b: Builder) -> Compute:
 def _dim(op: ir.Operation, b: Builder) -> Compute:
     def dim(value: Tensor, axis: Tensor) -> Tensor:
         if not 0 <= int(axis) < value.dim():
-            undefined(f"asks for dimension {int(axis)} of a tensor of rank {value.dim()}")
+            undefined(TensorUndefinedErrors.NO_DIMENSION, axis=int(axis), rank=value.dim())
         return torch.tensor(value.shape[int(axis)])
 
     return dim
@@ -60,7 +79,7 @@ def _box(op: ir.Operation, first: int, shape: Sequence[int]) -> Callable[[Sequen
         list(ir.DenseI64ArrayAttr(op.attributes[f"static_{name}"])) for name in ("offsets", "sizes", "strides")
     )
     if counts[1] or counts[2]:
-        refuse(op, "with a size or a stride that is not static cannot be evaluated")
+        refuse(op, TensorNotEvaluatedErrors.DYNAMIC)
 
     def box(operands: Sequence[Tensor]) -> Box:
         values = iter(operands)
@@ -68,7 +87,8 @@ def _box(op: ir.Operation, first: int, shape: Sequence[int]) -> Callable[[Sequen
         for axis, (start, size, stride) in enumerate(zip(starts, sizes, strides, strict=True)):
             last = start + max(size - 1, 0) * stride
             if min(start, last) < 0 or max(start, last) >= max(shape[axis], 1) or stride < 1:
-                undefined(f"takes {size} rows from {start} on, stride {stride}, of dimension {axis} of {list(shape)}")
+                kind = TensorUndefinedErrors.SLICE_OUT_OF_BOUNDS
+                undefined(kind, size=size, start=start, stride=stride, axis=axis, shape=list(shape))
         return tuple(
             slice(start, start + size * stride, stride)
             for start, size, stride in zip(starts, sizes, strides, strict=True)
@@ -111,7 +131,7 @@ def _check_indices(shape: Sequence[int], indices: Sequence[Tensor]) -> None:
     for axis, (size, index) in enumerate(zip(shape, indices, strict=True)):
         if index.numel() and (int(index.min()) < 0 or int(index.max()) >= size):
             wrong = int(index.min()) if int(index.min()) < 0 else int(index.max())
-            undefined(f"reads element {wrong} of dimension {axis}, which has {size}")
+            undefined(TensorUndefinedErrors.ELEMENT_OUT_OF_BOUNDS, index=wrong, axis=axis, size=size)
 
 
 def _extract(op: ir.Operation, b: Builder) -> Compute:

@@ -8,7 +8,13 @@ import torch
 from torch_mlir import ir
 
 from sscc.ir.choices import PRECISIONS
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
+
+
+class EvaluatedTypeErrors(ErrorKind):
+    UNKNOWN_PRECISION = UsageError, "--precision is {precision!r}, it must be one of: {known}"
+    NO_VALUES = UnsupportedError, "values of the type {type} cannot be evaluated"
+    DYNAMIC = UnsupportedError, "values of the type {type} cannot be evaluated, because its size is not static"
 
 _DTYPES = {
     "f64": torch.float64,
@@ -36,7 +42,7 @@ class Types:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise UsageError(f"--precision is {self.precision!r}, it must be {' or '.join(PRECISIONS)}")
+            raise EvaluatedTypeErrors.UNKNOWN_PRECISION(precision=self.precision, known=PRECISIONS)
 
     @property
     def accumulate(self) -> torch.dtype:
@@ -48,7 +54,7 @@ class Types:
         element = type_.element_type if isinstance(type_, ir.RankedTensorType) else type_
         dtype = _DTYPES.get(str(element))
         if dtype is None:
-            raise UnsupportedError(f"values of type {type_} cannot be evaluated")
+            raise EvaluatedTypeErrors.NO_VALUES(type=str(type_))
         return torch.float64 if dtype.is_floating_point and self.precision == "f64" else dtype
 
     def sums(self, dtype: torch.dtype) -> torch.dtype:
@@ -61,5 +67,5 @@ def shape_of(type_: ir.Type) -> tuple[int, ...]:
     if not isinstance(type_, ir.RankedTensorType):
         return ()
     if not type_.has_static_shape:
-        raise UnsupportedError(f"values of type {type_} cannot be evaluated: its size is not static")
+        raise EvaluatedTypeErrors.DYNAMIC(type=str(type_))
     return tuple(type_.shape)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.backend import Backend
 
 if TYPE_CHECKING:  # the command line asks for names alone
     from sscc.ir.schedule import Program
+
+
+class BackendErrors(ErrorKind):
+    UNKNOWN = UsageError, "there is no interpreter {name!r}, it must be one of: {known}"
 
 NATIVE, REFERENCE = BACKENDS = ("native", "reference")
 DEFAULT_BACKEND = NATIVE
@@ -26,4 +30,4 @@ def backend(name: str, program: Program) -> Backend:
         from sscc.runtime.backends.reference.backend import Reference  # imports torch, which takes seconds
 
         return Reference(program)
-    raise UsageError(f"there is no interpreter {name!r}, this version has {' and '.join(BACKENDS)}")
+    raise BackendErrors.UNKNOWN(name=name, known=BACKENDS)

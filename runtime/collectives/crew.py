@@ -6,6 +6,7 @@ own interpreter, with its own part of the weights; in them they exchange what th
 
 from __future__ import annotations
 
+import copy
 import select
 import socket
 import threading
@@ -14,31 +15,95 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from sscc.ir.errors import RankError, SsccError, UsageError, quoted
+from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream
+from sscc.ir.errors import ErrorKind, RankError, SsccError, UsageError, quoted
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
-from sscc.runtime.collectives.group import Group, UnreachedError
-from sscc.runtime.collectives.links import PATIENCE, Link, Waited
+from sscc.runtime.collectives.group import Group, GroupErrors
+from sscc.runtime.collectives.links import PATIENCE, Link, LinkErrors, Waited
+from sscc.runtime.collectives.messages import MessageErrors
+from sscc.runtime.collectives.processes import TransportErrors
 from sscc.runtime.kept_rows import Drop, KeptRows, RowOperation
 
 if TYPE_CHECKING:
     from sscc.runtime._native import Team
-    from sscc.runtime.artifact.signature import Signature
     from sscc.runtime.artifact.tensor_files import Array
 
-RUN, RESET, SIGNATURE, ROWS, END = "run", "reset", "signature", "rows", "end"
-"""What rank 0 says."""
-READY, FAILED, LOST = "ready", "failed", "lost"
-"""What the others say."""
-PING, PONG = "ping", "pong"
-"""What is said on a link of its own, by threads of their own, also while ranks are at work."""
+
+class CrewErrors(ErrorKind):
+    RANK_FAILED = RankError, "rank {rank} failed: {cause}"
+    SILENT = RankError, "rank {rank} does not answer"
+    NOT_A_COMMAND = RankError, "rank {rank} sent {what!r}, which is no message of ranks"
+    NOT_WATCHED = UsageError, "the stages of a program of {ranks} ranks cannot be watched: compile without --tp"
+
+
+class Word(StrEnum):
+    """The first item of a message."""
+
+    RUN = "run"  # rank 0 to the others
+    RESET = "reset"
+    SIGNATURE = "signature"
+    ROWS = "rows"
+    END = "end"
+    READY = "ready"  # the others to rank 0
+    FAILED = "failed"
+    LOST = "lost"
+    PING = "ping"  # on a link of their own, by threads of their own, also while ranks are at work
+    PONG = "pong"
+
+
+VOCABULARY = {
+    kind.__name__: kind for kind in (Signature, Geometry, CachePlan, LayerGroup, Stream, *get_args(RowOperation))
+}
+"""The dataclasses of commands."""
 
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
 """Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
 BLAME_SECONDS = 1.0
-"""In which ranks that do not reach each other say so: who does not is the one that stalls."""
+"""Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls; and in
+which a rank that has failed says why."""
+
+
+class ReportedError(SsccError):
+    """An error that another rank has raised, as `SsccError.as_json` describes it: its kind may belong to a module that
+    this process has not imported."""
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        message, fields = report.get("message"), report.get("fields")
+        super().__init__(str(message), fields=fields if isinstance(fields, Mapping) else {})
+        self._code = report.get("kind")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self._code, "message": str(self), "fields": self.fields}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReportedError, (self.as_json(),)
+
+
+def report_of(error: BaseException) -> dict[str, Any]:
+    """Return an error as `SsccError.as_json` has it, for another rank."""
+    if isinstance(error, SsccError):
+        return error.as_json()
+    return {"kind": None, "message": f"{type(error).__name__}: {quoted(error)}", "fields": {}}
+
+
+_RANK_KINDS: dict[str, ErrorKind] = {
+    kind.code: kind for kinds in (LinkErrors, GroupErrors, CrewErrors, MessageErrors, TransportErrors) for kind in kinds
+}
+
+
+def _reported(report: Mapping[str, Any]) -> SsccError:
+    """Return what another rank says of a third one as an error of the same kind here."""
+    kind, fields = _RANK_KINDS.get(str(report.get("kind"))), report.get("fields")
+    if kind is None or not isinstance(fields, Mapping) or fields.keys() != set(kind.field_names):
+        return RankError(str(report.get("message")))  # of native code, whose meetings have no kinds
+    cause = {name: ReportedError(value) for name, value in fields.items() if isinstance(value, Mapping)}
+    return kind(**{**fields, **cause})
 
 
 class Crew:
@@ -65,8 +130,10 @@ class Crew:
         suspended: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.group = group
-        self.error: RankError | None = None
+        self.error: SsccError | None = None
         self._links = list(links)
+        for link in self._links:
+            link.vocabulary = VOCABULARY
         self._stop = stop
         self._beats = list(beats)
         self._suspended = suspended
@@ -80,15 +147,15 @@ class Crew:
         self._thread.start()
 
     def wait(self) -> None:
-        """Returns when all are ready. Raises RankError where one has failed before."""
+        """Return when all ranks are ready. Raises RankError: one has failed."""
         with self._state:
             self._state.wait_for(lambda: self.error is not None or len(self._ready) == len(self._links))
         self.check()
 
     def check(self) -> None:
-        """Raises RankError where a rank is gone."""
+        """Raises RankError if a rank is gone."""
         if self.error is not None:
-            raise RankError(str(self.error))
+            raise copy.copy(self.error)  # every caller gets a traceback of its own
 
     def call(self, *message: object) -> None:
         """Tells all others what to do."""
@@ -110,17 +177,21 @@ class Crew:
             self.failed(error)
 
     def failed(self, error: BaseException) -> NoReturn:
-        """Rank 0 cannot go on, and so nobody can. Raises the error, or what was known of another rank before."""
-        if isinstance(error, UnreachedError):
+        """End all ranks because rank 0 has failed. Raises the error, or what was known of another rank before."""
+        if isinstance(error, SsccError) and error.kind is GroupErrors.UNREACHED:
             with self._state:
                 everybody = len(self._links)
                 self._state.wait_for(lambda: self.error is not None or len(self._blameless) == everybody, BLAME_SECONDS)
             silent = [link.peer for link in self._links if link.peer not in self._blameless]
-            error = RankError(f"rank {silent[0]} does not answer") if silent else RankError(str(error))
+            if silent:
+                error = CrewErrors.SILENT(rank=silent[0])
         if isinstance(error, RankError):
+            if error.kind in (None, GroupErrors.FAILED):  # in a meeting nothing is known but which rank has failed
+                with self._state:
+                    self._state.wait_for(lambda: self.error is not None, BLAME_SECONDS)
             self._lost(error, 0)
             self.check()
-        self._lost(RankError("rank 0 has failed"), 0)
+        self._lost(CrewErrors.RANK_FAILED(rank=0, cause=ReportedError(report_of(error))), 0)
         raise error
 
     def close(self) -> None:
@@ -132,7 +203,7 @@ class Crew:
         if self.error is None:
             for link in self._links:
                 try:
-                    link.send((END,), 1.0)
+                    link.send((Word.END,), 1.0)
                 except RankError:
                     continue
         self._stop(False)
@@ -165,28 +236,38 @@ class Crew:
             self._judge()
 
     def _hear(self, link: Link) -> bool:
-        """Whether there may be more to hear."""
+        """Take a message. Return True if there may be more."""
         try:
-            what, *rest = link.receive()
+            message = link.receive()
+            known = self._take(link.peer, message)
         except RankError as error:
             # A rank says on the other link why it ends.
             if link.peer not in self._blameless and link not in self._beats:
                 self._lost(error, link.peer)
             return False
-        if what == FAILED:
-            self._lost(RankError(f"rank {link.peer} has failed: {rest[0]}"), link.peer)
-        elif what == LOST:
-            with self._state:
-                self._blameless.add(link.peer)
-                self._state.notify_all()
-            if rest[0]:
-                self._lost(RankError(rest[0]), link.peer)
-        elif what == PONG:
-            self._asked.pop(link.peer, None)
-        elif what == READY:
-            with self._state:
-                self._ready.add(link.peer)
-                self._state.notify_all()
+        if not known:
+            self._lost(CrewErrors.NOT_A_COMMAND(rank=link.peer, what=quoted(message)), link.peer)
+        return known
+
+    def _take(self, rank: int, message: Any) -> bool:
+        """Do what a message asks for. Return False if it is none."""
+        match message:
+            case (Word.FAILED, dict(report)):
+                self._lost(CrewErrors.RANK_FAILED(rank=rank, cause=ReportedError(report)), rank)
+            case (Word.LOST, None | dict() as report):
+                with self._state:
+                    self._blameless.add(rank)
+                    self._state.notify_all()
+                if report is not None:
+                    self._lost(_reported(report), rank)
+            case (Word.PONG,):
+                self._asked.pop(rank, None)
+            case (Word.READY,):
+                with self._state:
+                    self._ready.add(rank)
+                    self._state.notify_all()
+            case _:
+                return False
         return True
 
     def _ask(self) -> None:
@@ -194,7 +275,7 @@ class Crew:
             if link.peer not in self._asked and link.peer not in self._blameless:
                 self._asked[link.peer] = Waited()
                 try:
-                    link.send((PING,), 0.0)
+                    link.send((Word.PING,), 0.0)
                 except RankError as error:
                     self._lost(error, link.peer)
 
@@ -203,9 +284,9 @@ class Crew:
         for rank, waited in self._asked.items():
             patience = PATIENCE if rank in self._ready or rank in suspended else OPENING_PATIENCE
             if waited.seconds() > patience and rank not in self._blameless:
-                self._lost(RankError(f"rank {rank} does not answer"), rank)
+                self._lost(CrewErrors.SILENT(rank=rank), rank)
 
-    def _lost(self, error: RankError, rank: int) -> None:
+    def _lost(self, error: SsccError, rank: int) -> None:
         """The first error ends everything."""
         with self._state:
             if self._closed or self.error is not None:
@@ -228,14 +309,14 @@ class LeadingRows(KeptRows):
         super().__init__(signature, tensor, crew.group)
         self._crew = crew
         self._forgotten: deque[int] = deque()
-        crew.call(SIGNATURE, signature)
+        crew.call(Word.SIGNATURE, signature)
 
     def do(self, operation: RowOperation) -> None:
         forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
         with self._crew.at_work():
             if forgotten:
-                self._crew.call(ROWS, Drop(forgotten))
-            self._crew.call(ROWS, operation)
+                self._crew.call(Word.ROWS, Drop(forgotten))
+            self._crew.call(Word.ROWS, operation)
             super().do(operation)
 
     def forget(self, number: int) -> None:
@@ -267,8 +348,8 @@ class LeadingInterpreter:
         return self._crew.group.ranks
 
     @property
-    def lost(self) -> RankError | None:
-        """Why it cannot go on, if it cannot."""
+    def lost(self) -> SsccError | None:
+        """The error of a rank because of which no call can be made; None while all ranks are there."""
         return self._crew.error
 
     @property
@@ -285,7 +366,7 @@ class LeadingInterpreter:
         copy: bool = True,
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
         with self._crew.at_work():
-            self._crew.call(RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
+            self._crew.call(Word.RUN, entry, dict(inputs), None if scalars is None else dict(scalars))
             return self.own.run(entry, inputs, scalars, copy=copy)
 
     @property
@@ -294,7 +375,7 @@ class LeadingInterpreter:
 
     def watch(self, stages: Collection[StageName], watcher: Watcher | None) -> None:
         """Raises UsageError: a stage of several ranks is in several processes."""
-        raise UsageError(f"stages cannot be watched where {self.ranks} ranks run them: compile without tp")
+        raise CrewErrors.NOT_WATCHED(ranks=self.ranks)
 
     def keep_rows(self, signature: Signature) -> KeptRows:
         """What keeps copies of this program's rows on all ranks: always the same."""
@@ -306,7 +387,7 @@ class LeadingInterpreter:
         return self.own.tensor(name)
 
     def reset(self) -> None:
-        self._crew.call(RESET)
+        self._crew.call(Word.RESET)
         self.own.reset()
 
     def memory(self) -> MemoryUse | None:
@@ -330,7 +411,7 @@ class _Answers:
 
     def __init__(self, beats: Link, lost: Callable[[], None]) -> None:
         self.patience = OPENING_PATIENCE
-        self.error: RankError | None = None
+        self.error: SsccError | None = None
         self._beats, self._lost = beats, lost
         self._closed = False
         self._thread = threading.Thread(target=self._answer, name="sscc-answers", daemon=True)
@@ -348,7 +429,7 @@ class _Answers:
             while True:
                 if not self._beats.silent():
                     self._beats.receive()
-                    self._beats.send((PONG,))
+                    self._beats.send((Word.PONG,))
                     waited = Waited()
                 elif waited.seconds() >= self.patience:
                     raise self._beats.unanswered()
@@ -376,37 +457,37 @@ def follow(
         group.end(0)
         link.shut()
 
+    link.vocabulary = VOCABULARY
     answers = None if beats is None else _Answers(beats, rank_0_is_lost)
     try:
         interpreter = open_interpreter()
         rows: KeptRows | None = None
-        link.send((READY,))
+        link.send((Word.READY,))
         while True:
-            what, *rest = link.receive(None)  # rank 0 may take its time, and that it is there the answers know
-            if what == END:
+            message = link.receive(None)  # rank 0 may take its time, and that it is there the answers know
+            if message == (Word.END,):
                 return
             if answers is not None:
                 answers.patience = PATIENCE
-            if what == RUN:
-                entry, inputs, scalars = rest
-                interpreter.run(entry, inputs, scalars, copy=False)
-            elif what == RESET:
-                interpreter.reset()
-            elif what == SIGNATURE:
-                rows = KeptRows(rest[0], interpreter.tensor, group)
-            elif what == ROWS and rows is not None:
-                rows.do(rest[0])
+            match message:
+                case (Word.RUN, str(entry), dict(inputs), None | dict() as scalars):
+                    interpreter.run(entry, inputs, scalars, copy=False)
+                case (Word.RESET,):
+                    interpreter.reset()
+                case (Word.SIGNATURE, Signature() as signature):
+                    rows = KeptRows(signature, interpreter.tensor, group)
+                case (Word.ROWS, operation) if rows is not None and isinstance(operation, RowOperation):
+                    rows.do(operation)
+                case _:
+                    raise CrewErrors.NOT_A_COMMAND(rank=0, what=quoted(message))
     except BaseException as error:
         group.end(group.rank)
         if answers is not None and answers.error is not None and isinstance(error, RankError):
             raise answers.error from None
-        text = str(error) if isinstance(error, SsccError) else f"{type(error).__name__}: {quoted(error)}"
-        if isinstance(error, RankError):
-            message = LOST, "" if isinstance(error, UnreachedError) else text
-        else:
-            message = FAILED, text
+        unreached = isinstance(error, SsccError) and error.kind is GroupErrors.UNREACHED
+        report = None if unreached else report_of(error)
         with suppress(RankError):
-            link.send(message)
+            link.send((Word.LOST if isinstance(error, RankError) else Word.FAILED, report))
         raise
     finally:
         if answers is not None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sscc.ir.errors import InternalError, RankError, UsageError
+from sscc.ir.errors import ErrorKind, InternalError, RankError, UsageError
 from sscc.ir.sharding import peers
 
 if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for names alone
@@ -22,8 +22,12 @@ if TYPE_CHECKING:  # numpy is slow to import, and the command line asks for name
 Value = TypeVar("Value")
 
 
-class UnreachedError(RankError):
-    """Ranks do not reach each other, and which one it is that is gone is not known here."""
+class GroupErrors(ErrorKind):
+    UNREACHED = RankError, "rank {rank} does not reach the others: {cause}"
+    OTHER_RANKS = UsageError, "the program is compiled for {expected} ranks, and cannot run on {ranks}"
+    ALONE = InternalError, "a program of one rank exchanges nothing"
+    FAILED = RankError, "rank {rank} has failed"
+    SILENT = RankError, "another rank does not answer"
 
 
 class Group(Protocol):
@@ -56,7 +60,7 @@ class Alone:
         return [value]
 
     def windows(self, nbytes: int) -> Windows:
-        raise InternalError("a program of one rank exchanges nothing")
+        raise GroupErrors.ALONE()
 
     def end(self, rank: int) -> None:
         """Nobody waits."""
@@ -77,7 +81,7 @@ class Ranks:
 
     def __init__(self, group: Group, grid: Sequence[int]) -> None:
         if group.ranks != prod(grid):
-            raise UsageError(f"the program is one of {prod(grid)} ranks, it cannot run on {group.ranks}")
+            raise GroupErrors.OTHER_RANKS(expected=prod(grid), ranks=group.ranks)
         self.group, self.grid = group, tuple(grid)
 
     def exchange(self, value: Value, axes: Sequence[int]) -> list[Value]:
@@ -117,8 +121,7 @@ class ThreadGroup:
             self._meeting.barrier.wait()  # until every rank has read, nobody puts the next value down
         except threading.BrokenBarrierError:
             failed = self._meeting.failed
-            what = "another rank does not answer" if failed is None else f"rank {failed} has failed"
-            raise RankError(what) from None
+            raise (GroupErrors.SILENT() if failed is None else GroupErrors.FAILED(rank=failed)) from None
         return values
 
     def windows(self, nbytes: int) -> Windows:

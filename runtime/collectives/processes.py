@@ -1,26 +1,59 @@
-"""Ranks that are processes: what they exchange goes through memory that they share, or through torch.distributed."""
+"""Ranks that are processes: values go over links, and what native code exchanges goes through memory that all ranks
+share, or over sockets between each two."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sscc.ir.errors import InputError, quoted
-from sscc.runtime.collectives.group import UnreachedError
-from sscc.runtime.collectives.links import MEETING_PATIENCE, PATIENCE, Link
+from sscc.ir.errors import ErrorKind, InputError, RankError, UsageError, quoted
+from sscc.runtime.collectives.group import GroupErrors
+from sscc.runtime.collectives.links import MEETING_PATIENCE, Link, swap
+from sscc.runtime.collectives.messages import aligned_bytes
 from sscc.runtime.collectives.windows import SharedWindows, Windows
 
 if TYPE_CHECKING:
     from sscc.runtime._native import Meeting
 
+
+class TransportErrors(ErrorKind):
+    UNKNOWN = UsageError, "--transport is {name!r}, it must be one of: {known}"
+    NO_GLOO = UsageError, (
+        "--transport {name!r} is gone, because gloo takes whoever connects for a rank: it must be one of: {known}"
+    )
+    NO_SHARED_MEMORY = InputError, "this machine has no memory that ranks can share: {cause}"
+    TOO_LARGE = InputError, "ranks need {nbytes} bytes of memory in common, which cannot be allocated: {cause}"
+    OUT_OF_STEP = RankError, "rank {peer} sends {theirs}, where rank {rank} expects {ours}: they run different programs"
+    NOT_VALUES = RankError, "rank 0 sent rank {rank} something that is not a value of each of {ranks} ranks"
+
+
 Value = TypeVar("Value")
 
+MEMORY, SOCKETS = TRANSPORTS = ("memory", "sockets")
 SPIN_US = 100.0
-"""How long a rank spins for the others, where every thread of all ranks has a CPU."""
+"""Microseconds that a rank spins for the others, where every thread of all ranks has a CPU."""
+
+
+class Channel(IntEnum):
+    """The links between two ranks. All have the first three with rank 0; ranks without common memory have the last one
+    with each other."""
+
+    COMMANDS = 0
+    VALUES = 1
+    BEATS = 2
+    DATA = 3
+
+
+def check_transport(name: str | None) -> None:
+    """Raises UsageError if there is no transport of this name."""
+    if name is not None and name not in TRANSPORTS:
+        kind = TransportErrors.NO_GLOO if name == "gloo" else TransportErrors.UNKNOWN
+        raise kind(name=name, known=TRANSPORTS)
 
 
 class SharedMemory:
@@ -43,7 +76,7 @@ class SharedMemory:
         try:
             return os.memfd_create("sscc-ranks")
         except (AttributeError, OSError) as error:
-            raise InputError(f"this machine has no memory for ranks to share: {error}") from None
+            raise TransportErrors.NO_SHARED_MEMORY(cause=quoted(error)) from None
 
     def windows(self, nbytes: int) -> Windows:
         page = mmap.ALLOCATIONGRANULARITY
@@ -55,7 +88,7 @@ class SharedMemory:
                 os.ftruncate(self._descriptor, self._used)
             memory = mmap.mmap(self._descriptor, size, offset=offset)
         except OSError as error:
-            raise InputError(f"{size} bytes for ranks to share cannot be had: {error.strerror}") from None
+            raise TransportErrors.TOO_LARGE(nbytes=size, cause=quoted(error.strerror)) from None
         shared = SharedWindows(memory, self._ranks, nbytes, MEETING_PATIENCE, self._spin_us)
         windows, meeting = shared.of(self._rank)
         self._meetings.append(meeting)
@@ -66,44 +99,51 @@ class SharedMemory:
             meeting.fail(rank)
 
 
-class Distributed:
-    """Windows that are sent around by torch.distributed, of which this process is a rank already.
+class Sockets:
+    """Windows that ranks send to each other, over a connection between each two of them.
 
     Args:
-        backend: torch.distributed's name of how, such as "gloo".
-
-    Raises:
-        InputError: this torch has no such backend, or cannot make a group by it.
+        links: to every other rank, by rank; this object's own from now on.
     """
 
-    def __init__(self, backend: str) -> None:
-        import torch.distributed
+    _HEAD = struct.Struct("<QQ")  # number of the meeting, and bytes of a part: equal everywhere, as programs are
 
-        self._distributed: Any = torch.distributed
-        if not torch.distributed.is_backend_available(backend):  # of names that it does not know, torch asserts
-            raise InputError(f"torch.distributed of this machine has no backend {backend!r}")
-        try:
-            self._group: Any = torch.distributed.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE))
-        except (RuntimeError, ValueError) as error:
-            raise InputError(f"torch.distributed cannot make a group by {backend!r}: {quoted(error)}") from None
+    def __init__(self, rank: int, links: Mapping[int, Link]) -> None:
+        self._rank, self._links = rank, dict(links)
+        self._meetings = 0
 
     def windows(self, nbytes: int) -> Windows:
-        import torch
-
-        ranks, rank = self._distributed.get_world_size(), self._distributed.get_rank()
-        memory = torch.zeros((2, ranks, nbytes), dtype=torch.uint8)
+        ranks, rank = len(self._links) + 1, self._rank
+        memory = aligned_bytes(2 * ranks * nbytes)
+        memory[:] = 0
+        of_turn = memory.reshape(2, ranks, nbytes)
+        heads = {peer: bytearray(self._HEAD.size) for peer in self._links}
 
         def meet(count: int, turn: int) -> None:
-            parts = [memory[turn, other, :count] for other in range(ranks)]
+            head = self._HEAD.pack(self._meetings, count)
+            self._meetings += 1
+            parts = {
+                link: [memoryview(heads[peer]), of_turn[turn, peer, :count].data]
+                for peer, link in self._links.items()
+            }
             try:
-                self._distributed.all_gather(parts, parts[rank].clone(), group=self._group)
-            except RuntimeError as error:
-                raise UnreachedError(f"rank {rank} does not reach the others: {quoted(error)}") from None
+                swap([head, of_turn[turn, rank, :count].data], parts, MEETING_PATIENCE)
+            except RankError as error:
+                raise GroupErrors.UNREACHED(rank=rank, cause=error) from None
+            for peer, theirs in heads.items():
+                if theirs != head:
+                    told, ours = (_words(*self._HEAD.unpack(each)) for each in (theirs, head))
+                    raise TransportErrors.OUT_OF_STEP(peer=peer, theirs=told, rank=rank, ours=ours)
 
-        return Windows(memory.data_ptr(), meet, memory)
+        return Windows(memory.ctypes.data, meet, memory)
 
     def end(self, rank: int) -> None:
-        """Ranks find out by themselves: connections of one that has ended are closed, and others do not answer."""
+        for link in self._links.values():
+            link.shut()
+
+
+def _words(number: int, count: int) -> str:
+    return f"{count} bytes in exchange {number}"
 
 
 class ProcessGroup:
@@ -114,7 +154,7 @@ class ProcessGroup:
         transport: of what native code exchanges.
     """
 
-    def __init__(self, rank: int, ranks: int, links: Sequence[Link], transport: SharedMemory | Distributed) -> None:
+    def __init__(self, rank: int, ranks: int, links: Sequence[Link], transport: SharedMemory | Sockets) -> None:
         self.rank, self.ranks = rank, ranks
         self._links = list(links)
         self._transport = transport
@@ -123,6 +163,8 @@ class ProcessGroup:
         if self.rank:
             self._links[0].send(value)
             values: list[Value] = self._links[0].receive()
+            if not isinstance(values, list) or len(values) != self.ranks:
+                raise TransportErrors.NOT_VALUES(rank=self.rank, ranks=self.ranks)
             return values
         values = [value, *(link.receive() for link in self._links)]
         for link in self._links:
@@ -139,7 +181,8 @@ class ProcessGroup:
 
 
 def place_of_memory() -> tuple[str, str, int]:
-    """Where a process is, such that processes of the first two in common may open each other's files; and its id."""
+    """Return the machine and the process namespace of this process, and its number there. Processes in one place may
+    open each other's files."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
         return boot.read_text().strip(), os.readlink("/proc/self/ns/pid"), os.getpid()
@@ -148,13 +191,18 @@ def place_of_memory() -> tuple[str, str, int]:
 
 
 def shared_by_all(exchange: Callable[[Any], Sequence[Any]], rank: int) -> int | None:
-    """A file that all ranks have open, whose descriptor is given; None where they cannot. All ranks call it at once."""
+    """Return the descriptor of a file that all ranks have open; None where they cannot. All ranks call it at once."""
     descriptor = SharedMemory.create() if rank == 0 else -1
     places = exchange((place_of_memory(), descriptor))
     (boot, space, process), number = places[0]
     if rank and all(place[:2] == (boot, space) for place, _ in places):
         try:
-            descriptor = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(f"/proc/{process:d}/fd/{number:d}", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             descriptor = -1
-    return descriptor if all(opened >= 0 for opened in exchange(descriptor)) else None
+    opened = exchange(descriptor)
+    if all(other >= 0 for other in opened):
+        return descriptor
+    if descriptor >= 0:
+        os.close(descriptor)
+    return None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     AllGather,
     AllReduce,
@@ -27,10 +27,11 @@ from sscc.ir.schedule import (
 )
 from sscc.ir.sharding import peers, ranks_along
 from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
-from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.collectives.group import Group, GroupErrors, run_ranks, thread_groups
 from sscc.runtime.timing.work import measure
 from sscc.runtime.validator import Limits, validate
 from sscc.runtime.validator.bodies import prove_body
+from tests.errors import raises
 from tests.runtime.broken.build import read, write
 from tests.runtime.programs import lay_out, one_stage, whole
 
@@ -113,7 +114,7 @@ def test_the_ranks_of_a_grid() -> None:
 
 def test_a_program_runs_on_as_many_ranks_as_it_is_for() -> None:
     candidate = program(AllReduce("x", "y", (0,)), read("x", 2), write("y", 2))
-    with pytest.raises(UsageError, match="the program is one of 6 ranks, it cannot run on 1"):
+    with raises(GroupErrors.OTHER_RANKS, expected=6, ranks=1):
         ReferenceInterpreter(candidate, {})
 
 

@@ -13,11 +13,22 @@ from operator import mul
 
 import torch
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Access
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.reference.interface import Interface, Views
-from sscc.runtime.backends.reference.views import injective
+from sscc.runtime.backends.reference.views import MalformedKind, injective
+
+
+class ReferenceAccessErrors(MalformedKind):
+    BACKWARDS = "the access map of {param!r} walks backwards along axis {axis}: its coefficients are {coefficients}"
+    OUT_OF_BOUNDS = "the access map of {param!r} reaches {first} .. {last} of axis {axis}, whose size is {size}"
+
+
+class ReferenceIndexErrors(ErrorKind):
+    OUT_OF_BOUNDS = InputError, (
+        "body {body!r} reads elements {first} .. {last} of axis {axis} of {param!r}, whose size is {size}"
+    )
 
 
 class AccessMap:
@@ -49,12 +60,13 @@ class AccessMap:
     def _check_bounds(self, interface: Interface) -> None:
         for axis, (row, constant, size) in enumerate(zip(self._rows, self._constants, self.param.shape, strict=True)):
             if any(coefficient < 0 for coefficient in row):
-                interface.refuse(f"an access map of {self.param.name!r} walks backwards along axis {axis}: {row}")
+                raise ReferenceAccessErrors.BACKWARDS(
+                    where=interface.where, param=self.param.name, axis=axis, coefficients=row
+                )
             highest = constant + sum(c * (n - 1) for c, n in zip(row, self._dims, strict=True))
             if constant < 0 or highest >= size:
-                interface.refuse(
-                    f"an access map reaches {constant} .. {highest} of axis {axis} of {self.param.name!r}, "
-                    f"whose size is {size}"
+                raise ReferenceAccessErrors.OUT_OF_BOUNDS(
+                    where=interface.where, param=self.param.name, axis=axis, first=constant, last=highest, size=size
                 )
 
     def uses(self, dim: int) -> bool:
@@ -96,6 +108,6 @@ def check_indices(index: torch.Tensor, body: str, name: str, axis: int, size: in
     """Raises InputError where an index is not a place of an axis of parameter `name` of a body."""
     low, high = torch.aminmax(index)
     if low < 0 or high >= size:
-        raise InputError(
-            f"body {body!r} reads elements {int(low)} .. {int(high)} of axis {axis} of {name!r}, whose size is {size}"
+        raise ReferenceIndexErrors.OUT_OF_BOUNDS(
+            body=body, param=name, axis=axis, first=int(low), last=int(high), size=size
         )

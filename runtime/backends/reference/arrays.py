@@ -9,10 +9,15 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import BFLOAT16, FLOAT8, Array
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
+
+
+class TorchArrayErrors(ErrorKind):
+    NO_STAGES = UsageError, "there are no stages to watch: the interpreter runs IR, not a schedule"
+    NO_NUMPY_DTYPE = InputError, "a tensor of {dtype} cannot be read as an array: {cause}"
 
 TORCH_DTYPES = {
     "f32": torch.float32,
@@ -84,7 +89,7 @@ class ArrayInterpreter:
         """See `sscc.runtime.backends.interpreter.Interpreter.watch`. Raises UsageError for what runs no schedule."""
         watch = getattr(self._interpreter, "watch", None)
         if watch is None:
-            raise UsageError("there are no stages to be watched: what runs is no schedule")
+            raise TorchArrayErrors.NO_STAGES()
         watch(stages, watcher)
 
     def memory(self) -> MemoryUse | None:
@@ -119,5 +124,5 @@ def to_array(tensor: torch.Tensor) -> Array:
     try:
         array: Array = tensor.numpy()
     except TypeError as error:
-        raise InputError(f"a tensor of {tensor.dtype} cannot be read: {error}") from None
+        raise TorchArrayErrors.NO_NUMPY_DTYPE(dtype=str(tensor.dtype), cause=quoted(error)) from None
     return array

@@ -22,6 +22,11 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.interface import Interface
 from sscc.runtime.backends.reference.operands import Members
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring, tiles
+from sscc.runtime.backends.reference.views import MalformedKind
+
+
+class ReferenceAttentionErrors(MalformedKind):
+    DTYPES_DIFFER = "{step} reads rows of {param!r} ({dtype}) and of {other!r} ({other_dtype}): they need one dtype"
 
 Fetch = Callable[[int, int], Tensor]
 """Rows begin .. end - 1 of all slots and KV heads of a segment: [B, Hkv, end - begin, ..], as they are stored."""
@@ -35,7 +40,14 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
     for first, *others in filter(all, (keys, values)):
         for name in others:
             if interface.params[name].dtype != interface.params[first].dtype:
-                interface.refuse(f"{step.kind} reads rows of {name!r} and of {first!r}, which has another dtype")
+                raise ReferenceAttentionErrors.DTYPES_DIFFER(
+                    where=interface.where,
+                    step=step.kind,
+                    param=name,
+                    dtype=interface.params[name].dtype,
+                    other=first,
+                    other_dtype=interface.params[first].dtype,
+                )
 
 
 def cached_attention_step(

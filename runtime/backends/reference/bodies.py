@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NoReturn
 
 import torch
 
@@ -13,8 +12,12 @@ from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Sca
 from sscc.runtime.backends.reference.memory import poison
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.steps import STEPS
-from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.backends.reference.views import MalformedKind, StridedView
 from sscc.runtime.collectives.group import Ranks
+
+
+class ReferenceBodyErrors(MalformedKind):
+    NOT_DENSE = "the window {window!r} looks at the parameter {param!r}, whose argument is not dense row-major"
 
 
 class BodyCode:
@@ -51,7 +54,7 @@ class BodyCode:
         views.update(zip((param.name for param in self.body.params), arguments, strict=True))
         for name, target, view, offset in self._windows:
             if not views[target].is_contiguous():
-                self._interface.refuse(f"window {name!r} looks at parameter {target!r}, which is not dense here")
+                raise ReferenceBodyErrors.NOT_DENSE(where=self._interface.where, window=name, param=target)
             views[name] = view.at(views[target], offset)
         fires = [bind(views) for bind in self._binds]
         return [self._poison, *fires] if self._checked and self._locals else fires
@@ -62,10 +65,8 @@ class BodyCode:
     def _window(self, window: Window) -> None:
         view, target = window.view, self._interface.params[window.view.tensor]
 
-        def refuse(reason: str) -> NoReturn:
-            self._interface.refuse(f"window {window.name!r}: {reason}")
-
-        strided = StridedView(view, prod(target.shape), target.access, refuse)
+        where = f"{self._interface.where}: window {window.name!r}"
+        strided = StridedView(view, prod(target.shape), target.access, where)
         if view.tensor in self._fixed:
             self._fixed[window.name] = strided.at(self._fixed[view.tensor], view.offset)
         else:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime.backends.reference.encoded_rows import as_stored
+
+
+class ReferenceCacheErrors(ErrorKind):
+    UPDATED_OUTSIDE = InputError, "a cache of {size} rows is updated at the rows {rows}"
+    GATHERED_OUTSIDE = InputError, "row {row} is gathered from a source of {size} rows"
 
 
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
@@ -23,7 +28,7 @@ def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None
 def check_rows(rows: Tensor, size: int) -> None:
     """Raises InputError where a row to be updated is not one of a cache's `size`."""
     if bool(((rows < 0) | (rows >= size)).any()):
-        raise InputError(f"a cache of {size} rows is updated at rows {rows.tolist()}")
+        raise ReferenceCacheErrors.UPDATED_OUTSIDE(rows=rows.tolist(), size=size)
 
 
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
@@ -37,7 +42,7 @@ def gathered(source: Tensor, index: Tensor) -> Tensor:
     Raises InputError where an index is beyond the source.
     """
     if bool((index >= source.shape[2]).any()):
-        raise InputError(f"row {int(index.max())} is gathered from a source of {source.shape[2]} rows")
+        raise ReferenceCacheErrors.GATHERED_OUTSIDE(row=int(index.max()), size=source.shape[2])
     slots = torch.arange(source.shape[0])[:, None, None]
     heads = torch.arange(source.shape[1])[:, None]
     return torch.where((index < 0)[..., None], 0, source[slots, heads, index.clamp(min=0)])

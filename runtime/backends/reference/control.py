@@ -6,8 +6,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import For, If, Item, Launch, Pipeline, Scalar, ScalarOperand, View
 from sscc.runtime.scalars import scalar_function
+
+
+class ReferenceControlErrors(ErrorKind):
+    UNSET_SCALAR = InputError, "{where} uses the scalar {scalar!r} on a path that never sets it"
 
 Environment = dict[str, int]
 Getter = Callable[[Environment], int]

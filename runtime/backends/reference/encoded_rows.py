@@ -8,9 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
 from sscc.runtime.backends.reference.softmax import tiles
+
+
+class ReferenceRowErrors(ErrorKind):
+    UNKNOWN_FORMAT = InputError, "no row format encodes {numbers} numbers in {nbytes} bytes"
 
 _SCALES = {INT8: torch.float32, INT4: torch.bfloat16}
 
@@ -63,7 +67,7 @@ def numbers(rows: Tensor, dim: int) -> Tensor:
 def _format(dim: int, rows: Tensor) -> RowFormat:
     row_format = format_of(dim, rows.shape[-1])
     if row_format is None:
-        raise InputError(f"no encoded row of {dim} numbers has {rows.shape[-1]} bytes")
+        raise ReferenceRowErrors.UNKNOWN_FORMAT(numbers=dim, nbytes=rows.shape[-1])
     return row_format
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Body, Param
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.collectives.group import Ranks
@@ -47,6 +45,7 @@ class Interface:
             params[window.name] = Param(window.name, window.view.shape, target.dtype, target.access)
         return cls(body, numerics, params, ranks)
 
-    def refuse(self, reason: str) -> NoReturn:
-        where = f" ({self.body.location})" if self.body.location else ""
-        raise InputError(f"the schedule is malformed: body {self.body.name!r}{where}: {reason}")
+    @property
+    def where(self) -> str:
+        """The body, for messages."""
+        return f"body {self.body.name!r}" + (f" ({self.body.location})" if self.body.location else "")

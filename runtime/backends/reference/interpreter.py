@@ -8,22 +8,39 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn
 
 import torch
 
 from sscc.ir.choices import RANK
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Entry, Kernel, Launch, Param, Pipeline, Program, View, pipelines
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 from sscc.runtime.backends.reference.bodies import BodyCode
-from sscc.runtime.backends.reference.control import Action, Environment, Memo, Offset, compile_block, getter
+from sscc.runtime.backends.reference.control import (
+    Action,
+    Environment,
+    Memo,
+    Offset,
+    ReferenceControlErrors,
+    compile_block,
+    getter,
+)
 from sscc.runtime.backends.reference.kernels import KernelCode
 from sscc.runtime.backends.reference.memory import Memory, Written
 from sscc.runtime.backends.reference.numerics import Numerics
 from sscc.runtime.backends.reference.views import StridedView
 from sscc.runtime.backends.reference.watching import Watch
 from sscc.runtime.collectives.group import ALONE, Group, Ranks
+
+
+class ReferenceErrors(ErrorKind):
+    NO_ENTRY = UsageError, "the schedule has no entry {entry!r}, it has: {entries}"
+    NO_TENSOR = UsageError, "the schedule has no tensor {tensor!r}, it has: {tensors}"
+    OTHER_INPUTS = UsageError, "entry {entry!r} takes the inputs {expected!r}, but was given {given!r}"
+    OTHER_SCALARS = UsageError, "entry {entry!r} takes the scalars {expected!r}, but was given {given!r}"
+    OTHER_SHAPE = UsageError, (
+        "entry {entry!r} takes {input!r} as {dtype} [{shape}], but was given {given_dtype} [{given_shape}]"
+    )
 
 LAUNCHES = 16
 """How many bound kernels a launch whose views depend on scalars keeps."""
@@ -83,14 +100,14 @@ class ReferenceInterpreter:
         does something undefined.
         """
         if entry not in self._entries:
-            raise UsageError(f"the schedule has no entry {entry!r}, it has {list(self._entries)}")
+            raise ReferenceErrors.NO_ENTRY(entry=entry, entries=list(self._entries))
         with torch.no_grad():
             return self._entries[entry].run(inputs, {} if scalars is None else scalars)
 
     def tensor(self, name: str) -> torch.Tensor:
         """A live view of a tensor: reading and writing it reads and writes the interpreter's memory."""
         if name not in self._memory.tensors:
-            raise UsageError(f"the schedule has no tensor {name!r}, it has {list(self._memory.tensors)}")
+            raise ReferenceErrors.NO_TENSOR(tensor=name, tensors=list(self._memory.tensors))
         return self._memory.tensors[name]
 
     @property
@@ -133,10 +150,10 @@ class _EntryCode:
     def run(
         self, inputs: Mapping[str, torch.Tensor], scalars: Mapping[str, int]
     ) -> tuple[dict[str, torch.Tensor], tuple[int, ...]]:
-        self._check_names("inputs", inputs, self._entry.inputs)
+        self._check_names(ReferenceErrors.OTHER_INPUTS, inputs, self._entry.inputs)
         if RANK in self._entry.scalar_inputs:
             scalars = {**scalars, RANK: self._rank}
-        self._check_names("scalars", scalars, self._entry.scalar_inputs)
+        self._check_names(ReferenceErrors.OTHER_SCALARS, scalars, self._entry.scalar_inputs)
         for name in self._entry.inputs:
             self._check_input(name, inputs[name])
         for name in self._entry.inputs:
@@ -149,22 +166,26 @@ class _EntryCode:
                 action(environment)
             results = tuple(int(get(environment)) for get in self._scalar_outputs)
         except KeyError as error:
-            raise InputError(f"{self._where} uses scalar {error} on a path that never sets it") from None
+            raise ReferenceControlErrors.UNSET_SCALAR(where=self._where, scalar=error.args[0]) from None
         return {name: self._memory.tensors[name].clone() for name in self._entry.outputs}, results
 
     # -- calls
 
-    def _check_names(self, what: str, values: Mapping[str, object], names: Sequence[str]) -> None:
+    def _check_names(self, kind: ErrorKind, values: Mapping[str, object], names: Sequence[str]) -> None:
         if set(values) != set(names):
-            raise UsageError(f"{self._where} takes {what} {sorted(names)}, it was given {sorted(values)}")
+            raise kind(entry=self._entry.name, expected=sorted(names), given=sorted(values))
 
     def _check_input(self, name: str, value: torch.Tensor) -> None:
         declared = self._memory.declared[name]
         dtypes = {Numerics().dtype(declared.dtype), self._numerics.dtype(declared.dtype)}
         if tuple(value.shape) != declared.shape or value.dtype not in dtypes:
-            raise UsageError(
-                f"{self._where} takes {name!r} as {declared.dtype} {list(declared.shape)}, "
-                f"it was given {value.dtype} {list(value.shape)}"
+            raise ReferenceErrors.OTHER_SHAPE(
+                entry=self._entry.name,
+                input=name,
+                dtype=declared.dtype,
+                shape=list(declared.shape),
+                given_dtype=str(value.dtype),
+                given_shape=list(value.shape),
             )
 
     # -- compilation
@@ -229,15 +250,11 @@ class _Argument:
 
     def __init__(self, view: View, tensor: torch.Tensor, param: Param, where: str) -> None:
         self._tensor = tensor
-        self._where = where
         self._offset = Offset(view)
-        self._view = StridedView(view, tensor.numel(), param.access, self._refuse)
+        self._view = StridedView(view, tensor.numel(), param.access, where)
         self.static = self._offset.static
         self.offset = self._offset.at
 
     def at(self, environment: Environment) -> torch.Tensor:
         """The torch view. Raises InputError where it leaves the tensor."""
         return self._view.at(self._tensor, self.offset(environment))
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise InputError(f"the schedule is malformed: {self._where}: {reason}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import For, If, Item, Kernel, Launch, Pipeline
 from sscc.runtime.backends.reference.bodies import BodyCode
-from sscc.runtime.backends.reference.control import Action, Environment, compile_block
+from sscc.runtime.backends.reference.control import Action, Environment, ReferenceControlErrors, compile_block
 from sscc.runtime.backends.reference.interface import Views
 from sscc.runtime.backends.reference.memory import Memory
 from sscc.runtime.backends.reference.pipelines import PipelineCode
@@ -52,7 +51,7 @@ class KernelCode:
                 for action in actions:
                     action(environment)
             except KeyError as error:
-                raise InputError(f"{self._where} uses scalar {error} on a path that never sets it") from None
+                raise ReferenceControlErrors.UNSET_SCALAR(where=self._where, scalar=error.args[0]) from None
 
         return launch
 

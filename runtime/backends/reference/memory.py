@@ -13,10 +13,30 @@ from math import prod
 import torch
 
 from sscc.ir.choices import MAIN, ON_CHIP
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES, Buffer, Program, Tensor, pipelines
 from sscc.ir.sizes import ALIGNMENT
 from sscc.runtime.backends.reference.numerics import FLOATS, Numerics
+
+
+class ReferenceMemoryErrors(ErrorKind):
+    BUFFER_MISPLACED = InputError, (
+        "the schedule is malformed: buffer {buffer!r} of {depth} slots of [{shape}] in {tier!r} takes {nbytes} bytes "
+        "at address {address}, which must be a multiple of {unit} within {limit} bytes, in one of: {tiers}"
+    )
+    TENSOR_MISPLACED = InputError, (
+        "the schedule is malformed: tensor {tensor!r} takes {nbytes} bytes at address {address}, which must be a "
+        "multiple of {unit} within an arena of {limit} bytes"
+    )
+    NOT_GIVEN = InputError, "the {role} {tensor!r} is missing"
+    OTHER_SHAPE = InputError, (
+        "the {role} {tensor!r} is {given_dtype} [{given_shape}], but the program was compiled for {dtype} [{shape}]"
+    )
+    NO_ROOM = InputError, "the schedule needs an arena of {nbytes} bytes, which this machine cannot allocate"
+    NOT_WRITTEN = InputError, (
+        "kernel {kernel!r} reads the {role} {tensor!r}, which no launch of this call has written, or whose bytes "
+        "another tensor has overwritten"
+    )
 
 _POISON = 0xFF
 """An f32 or a bf16 of such bytes is NaN."""
@@ -67,10 +87,16 @@ class Memory:
         unit = DTYPE_BYTES[buffer.dtype]
         fits = buffer.tier in (ON_CHIP, MAIN) and buffer.depth >= 1 and min((*buffer.shape, 1)) >= 1
         if not fits or buffer.address < 0 or buffer.address % unit or buffer.address + buffer.nbytes > limit:
-            raise InputError(
-                f"the schedule is malformed: buffer {buffer.name!r} of {buffer.depth} slots of {list(buffer.shape)} in "
-                f"{buffer.tier!r} takes {buffer.nbytes} bytes at address {buffer.address}; it must be a multiple of "
-                f"{unit} within {limit} bytes of {ON_CHIP} or {MAIN}"
+            raise ReferenceMemoryErrors.BUFFER_MISPLACED(
+                buffer=buffer.name,
+                depth=buffer.depth,
+                shape=list(buffer.shape),
+                tier=buffer.tier,
+                nbytes=buffer.nbytes,
+                address=buffer.address,
+                unit=unit,
+                limit=limit,
+                tiers=[ON_CHIP, MAIN],
             )
         addresses = range(buffer.address, buffer.address + buffer.nbytes, buffer.slot_bytes)
         return [self._view(arena, address, buffer.shape, buffer.dtype) for address in addresses]
@@ -78,9 +104,8 @@ class Memory:
     def _placed(self, tensor: Tensor) -> torch.Tensor:
         misplaced = tensor.address < 0 or tensor.address % ALIGNMENT or tensor.address + tensor.nbytes > self._limit
         if misplaced or min((*tensor.shape, 0)) < 0:
-            raise InputError(
-                f"the schedule is malformed: tensor {tensor.name!r} takes {tensor.nbytes} bytes at address "
-                f"{tensor.address}; it must be a multiple of {ALIGNMENT} within an arena of {self._limit} bytes"
+            raise ReferenceMemoryErrors.TENSOR_MISPLACED(
+                tensor=tensor.name, nbytes=tensor.nbytes, address=tensor.address, unit=ALIGNMENT, limit=self._limit
             )
         return self._view(self._arena, tensor.address, tensor.shape, tensor.dtype)
 
@@ -91,13 +116,17 @@ class Memory:
 
     def _external(self, tensor: Tensor, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if tensor.name not in weights:
-            raise InputError(f"no {tensor.role} {tensor.name!r} was given")
+            raise ReferenceMemoryErrors.NOT_GIVEN(role=tensor.role, tensor=tensor.name)
         value = weights[tensor.name].detach()
         dtype = Numerics().dtype(tensor.dtype)
         if tuple(value.shape) != tensor.shape or value.dtype is not dtype:
-            raise InputError(
-                f"{tensor.role} {tensor.name!r} is {value.dtype} {list(value.shape)}, "
-                f"the program was compiled for {dtype} {list(tensor.shape)}"
+            raise ReferenceMemoryErrors.OTHER_SHAPE(
+                role=tensor.role,
+                tensor=tensor.name,
+                given_dtype=str(value.dtype),
+                given_shape=list(value.shape),
+                dtype=str(dtype),
+                shape=list(tensor.shape),
             )
         value = value.contiguous()
         return value.to(self._numerics.dtype(tensor.dtype)) if tensor.dtype in FLOATS else value
@@ -120,7 +149,7 @@ def _allocate(size: int) -> torch.Tensor:
     try:
         return torch.zeros(size, dtype=torch.uint8)
     except (RuntimeError, MemoryError):
-        raise InputError(f"the schedule needs an arena of {size} bytes, which this machine does not give") from None
+        raise ReferenceMemoryErrors.NO_ROOM(nbytes=size) from None
 
 
 class Written:
@@ -161,10 +190,7 @@ class Written:
 
     def check(self, name: str, kernel: str) -> None:
         if name not in self._defined:
-            raise InputError(
-                f"kernel {kernel!r} reads {self._roles[name]} {name!r}, which no launch of this call has written "
-                f"(or whose bytes another tensor took over)"
-            )
+            raise ReferenceMemoryErrors.NOT_WRITTEN(kernel=kernel, role=self._roles[name], tensor=name)
 
 
 def _overlapping(region: Tensor | Buffer, others: list[Tensor]) -> list[str]:

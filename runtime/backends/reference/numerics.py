@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from sscc.ir.choices import PRECISIONS
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+
+
+class ReferenceNumericsErrors(ErrorKind):
+    UNKNOWN_PRECISION = UsageError, "precision is {precision!r}, it must be one of: {known}"
 
 FLOATS = {
     "f8E4M3FN": torch.float8_e4m3fn,
@@ -32,7 +36,7 @@ class Numerics:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise UsageError(f"precision is {self.precision!r}, the reference interpreter has {', '.join(PRECISIONS)}")
+            raise ReferenceNumericsErrors.UNKNOWN_PRECISION(precision=self.precision, known=PRECISIONS)
 
     @property
     def accumulate(self) -> torch.dtype:

@@ -7,9 +7,9 @@ same, and is refused when it reads a slot that is not complete or begins one who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import Kernel, Pipeline
 from sscc.runtime.backends.reference.bodies import BodyCode
 from sscc.runtime.backends.reference.control import Action, Environment, Memo, compile_scalar, getter
@@ -17,7 +17,26 @@ from sscc.runtime.backends.reference.interface import Views
 from sscc.runtime.backends.reference.memory import Memory
 from sscc.runtime.backends.reference.stages import BoundStage, Place, StageCode
 from sscc.runtime.backends.reference.streams import Condition, FilledTwice, conditions
+from sscc.runtime.backends.reference.views import MalformedKind
 from sscc.runtime.backends.reference.watching import Watch
+
+
+class ReferenceStuckErrors(ErrorKind):
+    """Stages of a deadlock, whose error has them as a field."""
+
+    WAITS = InputError, "stage {stage!r} in firing {firing} (iteration {iteration}) of {firings} waits for {obstacles}"
+
+
+class ReferencePipelineErrors(MalformedKind):
+    FILLED_TWICE = "slot {slot} of buffer {buffer!r} is filled by the stages {stage!r} and {other!r}"
+    READS_TOO_EARLY = (
+        "stage {stage!r} in firing {firing} (iteration {iteration}) reads {obstacle}; it does not wait for {buffer!r}"
+    )
+    FILLS_TOO_EARLY = (
+        "stage {stage!r} in firing {firing} (iteration {iteration}) begins to fill {obstacle}; it does not wait for "
+        "{buffer!r}"
+    )
+    DEADLOCK = "deadlock: {stuck}"
 
 _PLANS = 64
 """How many iteration counts a pipeline keeps its conditions for."""
@@ -156,34 +175,35 @@ class PipelineCode:
             return totals, conditions(self._uses, totals)
         except FilledTwice as error:
             first, second = (self._names[number] for number in error.stages)
-            self._refuse(f"slot {error.slot} of buffer {error.buffer!r} is filled by stages {first!r} and {second!r}")
+            raise ReferencePipelineErrors.FILLED_TWICE(
+                where=self._where, slot=error.slot, buffer=error.buffer, stage=first, other=second
+            ) from None
 
     # -- what goes wrong
 
-    def _describe(self, number: int, fired: Sequence[int], bounds: range) -> str:
-        """A stage and the firing that it comes to, in words."""
+    def _next_firing(self, number: int, fired: Sequence[int], bounds: range) -> dict[str, Any]:
+        """Return the name of a stage, the firing that it comes to, and its iteration."""
         stage, firing = self._stages[number].stage, fired[number]
         iteration = bounds[-1] if stage.when == "last" else bounds[firing // stage.trips]
-        return f"stage {stage.name!r} in firing {firing} (iteration {iteration})"
+        return {"stage": stage.name, "firing": firing, "iteration": iteration}
 
     def _hasty(self, condition: Condition, fired: Sequence[int], bounds: range) -> NoReturn:
         use = condition.use
-        verb = "begins to fill" if use.writes else "reads"
-        self._refuse(
-            f"{self._describe(use.stage, fired, bounds)} {verb} {condition.obstacle(fired, self._names)}; "
-            f"it does not wait for {use.buffer!r}"
+        kind = ReferencePipelineErrors.FILLS_TOO_EARLY if use.writes else ReferencePipelineErrors.READS_TOO_EARLY
+        raise kind(
+            where=self._where,
+            **self._next_firing(use.stage, fired, bounds),
+            buffer=use.buffer,
+            obstacle=condition.obstacle(fired, self._names),
         )
 
     def _deadlock(
         self, fired: Sequence[int], totals: Sequence[int], waits: Sequence[Sequence[Condition]], bounds: range
     ) -> NoReturn:
-        stuck = [
-            f"{self._describe(number, fired, bounds)} of {total} waits for "
-            + " and ".join(c.obstacle(fired, self._names) for c in waits[number] if c.bound(fired) <= fired[number])
-            for number, total in enumerate(totals)
-            if fired[number] < total
-        ]
-        self._refuse(f"deadlock: {'; '.join(stuck)}")
-
-    def _refuse(self, reason: str) -> NoReturn:
-        raise InputError(f"the schedule is malformed: {self._where}: {reason}")
+        stuck = []
+        for number, total in enumerate(totals):
+            if fired[number] < total:
+                held = [c.obstacle(fired, self._names) for c in waits[number] if c.bound(fired) <= fired[number]]
+                at = self._next_firing(number, fired, bounds)
+                stuck.append(ReferenceStuckErrors.WAITS(**at, firings=total, obstacles=held))
+        raise ReferencePipelineErrors.DEADLOCK(where=self._where, stuck=stuck)

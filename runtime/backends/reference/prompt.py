@@ -11,10 +11,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Span
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
+
+
+class ReferencePromptErrors(ErrorKind):
+    TOO_FEW_ROWS = InputError, "causal attention from row {start} needs {needed} key rows, but there are {rows}"
 
 
 def causal_attention(
@@ -137,7 +141,7 @@ def _live(query: Tensor, key: Tensor, start: int, length: int) -> int:
     """How many of a chunk's positions are not padding. Raises InputError where there are not the rows for all."""
     chunk, rows = query.shape[2], key.shape[2]
     if start < 0 or start + chunk > rows:
-        raise InputError(f"causal attention from row {start} needs {start + chunk} key rows, there are {rows}")
+        raise ReferencePromptErrors.TOO_FEW_ROWS(start=start, needed=start + chunk, rows=rows)
     return max(0, min(chunk, length - start))
 
 

@@ -13,11 +13,18 @@ from torch import Tensor
 
 from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import Scoring
+
+
+class ReferenceQueryErrors(ErrorKind):
+    TOO_FEW_LANDMARKS = InputError, (
+        "position {position} of slot {slot} needs the landmarks of all candidates, but there are {landmarks}"
+    )
+    BAD_PLACES = InputError, "the places of resident rows of KV head {head} are not each row once: {places}"
 
 # --------------------------------------------------------------------------------------------------- landmarks
 
@@ -96,7 +103,7 @@ def _candidates(
     for slot in active.nonzero()[:, 0].tolist():
         begin, end = sink, int(position[slot]) + 1 - recent
         if end > rows:
-            raise InputError(f"position {int(position[slot])} of slot {slot} is scored by {rows} landmarks")
+            raise ReferenceQueryErrors.TOO_FEW_LANDMARKS(slot=slot, position=int(position[slot]), landmarks=rows)
         if begin < end:
             candidates.append((slot, begin, end))
     return candidates
@@ -192,7 +199,7 @@ def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tenso
     near, far = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     for head, weights in enumerate(mass.to(torch.float64).numpy()):
         if places[head].sort().values.tolist() != list(range(places.shape[1])):
-            raise InputError(f"the places of resident rows are {places[head].tolist()}")
+            raise ReferenceQueryErrors.BAD_PLACES(head=head, places=places[head].tolist())
         done = resident_rows.fetch(resident[head].numpy(), places[head].numpy(), weights, sink, limit)
         resident[head], places[head] = torch.from_numpy(done.resident), torch.from_numpy(done.places)
         for place, position in done.rows:

@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
+
+
+class ReferenceSelectionErrors(ErrorKind):
+    LENGTH_OUT_OF_RANGE = InputError, "a prompt of {length} tokens is scored, but the scratch holds 1 .. {rows}"
+    TOO_MANY = InputError, "{topk} positions are selected, but there is room for 0 .. {most}"
 
 # ------------------------------------------------------------------------------------------------------ scores
 
@@ -34,7 +39,7 @@ class PromptScores:
         self._key, self._scoring, self.wide = key, Scoring(scale, softcap), wide
         self.heads, rows = key.shape[1:3]
         if not 1 <= length <= rows:
-            raise InputError(f"observation scores of a prompt of {length} tokens, the scratch holds 1 .. {rows}")
+            raise ReferenceSelectionErrors.LENGTH_OUT_OF_RANGE(length=length, rows=rows)
         self.length = length
         self.window = min(observed.shape[2], length)
         self.scored = length - min(observed.shape[2], recent, length)
@@ -118,9 +123,9 @@ def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: in
 def check_topk(topk: int, selected: Tensor) -> None:
     """Raises InputError where there is no room for so many positions."""
     if not 0 <= topk <= selected.shape[1]:
-        raise InputError(f"{topk} positions are selected, there is room for 0 .. {selected.shape[1]}")
+        raise ReferenceSelectionErrors.TOO_MANY(topk=topk, most=selected.shape[1])
 
 
 def _check_length(length: int, scores: Tensor) -> None:
     if not 1 <= length <= scores.shape[1]:
-        raise InputError(f"scores of a prompt of {length} tokens, the scratch holds 1 .. {scores.shape[1]}")
+        raise ReferenceSelectionErrors.LENGTH_OUT_OF_RANGE(length=length, rows=scores.shape[1])

@@ -10,11 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NoReturn
 
 import torch
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Buffer, Param, Port, ScalarOperand, Stage, View
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.reference.bodies import BodyCode
@@ -22,8 +20,12 @@ from sscc.runtime.backends.reference.control import Environment, Memo, Offset, g
 from sscc.runtime.backends.reference.interface import Fire, Scalars, Views
 from sscc.runtime.backends.reference.memory import poison
 from sscc.runtime.backends.reference.streams import BufferUse
-from sscc.runtime.backends.reference.views import StridedView
+from sscc.runtime.backends.reference.views import MalformedKind, StridedView
 from sscc.runtime.backends.reference.watching import Watch
+
+
+class ReferenceStageErrors(MalformedKind):
+    NOT_DENSE = "it looks at a window of {tensor!r}, whose argument is not dense row-major"
 
 BINDINGS = 4096
 """How many bound bodies a stage of a launch keeps."""
@@ -54,9 +56,6 @@ class Place:
     loops: tuple[str, ...]
     watch: Watch
 
-    def refuse(self, reason: str) -> NoReturn:
-        raise InputError(f"the schedule is malformed: {self.where}: {reason}")
-
 
 class StageCode:
     """A stage, compiled once per kernel.
@@ -86,8 +85,10 @@ class StageCode:
         fixed = all(port.offset.static and port.buffer is None for port in self.ports)
         return fixed and len(self.points) == 1 and not self.tiled
 
-    def refuse(self, reason: str) -> NoReturn:
-        self.place.refuse(f"stage {self.stage.name!r}: {reason}")
+    @property
+    def where(self) -> str:
+        """The stage, for messages."""
+        return f"{self.place.where}: stage {self.stage.name!r}"
 
     def bind(self, views: Views) -> BoundStage:
         """Fixes the kernel's arguments. Raises InputError where a port looks at a window of one that is not dense."""
@@ -109,12 +110,13 @@ class PortCode:
     """One port of a stage, and the body's parameter that it stands for."""
 
     def __init__(self, port: Port, param: Param, stage: StageCode) -> None:
-        self._stage, self._param = stage, param
+        self._stage = stage
+        self._where = f"{stage.where}: port of {param.name!r}"
         self.port, self.writes = port, param.access != "read"
         view, place = port.view, stage.place
         self.buffer = place.buffers.get(view.tensor)
         target = self.buffer or place.params[view.tensor]
-        self.strided = StridedView(view, prod(target.shape), param.access, self.refuse)
+        self.strided = StridedView(view, prod(target.shape), param.access, self._where)
         dense = view.shape == target.shape and view.strides == dense_strides(target.shape)
         self.identity = dense and view.offset == 0 and not view.terms
         self._place_terms(view)
@@ -125,7 +127,7 @@ class PortCode:
             return self._stage.place.slots[self.buffer.name]
         argument = views[self.port.view.tensor]
         if not self.identity and not argument.is_contiguous():
-            self.refuse(f"it looks at a window of {self.port.view.tensor!r}, whose argument is not dense row-major")
+            raise ReferenceStageErrors.NOT_DENSE(where=self._where, tensor=self.port.view.tensor)
         return (argument,)
 
     def slot(self, firing: int) -> int:
@@ -137,9 +139,6 @@ class PortCode:
             return regions[0]
         region = regions[self.slot(firing) % len(regions)] if self.buffer else regions[0]
         return self.strided.at(region, offset + self.tiles[firing % len(self.tiles)])
-
-    def refuse(self, reason: str) -> NoReturn:
-        self._stage.refuse(f"port of {self._param.name!r}: {reason}")
 
     def _place_terms(self, view: View) -> None:
         """Splits the offset into what a tile adds and what the scalars around give."""

@@ -18,7 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
+
+from sscc.ir.errors import ErrorKind, InputError, SsccError
+
+
+class ReferenceStreamErrors(ErrorKind):
+    """Obstacles: a pipeline's errors have them as fields."""
+
+    NOT_FILLED = InputError, (
+        "slot {slot} of buffer {buffer!r} (place {place}), which stage {stage!r} has filled {filled} of {needed} times"
+    )
+    NEVER_FILLED = InputError, "slot {slot} of buffer {buffer!r} (place {place}), which no stage fills"
+    STILL_USED = InputError, (
+        "place {place} of buffer {buffer!r} for slot {slot}, whose slot {held} stage {stage!r} still has to use"
+    )
+    FREE = InputError, "place {place} of buffer {buffer!r} for slot {slot}"
 
 
 @dataclass(frozen=True)
@@ -70,15 +85,16 @@ class Reading:
                 return (producer.current(fired) - self._walk.lag) * self._walk.per
         return fired[self._walk.stage]
 
-    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> str:
-        """What it waits for, in words."""
+    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> SsccError:
+        """Return the state of the slot that it waits for."""
         slot = self._walk.current(fired)
-        what = f"slot {slot} of buffer {self.use.buffer!r} (place {slot % self.use.depth})"
+        what: dict[str, Any] = {"slot": slot, "buffer": self.use.buffer, "place": slot % self.use.depth}
         for producer in self._producers:
             if producer.lag <= slot <= producer.last:
                 filled = max(fired[producer.stage] - (slot - producer.lag) * producer.per, 0)
-                return f"{what}, which stage {names[producer.stage]!r} has filled {filled} of {producer.per} times"
-        return f"{what}, which no stage fills"
+                stage = names[producer.stage]
+                return ReferenceStreamErrors.NOT_FILLED(**what, stage=stage, filled=filled, needed=producer.per)
+        return ReferenceStreamErrors.NEVER_FILLED(**what)
 
 
 class Writing:
@@ -100,15 +116,15 @@ class Writing:
                 end = min(end, max(other.current(fired) + self.use.depth, slot + 1))
         return (end - self._walk.lag) * self._walk.per
 
-    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> str:
+    def obstacle(self, fired: Sequence[int], names: Sequence[str]) -> SsccError:
         """As for `Reading`."""
         slot = self._walk.current(fired)
-        place = f"place {slot % self.use.depth} of buffer {self.use.buffer!r} for slot {slot}"
+        what: dict[str, Any] = {"slot": slot, "buffer": self.use.buffer, "place": slot % self.use.depth}
         for other in self._others:
             held = self._held(other, slot, fired)
             if held is not None:
-                return f"{place}, whose slot {held} stage {names[other.stage]!r} still has to use"
-        return place
+                return ReferenceStreamErrors.STILL_USED(**what, held=held, stage=names[other.stage])
+        return ReferenceStreamErrors.FREE(**what)
 
     def _held(self, other: Walk, slot: int, fired: Sequence[int]) -> int | None:
         """The newest earlier slot of the same place that `other` is not done with."""

@@ -17,7 +17,11 @@ from sscc.runtime.backends.reference import scalar_ops
 from sscc.runtime.backends.reference.access import AccessMap, check_indices
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.backends.reference.numerics import BOOLEAN
-from sscc.runtime.backends.reference.views import overlap
+from sscc.runtime.backends.reference.views import MalformedKind, overlap
+
+
+class ReferenceVectorErrors(MalformedKind):
+    WRITES_TWICE = "a step writes elements of {param!r} more than once"
 
 Operation = tuple[int, Callable[..., Tensor], tuple[int, ...]]
 
@@ -244,4 +248,4 @@ def _output(step: Union[Vector, Reduction], interface: Interface, dims: Sequence
 def check_output(output: AccessMap, interface: Interface, dims: Sequence[int]) -> None:
     """Raises InputError where two points of `dims` write one element."""
     if not output.injective(dims):
-        interface.refuse(f"a step writes elements of {output.param.name!r} more than once")
+        raise ReferenceVectorErrors.WRITES_TWICE(where=interface.where, param=output.param.name)

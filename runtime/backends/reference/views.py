@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Iterable
 
 import torch
 
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import ParamAccess, View
 
-Refuse = Callable[[str], NoReturn]
+
+class MalformedKind(ErrorKind):
+    """Base of the kinds of malformed places in a schedule."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, "the schedule is malformed: {where}: " + message)
+
+
+class ReferenceViewErrors(MalformedKind):
+    BAD_STRIDES = "the view of {tensor!r} has shape [{shape}] and strides [{strides}]; they must not be negative"
+    WRITES_TWICE = "the view of {tensor!r} writes one element more than once"
+    OUT_OF_BOUNDS = "the view of {tensor!r} reaches elements {first} .. {last} of {elements}"
 
 
 def injective(pairs: Iterable[tuple[int, int]]) -> bool:
@@ -43,17 +54,19 @@ class StridedView:
         view: what to look at. Its terms are the caller's to add to its offset.
         elements: of the region.
         access: a view that is written may not show one element twice.
-        refuse: raises InputError for a reason.
+        where: the place in the schedule, for messages.
     """
 
-    def __init__(self, view: View, elements: int, access: ParamAccess, refuse: Refuse) -> None:
+    def __init__(self, view: View, elements: int, access: ParamAccess, where: str) -> None:
         self._view = view
         self._elements = elements
-        self._refuse_because = refuse
+        self._where = where
         if len(view.strides) != len(view.shape) or min((*view.strides, *view.shape, 0)) < 0:
-            self._refuse(f"has shape {list(view.shape)} and strides {list(view.strides)}")
+            raise ReferenceViewErrors.BAD_STRIDES(
+                where=where, tensor=view.tensor, shape=list(view.shape), strides=list(view.strides)
+            )
         if access != "read" and not injective(zip(view.strides, view.shape, strict=True)):
-            self._refuse("writes one element more than once")
+            raise ReferenceViewErrors.WRITES_TWICE(where=where, tensor=view.tensor)
         self._span = span(view.shape, view.strides)
         if not view.terms:
             self.check(view.offset)
@@ -61,12 +74,15 @@ class StridedView:
     def check(self, offset: int) -> None:
         """Raises InputError where the view, from `offset` on, leaves the region."""
         if offset < 0 or offset + self._span >= self._elements:
-            self._refuse(f"reaches elements {offset} .. {offset + self._span} of {self._elements}")
+            raise ReferenceViewErrors.OUT_OF_BOUNDS(
+                where=self._where,
+                tensor=self._view.tensor,
+                first=offset,
+                last=offset + self._span,
+                elements=self._elements,
+            )
 
     def at(self, region: torch.Tensor, offset: int) -> torch.Tensor:
         """The torch view from `offset` on, terms included. Raises InputError where it leaves the region."""
         self.check(offset)
         return region.as_strided(self._view.shape, self._view.strides, region.storage_offset() + offset)
-
-    def _refuse(self, reason: str) -> NoReturn:
-        self._refuse_because(f"view of {self._view.tensor!r} {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 import threading
 import time
@@ -11,21 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, RankError
+from sscc.ir.errors import ErrorKind, InputError, RankError
 from sscc.ir.schedule import AllReduce, Local
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.collectives import crew as crews
-from sscc.runtime.collectives.crew import LeadingInterpreter, simulated
-from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
-from sscc.runtime.collectives.links import Link
-from sscc.runtime.collectives.processes import Distributed, ProcessGroup, SharedMemory, shared_by_all
+from sscc.runtime.collectives.crew import CrewErrors, LeadingInterpreter, simulated
+from sscc.runtime.collectives.group import ALONE, Group, GroupErrors, run_ranks, thread_groups
+from sscc.runtime.collectives.links import Link, LinkErrors
+from sscc.runtime.collectives.processes import ProcessGroup, SharedMemory, Sockets, TransportErrors, shared_by_all
+from tests.errors import check, raises
 from tests.runtime.collectives.test_native import COLUMNS, ROWS, data, mixing, on_reference
 
 HALF = (ROWS // 2, COLUMNS)
 PROGRAM = mixing((3,), (AllReduce("a", "t", (0,)),), (Local("t", HALF, "f32"),), "f32")
 X = {"x": np.zeros((ROWS, COLUMNS), np.float32)}
+
+
+class InkErrors(ErrorKind):
+    EMPTY = InputError, "no more {colour}: {left} ml, for {pages}"
 
 
 class Failing:
@@ -75,18 +81,72 @@ def test_ranks_make_the_calls_of_the_first() -> None:
 
 
 def test_a_rank_that_fails_in_a_call() -> None:
+    """Rank 0's error has the kind, the message and the fields of its."""
+
     def act() -> None:
-        raise InputError("no more ink")
+        raise InkErrors.EMPTY(colour="cyan", left=0.5, pages=[1, 2])
 
     leading = led(act)
-    with pytest.raises(RankError, match="rank 1 has failed"):
+    cause = {
+        "kind": "ink.empty",
+        "message": "no more cyan: 0.5 ml, for 1, 2",
+        "fields": {"colour": "cyan", "left": 0.5, "pages": [1, 2]},
+    }
+    with raises(CrewErrors.RANK_FAILED, rank=1, cause=cause):
         leading.run("main", X)
     assert isinstance(leading.lost, RankError)
     for _ in range(2):
-        with pytest.raises(RankError, match="rank 1 has failed"):
+        with raises(CrewErrors.RANK_FAILED, rank=1, cause=cause) as caught:
             leading.run("main", X)
+        assert str(caught.value) == "rank 1 failed: no more cyan: 0.5 ml, for 1, 2"
     leading.close()
     assert threads() == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("\x1b[31mred"), InputError("without a kind")])
+def test_a_rank_that_fails_by_an_error_without_a_kind(error: Exception) -> None:
+    def act() -> None:
+        raise error
+
+    name = "ValueError: \\x1b[31mred" if isinstance(error, ValueError) else "without a kind"
+    leading = led(act)
+    with raises(CrewErrors.RANK_FAILED, rank=1, cause={"kind": None, "message": name, "fields": {}}):
+        leading.run("main", X)
+    leading.close()
+
+
+def test_what_a_rank_says_of_a_third() -> None:
+    """An error about another rank is of the same kind at rank 0; a hostile one is text."""
+    known = LinkErrors.ENDED(rank=2)
+    check(crews._reported(known.as_json()), LinkErrors.ENDED, rank=2)
+    for report in ({"kind": "link.ended", "fields": {"other": 1}, "message": "m"}, {"kind": ["a"], "message": "m"}, {}):
+        assert type(crews._reported(report)) is RankError
+    cause = InkErrors.EMPTY(colour="cyan", left=1, pages=[])
+    failed = CrewErrors.RANK_FAILED(rank=1, cause=crews.ReportedError(cause.as_json()))
+    again = crews._reported(failed.as_json())
+    assert again.as_json() == failed.as_json() == copy.copy(failed).as_json()
+    assert copy.copy(crews.ReportedError({"kind": "k", "message": "m", "fields": {"a": 1}})).as_json()["kind"] == "k"
+
+
+@pytest.mark.parametrize("message", [None, 7, (), ("what",), ("ready", 1), ("failed", "text")])
+def test_a_rank_that_says_something_else(message: Any) -> None:
+    here, there = socket.socketpair()
+    crew = crews.Crew([Link(here, 1)], ALONE, lambda at_once: None)
+    Link(there, 0).send(message)
+    with raises(CrewErrors.NOT_A_COMMAND, rank=1):
+        crew.wait()
+    crew.close()
+
+
+@pytest.mark.parametrize("message", [None, ("run", 3, {}, None), ("rows", (1, 2)), ("signature", {}), ("rows", None)])
+def test_rank_0_says_something_else(message: Any) -> None:
+    here, there = socket.socketpair()
+    leading = Link(here, 1)
+    leading.send(message)
+    with raises(CrewErrors.NOT_A_COMMAND, rank=0):
+        crews.follow(Link(there, 0), thread_groups(2)[1], lambda: Failing(None, lambda: None))  # type: ignore[arg-type]
+    assert leading.receive() == (crews.Word.READY,)
+    assert leading.receive()[0] == crews.Word.LOST
 
 
 def test_a_rank_that_stalls_in_a_call() -> None:
@@ -100,11 +160,12 @@ def test_a_rank_that_stalls_in_a_call() -> None:
 def test_a_rank_that_fails_to_open() -> None:
     def opened(group: Group) -> Any:
         if group.rank == 2:
-            raise InputError("no weights here")
+            raise InkErrors.EMPTY(colour="black", left=0, pages=[])
         return Failing(None, lambda: None)  # type: ignore[arg-type]
 
-    with pytest.raises(RankError, match="rank 2 has failed: no weights here"):
+    with raises(CrewErrors.RANK_FAILED, rank=2) as caught:
         simulated(thread_groups(3), opened)
+    assert caught.value.fields["cause"]["kind"] == InkErrors.EMPTY.code
 
 
 @pytest.mark.parametrize("stalls", [True, False])
@@ -115,9 +176,9 @@ def test_a_rank_that_is_gone_while_nothing_is_to_be_done(stalls: bool, monkeypat
     stopped: list[bool] = []
     crew = crews.Crew([Link(here, 1)], ALONE, lambda at_once: stopped.append(at_once), [Link(asking, 1)])
     other, beats = Link(there, 0), Link(asked, 0)
-    other.send((crews.READY,))
+    other.send((crews.Word.READY,))
     crew.wait()
-    assert beats.receive() == (crews.PING,)
+    assert beats.receive() == (crews.Word.PING,)
     if not stalls:
         other.close()
     until = time.monotonic() + 10
@@ -125,7 +186,7 @@ def test_a_rank_that_is_gone_while_nothing_is_to_be_done(stalls: bool, monkeypat
         assert time.monotonic() < until
         time.sleep(0.01)
     with pytest.raises(RankError, match="rank 1 does not answer" if stalls else "rank 1 has ended"):
-        crew.call(crews.RESET)
+        crew.call(crews.Word.RESET)
     crew.close()
     assert stopped == [True, False]
 
@@ -152,12 +213,12 @@ def test_a_rank_that_answers_while_it_is_at_work_and_finds_that_it_is_asked_no_m
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert leading.receive() == (crews.READY,)
-    leading.send((crews.RUN, "main", {}, None))
+    assert leading.receive() == (crews.Word.READY,)
+    leading.send((crews.Word.RUN, "main", {}, None))
     assert waiting.wait(10)
     for _ in range(3):
-        beats.send((crews.PING,))
-        assert beats.receive() == (crews.PONG,)
+        beats.send((crews.Word.PING,))
+        assert beats.receive() == (crews.Word.PONG,)
     thread.join(10)
     assert str(errors[0]) == "rank 0 does not answer"
 
@@ -195,6 +256,45 @@ def test_ranks_with_memory_and_links_in_common() -> None:
             assert np.array_equal(y, expected[rank].numpy())
 
 
+def test_ranks_with_sockets_between_each_two() -> None:
+    """The same sums as over memory, and a program that is another one on one rank is found."""
+    groups = in_sockets()
+    code = make_code(PROGRAM, optimise=0)
+
+    def on_native(group: Group) -> np.ndarray:
+        x, y = data(group.rank, "f32")
+        interpreter = NativeInterpreter(PROGRAM, {}, code=code, threads=1, group=group)
+        interpreter.tensor("y")[...] = y.numpy()
+        interpreter.run("main", {"x": x.numpy()})
+        return interpreter.tensor("y").copy()
+
+    expected = run_ranks(thread_groups(3), lambda group: on_reference(PROGRAM, group))
+    for rank, y in enumerate(run_ranks(groups, on_native)):  # type: ignore[arg-type]
+        assert np.array_equal(y, expected[rank].numpy())
+
+    def other(group: Group) -> None:
+        meet = group.windows(128).meeting
+        meet(64 if group.rank == 1 else 128, 0)  # type: ignore[operator]
+
+    with pytest.raises(RankError) as caught:
+        run_ranks(in_sockets(), other)  # type: ignore[arg-type]
+    assert caught.value.kind in (TransportErrors.OUT_OF_STEP, GroupErrors.UNREACHED)
+
+
+def in_sockets() -> list[ProcessGroup]:
+    """Three ranks with a link between each two."""
+    data: list[dict[int, Link]] = [{} for _ in range(3)]
+    values: list[list[Link]] = [[] for _ in range(3)]
+    for low, high in ((0, 1), (0, 2), (1, 2)):
+        here, there = socket.socketpair()
+        data[low][high], data[high][low] = Link(here, high), Link(there, low)
+    for rank in (1, 2):
+        here, there = socket.socketpair()
+        values[0].append(Link(here, rank))
+        values[rank].append(Link(there, 0))
+    return [ProcessGroup(rank, 3, values[rank], Sockets(rank, data[rank])) for rank in range(3)]
+
+
 def test_a_file_that_all_ranks_have_open() -> None:
     """Found by what they tell each other; None where one is elsewhere."""
     def opened(group: Group) -> int | None:
@@ -209,8 +309,3 @@ def test_a_file_that_all_ranks_have_open() -> None:
         return shared_by_all(exchange, group.rank)
 
     assert run_ranks(thread_groups(2), elsewhere) == [None, None]
-
-
-def test_a_backend_that_torch_does_not_have() -> None:
-    with pytest.raises(InputError, match=r"torch.distributed of this machine has no backend 'carrier-pigeon'"):
-        Distributed("carrier-pigeon")
