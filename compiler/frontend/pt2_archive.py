@@ -31,7 +31,10 @@ _FIXED = {"archive_format": b"pt2", "archive_version": b"0", "byteorder": b"litt
 _IGNORED = re.compile(r"\.data/(version|serialization_id)|data/sample_inputs/model\.pt|extra/.+")
 _PAYLOAD = re.compile(r"data/weights/weight_[0-9]{1,9}|data/constants/tensor_[0-9]{1,9}")
 _PROGRAM = "models/model.json"
-_CONFIGS = {"weights": "data/weights/model_weights_config.json", "constants": "data/constants/model_constants_config.json"}
+_CONFIGS = {
+    "weights": "data/weights/model_weights_config.json",
+    "constants": "data/constants/model_constants_config.json",
+}
 _PREFIXES = {"weights": "weight_", "constants": "tensor_"}
 
 
@@ -46,7 +49,8 @@ class Pt2Errors(ErrorKind):
     PAYLOAD_NAME = UnsupportedError, "{path}: {tensor!r} lies in {name!r}, where no plain tensor does" + TRUST
     PAYLOAD_MISSING = InputError, "{path} lacks the member {name!r} of the tensor {tensor!r}"
     OUT_OF_BOUNDS = InputError, (
-        "{path}: tensor {tensor!r} of sizes {sizes} and strides {strides} at {offset} goes beyond its {elements} elements"
+        "{path}: tensor {tensor!r} of sizes {sizes} and strides {strides} at {offset} goes beyond its {elements} "
+        "elements"
     )
     SYMBOLIC = InputError, "{path}: tensor {tensor!r} has a symbolic size, where it has values"
     TENSOR_SIZE = InputError, "{path}: member {name!r} of {bytes} bytes is not a whole number of {dtype}"
@@ -73,6 +77,16 @@ def load_archive(path: Path) -> ExportedProgram:
         raise
     except Exception as error:  # torch raises SerializeError, and whatever its operators say of operands
         raise Pt2Errors.NOT_LOADED(path=path, cause=_reason(error)) from error
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of an archive, whatever else it holds: nothing else is read. Raises as `load_archive`."""
+    with StoredZip(path) as archive:
+        root = next(iter(archive.members), "").partition("/")[0]
+        if f"{root}/{_CONFIGS['weights']}" not in archive.members:
+            raise Pt2Errors.MEMBER_MISSING(path=path, name=_CONFIGS["weights"])
+        archive.verify()
+        return _tensors(archive, root, "weights")
 
 
 def _reason(error: BaseException) -> str:

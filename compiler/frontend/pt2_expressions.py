@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 from torch.utils._sympy import functions
 
 LONGEST = 4000
@@ -133,7 +133,7 @@ class _Parser:
             facts[fact] = True
         if "integer" not in facts:
             raise NotASize("a symbol is not an integer")
-        return sympy.Symbol(name.strip("'"), **facts)  # type: ignore[no-untyped-call]
+        return sympy.Symbol(name.strip("'"), **facts)
 
     def call(self, known: dict[str, tuple[int, int, Callable[..., Any]]], depth: int) -> sympy.Basic:
         name = self.next()

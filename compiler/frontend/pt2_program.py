@@ -27,7 +27,7 @@ from sscc.compiler.frontend.pt2_expressions import NotASize, parse_size
 from sscc.compiler.frontend.pt2_operators import ON_SIZES, find_operator, is_wrapper
 from sscc.ir.errors import ErrorKind, UnsupportedError
 
-TRUST = "; --trust-pt2 loads the file with torch itself, which runs code from the file"
+TRUST = "; `sscc compile --trust-pt2` loads the file with torch itself, which runs code from the file"
 
 MOST_NODES = 200_000
 MOST_SYMBOLS = 16
@@ -38,7 +38,7 @@ MOST_RANK = 16
 LONGEST_TEXT = 300
 MOST_FRAMES = 200
 
-_LEAF = {"type": None, "context": None, "children_spec": []}
+_LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,499}")
 _DOTTED = re.compile(r"(?!__)[A-Za-z_0-9]{1,200}(\.(?!__)[A-Za-z_0-9]{1,200}){0,30}")
 _SYMBOL = re.compile(r"s[0-9]{1,9}")
@@ -49,6 +49,12 @@ _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 T = TypeVar("T")
+
+
+def made(kind: type[T], **value: Any) -> T:
+    """Return a union of torch's schema that holds one value."""
+    union: T = kind.create(**value)  # type: ignore[attr-defined]
+    return union
 
 
 class Pt2ProgramKind(ErrorKind):
@@ -206,10 +212,10 @@ class ProgramReader:
     def size(self, value: Any, where: str) -> schema.SymInt:
         kind, inner = self.union(value, where)
         if kind == "as_int":
-            return schema.SymInt.create(as_int=self.integer(inner, where, 0))
+            return made(schema.SymInt, as_int=self.integer(inner, where, 0))
         if kind != "as_expr":
             raise Pt2ProgramErrors.KIND(path=self.path, where=where, form=kind[:LONGEST_TEXT])
-        return schema.SymInt.create(as_expr=self.expression(inner, where))
+        return made(schema.SymInt, as_expr=self.expression(inner, where))
 
     def expression(self, value: Any, where: str, *, truth: bool = False) -> schema.SymExpr:
         """A symbolic size: sympy's object in place of the text that torch would evaluate."""
@@ -230,7 +236,7 @@ class ProgramReader:
         if fields.get("hint") is not None and not truth:
             kind, number = self.union(fields["hint"], f"{where}.hint")
             self.choice(kind, f"{where}.hint", ("as_int",))
-            hint = schema.SymExprHint.create(as_int=self.integer(number, f"{where}.hint", 0))
+            hint = made(schema.SymExprHint, as_int=self.integer(number, f"{where}.hint", 0))
         return schema.SymExpr(parsed, hint)
 
     def tensor(self, value: Any, where: str) -> schema.TensorMeta:
@@ -312,16 +318,16 @@ class ProgramReader:
     def size_or_number(self, value: Any, where: str) -> schema.SymInt:
         kind, inner = self.union(value, where)
         if kind == "as_int":  # torch fails on such a value itself
-            return schema.SymInt.create(as_expr=schema.SymExpr(parse_size(f"Integer({self.integer(inner, where)})")))  # type: ignore[arg-type]
+            return made(schema.SymInt, as_expr=schema.SymExpr(parse_size(f"Integer({self.integer(inner, where)})")))
         return self.size(value, where)
 
     def truth_value(self, value: Any, where: str) -> schema.SymBool:
         kind, inner = self.union(value, where)
         if kind == "as_bool":
-            return schema.SymBool.create(as_bool=self.truth(inner, where))
+            return made(schema.SymBool, as_bool=self.truth(inner, where))
         if kind != "as_expr":
             raise Pt2ProgramErrors.KIND(path=self.path, where=where, form=kind[:LONGEST_TEXT])
-        return schema.SymBool.create(as_expr=self.expression(inner, where, truth=True))
+        return made(schema.SymBool, as_expr=self.expression(inner, where, truth=True))
 
     def metadata(self, value: Any, where: str) -> dict[str, str]:
         """The module path and source lines of an operation; all else that torch notes is left out."""
@@ -366,7 +372,7 @@ class ProgramReader:
             raise self.wrong(f"{where}.input_specs", named, "the inputs of the graph, in their order")
         written = [self.output_spec(spec, f"{where}.output_specs[{place}]") for place, spec in enumerate(outputs)]
         if [self.spec_name(spec) for spec in written] != [item.as_tensor.name for item in graph.outputs]:
-            raise self.wrong(f"{where}.output_specs", fields["output_specs"], "the outputs of the graph, in their order")
+            raise self.wrong(f"{where}.output_specs", outputs, "the outputs of the graph, in their order")
         return schema.GraphSignature(read, written)
 
     @staticmethod
@@ -378,7 +384,7 @@ class ProgramReader:
         kind, inner = self.union(value, where)
         if kind == "user_input":
             fields = self.fields(inner, where, ("arg",))
-            return schema.InputSpec.create(user_input=schema.UserInputSpec(self.tensor_only(fields["arg"], where)))
+            return made(schema.InputSpec, user_input=schema.UserInputSpec(self.tensor_only(fields["arg"], where)))
         keys = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
         if kind not in keys:
             raise Pt2ProgramErrors.KIND(path=self.path, where=where, form=kind[:LONGEST_TEXT])
@@ -390,20 +396,20 @@ class ProgramReader:
         if not any(target in self.held[table] for table in tables):
             raise Pt2ProgramErrors.NAME_UNKNOWN(path=self.path, where=where, name=target)
         if kind == "parameter":
-            return schema.InputSpec.create(parameter=schema.InputToParameterSpec(arg, target))
+            return made(schema.InputSpec, parameter=schema.InputToParameterSpec(arg, target))
         if kind == "buffer":
-            return schema.InputSpec.create(buffer=schema.InputToBufferSpec(arg, target, persistent))
-        return schema.InputSpec.create(tensor_constant=schema.InputToTensorConstantSpec(arg, target))
+            return made(schema.InputSpec, buffer=schema.InputToBufferSpec(arg, target, persistent))
+        return made(schema.InputSpec, tensor_constant=schema.InputToTensorConstantSpec(arg, target))
 
     def output_spec(self, value: Any, where: str) -> schema.OutputSpec:
         kind, inner = self.union(value, where)
         if kind == "user_output":
             fields = self.fields(inner, where, ("arg",))
-            return schema.OutputSpec.create(user_output=schema.UserOutputSpec(self.tensor_only(fields["arg"], where)))
+            return made(schema.OutputSpec, user_output=schema.UserOutputSpec(self.tensor_only(fields["arg"], where)))
         if kind == "buffer_mutation":  # capture refuses it, and says why
             fields = self.fields(inner, where, ("arg", "buffer_name"))
             arg, name = self.tensor_name(fields["arg"], where), self.weight_name(fields["buffer_name"], where)
-            return schema.OutputSpec.create(buffer_mutation=schema.BufferMutationSpec(arg, name))
+            return made(schema.OutputSpec, buffer_mutation=schema.BufferMutationSpec(arg, name))
         raise Pt2ProgramErrors.KIND(path=self.path, where=where, form=kind[:LONGEST_TEXT])
 
     def tensor_name(self, value: Any, where: str) -> schema.TensorArgument:
@@ -413,7 +419,7 @@ class ProgramReader:
         kind, inner = self.union(value, where)
         if kind != "as_tensor":
             raise Pt2ProgramErrors.KIND(path=self.path, where=where, form=kind[:LONGEST_TEXT])
-        return schema.Argument.create(as_tensor=self.tensor_name(inner, where))
+        return made(schema.Argument, as_tensor=self.tensor_name(inner, where))
 
     def call(self, calls: list[Any], where: str) -> schema.ModuleCallEntry:
         """The signature of the program itself, which is the first entry; those of inner modules are left out."""
@@ -566,9 +572,9 @@ class _Scope:
             argument = schema.GraphArgument(
                 reader.name(graph["name"], where), reader.graph(graph["graph"], f"{where}.graph", depth + 1)
             )
-            return schema.NamedArgument(name, schema.Argument.create(as_graph=argument), kind)
+            return schema.NamedArgument(name, made(schema.Argument, as_graph=argument), kind)
         read = self._argument(form, inner, where)
-        return schema.NamedArgument(name, schema.Argument.create(**{form: read}), kind)
+        return schema.NamedArgument(name, made(schema.Argument, **{form: read}), kind)
 
     def _argument(self, form: str, value: Any, where: str) -> Any:
         reader = self.reader
@@ -601,39 +607,39 @@ class _Scope:
     def _optional(self, value: Any, where: str) -> schema.OptionalTensorArgument:
         form, inner = self.reader.union(value, where)
         if form == "as_none":
-            return schema.OptionalTensorArgument.create(as_none=self.reader.truth(inner, where))
+            return made(schema.OptionalTensorArgument, as_none=self.reader.truth(inner, where))
         self.reader.choice(form, where, ("as_tensor",))
-        return schema.OptionalTensorArgument.create(as_tensor=self._tensor(inner, where))
+        return made(schema.OptionalTensorArgument, as_tensor=self._tensor(inner, where))
 
     def _symbol(self, value: Any, where: str, kind: Any, plain: str, table: dict[str, Any]) -> Any:
         form, inner = self.reader.union(value, where)
         if form == plain:
             read = self.reader.integer if plain == "as_int" else self.reader.truth
-            return kind.create(**{plain: read(inner, where)})
+            return made(kind, **{plain: read(inner, where)})
         self.reader.choice(form, where, ("as_name",))
-        return kind.create(as_name=self.use(inner, where, table))
+        return made(kind, as_name=self.use(inner, where, table))
 
     def result(self, value: Any, where: str) -> schema.Argument:
         """What an operation defines."""
         reader = self.reader
         form, inner = reader.union(value, where)
         if form == "as_none":
-            return schema.Argument.create(as_none=reader.truth(inner, where))
+            return made(schema.Argument, as_none=reader.truth(inner, where))
         if form == "as_tensor":
-            return schema.Argument.create(as_tensor=self._defined(inner, where))
+            return made(schema.Argument, as_tensor=self._defined(inner, where))
         if form == "as_tensors":
             listed = reader.items(inner, where, 10_000)
             if not listed:
                 raise reader.wrong(where, listed, "at least one result")
-            return schema.Argument.create(as_tensors=[self._defined(item, where) for item in listed])
+            return made(schema.Argument, as_tensors=[self._defined(item, where) for item in listed])
         if form not in ("as_sym_int", "as_sym_bool"):
             raise Pt2ProgramErrors.KIND(path=reader.path, where=where, form=form[:LONGEST_TEXT])
         kind, table = (
             (schema.SymIntArgument, self.sizes) if form == "as_sym_int" else (schema.SymBoolArgument, self.truths)
         )
         named = reader.fields(inner, where, ("as_name",))
-        argument: Any = kind.create(as_name=self.define(named["as_name"], where, table))
-        return schema.Argument.create(**{form: argument})
+        argument: Any = made(kind, as_name=self.define(named["as_name"], where, table))
+        return made(schema.Argument, **{form: argument})
 
     def _defined(self, value: Any, where: str) -> schema.TensorArgument:
         name = self.reader.tensor_name(value, where).name
