@@ -310,8 +310,8 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
             raise CheckpointErrors.ADAPTER(path=path, base=adapter)
         raise CheckpointErrors.NO_CONFIG(path=path)
     refuse_pointer(config or own)
+    _refuse_mlx(path, read_json(config or own))
     whole = read_config(config or own)
-    _refuse_mlx(path, whole)
     parsed = decoder_of(path, whole)
     source = None
     if weights:
@@ -352,10 +352,10 @@ def _adapter_base(path: Path) -> str | None:
     return base if isinstance(base, str) and base else "a model"
 
 
-def _refuse_mlx(path: Path, config: PreTrainedConfig) -> None:
-    """MLX's converter notes bits and groups under a name of its own, or under the usual one without a method."""
+def _refuse_mlx(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse MLX's quantization, which is noted under a name of its own, or under the usual one without a method."""
     for name in ("quantization", "quantization_config"):
-        values = getattr(config, name, None)
+        values = config.get(name)
         if isinstance(values, Mapping) and {"bits", "group_size"} <= values.keys() and "quant_method" not in values:
             raise CheckpointErrors.MLX(path=path, bits=values["bits"], group_size=values["group_size"])
 

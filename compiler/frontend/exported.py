@@ -11,7 +11,7 @@ from torch.export.pt2_archive._package import load_pt2
 from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
 from sscc.compiler.frontend.pt2_archive import Pt2Errors, load_archive
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
-from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, quoted
 
 EXPORT_HOWTO = (
     "export it with b, s = Dim('b', min=1), Dim('s', min=1) and torch.export.export(model, (ids, positions), "
@@ -27,6 +27,14 @@ class ExportedErrors(ErrorKind):
         UnsupportedError,
         "{path}: input {name} has a static dimension {dim} (size {size}), both must be dynamic: " + EXPORT_HOWTO,
     )
+    DTYPE = UnsupportedError, (
+        "{path} computes {value} in {dtype}, and programs compute in f32 or bf16: export model.float() or "
+        "model.bfloat16()"
+    )
+    NO_MODULE = InputError, "{path}: torch cannot make a module of the program: {cause}"
+
+
+DTYPES = (torch.float32, torch.bfloat16)
 
 
 def load_program(path: Path, *, trusted: bool = False) -> ExportedProgram:
@@ -45,6 +53,11 @@ def load_program(path: Path, *, trusted: bool = False) -> ExportedProgram:
     """
     program = _load_trusted(path) if trusted else load_archive(path)
     _check_inputs(path, program)
+    _check_dtypes(path, program)
+    try:
+        program.module()
+    except Exception as error:  # names of weights that a module cannot have
+        raise ExportedErrors.NO_MODULE(path=path, cause=quoted(one_line(error))) from error
     return program
 
 
@@ -58,6 +71,20 @@ def _load_trusted(path: Path) -> ExportedProgram:
         raise ExportedErrors.NO_PROGRAM(path=path)
     program: ExportedProgram = programs["model"]
     return program
+
+
+def _check_dtypes(path: Path, program: ExportedProgram) -> None:
+    """Refuse logits and attention in a dtype that programs do not have."""
+    values: list[tuple[str, object]] = []
+    for node in program.graph.nodes:
+        if node.op == "output":
+            outputs = node.args[0] if isinstance(node.args[0], (tuple, list)) else node.args
+            values += [("its logits", getattr(outputs[0], "meta", {}).get("val"))] if outputs else []
+        elif node.target is torch.ops.sscc.attention.default:
+            values.append(("attention", node.meta.get("val")))
+    for what, value in values:
+        if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
+            raise ExportedErrors.DTYPE(path=path, value=what, dtype=str(value.dtype).removeprefix("torch."))
 
 
 def _check_inputs(path: Path, program: ExportedProgram) -> None:

@@ -7,6 +7,7 @@ are executed, libraries that are opened, pickles that look a class up, processes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import random
@@ -28,7 +29,7 @@ from tests.fuzz.harness import Finding, Target
 
 SECONDS = 1.0
 """Of processor time that opening may take beyond what opening the archive as it is takes."""
-RUN = 0.02
+RUN = 0.1
 """Share of the accepted cases whose program is run."""
 FORBIDDEN = (
     *("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "ctypes.dlopen", "pickle.find_class"),
@@ -89,7 +90,7 @@ class ExportedArchives(Target):
         if _state["seen"] or self.marker.exists():
             self.marker.unlink(missing_ok=True)
             raise Finding(f"{how}: {outcome}, and ran {_state['seen'][:3]}")
-        if took > self.usual + SECONDS:
+        if took > self.usual + SECONDS and _again(case) > self.usual + SECONDS:  # on a busy machine once is chance
             raise Finding(f"{how}: {outcome} after {took:.1f} s")
         return outcome
 
@@ -114,13 +115,23 @@ def _seconds(path: Path) -> float:
     return time.process_time() - began
 
 
+def _again(path: Path) -> float:
+    """Return the least processor time of two more attempts."""
+    times = []
+    for _ in range(2):
+        began = time.process_time()
+        with contextlib.suppress(SsccError):
+            open_checkpoint(path)
+        times.append(time.process_time() - began)
+    return min(times)
+
+
 def _run(program: Any) -> str:
     """Run what was accepted; a program may say that it does not run, as `sscc compile` then does."""
+    module = program.module()
     try:
         with torch.no_grad():
-            torch.fx.Interpreter(program.module()).run(
-                torch.zeros(1, 4, dtype=torch.int64), torch.arange(4)[None]
-            )
+            torch.fx.Interpreter(module).run(torch.zeros(1, 4, dtype=torch.int64), torch.arange(4)[None])
     except Exception as error:
         return f"does not run ({type(error).__name__})"
     return "runs"
