@@ -239,7 +239,9 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
 def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, every_layer: bool = False) -> Source:
     with_weights = options.weights != "none"
     with stage("opening of the model"):
-        checkpoint = opened or open_checkpoint(options.model, config=options.config, weights=with_weights)
+        checkpoint = opened or open_checkpoint(
+            options.model, config=options.config, weights=with_weights, trust_pt2=options.trust_pt2
+        )
     config = checkpoint.config
     context = longest = None
     if config is not None:
@@ -359,7 +361,7 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
     checkpoint = None
     if options.weights != "none" and options.checkpoint is not None:
         with stage("opening of the model"):
-            checkpoint = open_checkpoint(options.checkpoint)
+            checkpoint = open_checkpoint(options.checkpoint, trust_pt2=options.trust_pt2)
         if checkpoint.digest != facts.digest:
             logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
         with mlir():

@@ -101,4 +101,4 @@ def _reader(path: Path) -> KeepingReader:
     from sscc.compiler.checkpoint_tensors import checkpoint_reader
     from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
 
-    return checkpoint_reader(open_checkpoint(path), f"the checkpoint {path}")
+    return checkpoint_reader(open_checkpoint(path, program=False), f"the checkpoint {path}")

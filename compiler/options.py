@@ -95,6 +95,7 @@ class CompileOptions:
             program's dtype before.
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
+        trust_pt2: load a .pt2 with torch's own reader, which executes code that the file holds.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
         kv_topk_per_layer: in place of `kv_topk`, what each layer selects: numbers, "pyramid:FIRST,LAST" or a file.
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
@@ -133,6 +134,7 @@ class CompileOptions:
     output: Path | None = None
     target: str = "rdu"
     config: Path | None = None
+    trust_pt2: bool = False
     kv_sink: int | None = None
     kv_recent: int | None = None
     kv_topk: int | None = None
@@ -374,6 +376,7 @@ class CompileArguments(TypedDict, total=False):
     output: str | os.PathLike[str] | None
     target: str
     config: str | os.PathLike[str] | None
+    trust_pt2: bool
     kv_sink: int | None
     kv_recent: int | None
     kv_topk: int | None

@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--target", default="rdu", help="rdu, rdu:NAME or rdu:FILE: see `sscc targets`")
     parser.add_argument("--config", type=Path, metavar="FILE", help="config.json for a .pt with a bare state_dict")
+    parser.add_argument(
+        "--trust-pt2", action="store_true", help="load a .pt2 with torch's own reader, which runs code from the file"
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="PATH", help="the weights of a dump (default: random ones)")
     parser.add_argument("--no-weights", action="store_true", help="random weights, from the config alone")
     parser.add_argument(

@@ -1,13 +1,15 @@
-"""Opens what people bring: Hugging Face folders, `.gguf`, `.pt`, `.pt2`, or a bare config.
+"""Checkpoints: Hugging Face folders, `.gguf`, `.pt` and `.pt2` files, or a bare config.
 
 One `Checkpoint` class hides the format: a config, named tensors read one at a time, the tokenizer's files, a digest.
-No hub is ever asked and no code from a file is ever run.
+Nothing is downloaded, and no code from a file is run, unless `trust_pt2` says so of a `.pt2`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +21,7 @@ from torch.export import ExportedProgram
 from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.model_config import (
+    causal_class,
     config_bytes,
     config_from_dict,
     config_to_dict,
@@ -26,6 +29,7 @@ from sscc.compiler.frontend.model_config import (
     parse_json,
     quantization_of,
     read_config,
+    read_json,
     text_decoder,
     token_ids,
 )
@@ -38,10 +42,11 @@ from sscc.compiler.frontend.sources import (
     TensorSource,
     load_weights_only,
     open_folder_weights,
+    refuse_pointer,
     state_dict,
 )
-from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Encoding
@@ -52,10 +57,67 @@ logger = logging.getLogger("sscc")
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message
 
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The name of a model on a hub. A path of that form may exist too, and then is one."""
+
+HARMLESS = re.compile(
+    r"(^|\.)(inv_freq|position_ids|masked_bias|(self_attn|attn|attention|self_attention)\.(bias|masked_bias)"
+    r"|(cos|sin)_cached|num_batches_tracked|[kvq]_scale|input_scale|output_scale|[a-z_]*quant_state[a-z_0-9.]*)$"
+)
+"""Tensors that checkpoints hold besides parameters: tables and masks that are computed, scales of another cache."""
+
+
+class CheckpointErrors(ErrorKind):
+    MISSING = InputError, "{path} does not exist{similar_hint}"
+    NOT_DOWNLOADED = InputError, (
+        "{name} is not a folder here, and nothing is downloaded: fetch the model first, for example with "
+        "`hf download {name} --local-dir {folder}`, and give that folder"
+    )
+    NOT_A_FILE = InputError, "{path} is neither a regular file nor a folder"
+    UNREADABLE = InputError, "{path} cannot be read: {cause}"
+    DUMP = UsageError, "{path} is a dump: compile it with --compile-from LEVEL, where LEVEL is its attribute sscc.level"
+    PART_OF_A_FOLDER = UsageError, "{path} is a file of a checkpoint: give the folder that holds it and config.json"
+    UNKNOWN_FORM = UsageError, "{path} is no known form: give a Hugging Face folder or a .gguf, .pt, .pth or .pt2 file"
+    TWO_CONFIGS = UsageError, "{path} brings its own config: leave out --config {config}"
+    NO_CONFIG = InputError, "{path} has no config.json: give a Hugging Face folder, or the config with --config"
+    NO_WEIGHTS = InputError, (
+        "{path} holds no weights: it needs model.safetensors, pytorch_model.bin or one of their index files"
+    )
+    ADAPTER = UnsupportedError, (
+        "{path} holds an adapter of {base} and no model: load both, merge the adapter (merge_and_unload) and save the "
+        "result with save_pretrained"
+    )
+    MLX = UnsupportedError, (
+        "{path} is quantized by MLX ({bits} bits, groups of {group_size}), which is not read: give the checkpoint that "
+        "it was converted from"
+    )
+    CONFIG_ALONE = UsageError, "{path} is a config without weights: give the checkpoint, or compile with --no-weights"
+    NOT_A_DICT = InputError, "{path} holds a {form}, expected a dict with config and state_dict"
+    CONFIG_FORM = InputError, "{path}: config is a {form}, expected a Hugging Face config as a dict"
+    BARE_STATE_DICT = UsageError, (
+        "{path} holds a state dict without its config: give the model's config.json with --config, or save "
+        "{{'config': model.config.to_dict(), 'state_dict': model.state_dict()}}"
+    )
+    OPENED_WITHOUT_WEIGHTS = UsageError, "{path} was opened without weights, tensor {tensor!r} cannot be read"
+    NO_TENSOR = InputError, "{path} has no tensor {tensor!r}"
+    PARAMETERS_MISSING = InputError, (
+        "{path} does not fit its config: {count} of {parameters} parameters are missing, first {names}{held_hint}"
+    )
+    SHAPES_DIFFER = InputError, (
+        "{path} does not fit its config: {count} of {parameters} parameters have another shape, first {tensor!r}, "
+        "which is {shape} and not {expected}"
+    )
+    DTYPE = UnsupportedError, (
+        "{path}: tensor {tensor!r} is {dtype}, weights must be f16, bf16, f32 or f64: dequantize the checkpoint first"
+    )
+    PACKED_ALREADY = UsageError, "{path} is an exported program, which is packed already: compile it as it is"
+    NOTHING_TO_PACK = UsageError, "{path} has no weights to pack"
+    PACKED_NAME = UsageError, "{path}: the packed file must be named .pt or .pth"
+
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model somebody brought.
+    """A model in one of the known formats.
 
     Attributes:
         path: the file or folder it came from.
@@ -88,7 +150,7 @@ class Checkpoint:
 
         A folder, its shards and its packed `.pt` share a digest. Quantized weights are digested as they are stored.
         """
-        if self.program is not None:
+        if self.config is None:  # a .pt2, whose program may have been left alone
             return file_digest(self.path)
         digest = hashlib.sha256()
         if self.config is not None:
@@ -135,10 +197,10 @@ class Checkpoint:
             UnsupportedError: it is not a floating-point tensor of 16 bits or more.
         """
         if self.source is None:
-            raise UsageError(f"{self.path} was opened without weights, tensor {name!r} cannot be read")
+            raise CheckpointErrors.OPENED_WITHOUT_WEIGHTS(path=self.path, tensor=name)
         held = self.names()
         if name not in held:
-            raise InputError(f"{self.path} has no tensor {name!r}")
+            raise CheckpointErrors.NO_TENSOR(path=self.path, tensor=name)
         _check_dtype(self.path, name, held[name][1])
         return self.source.tensor(name)
 
@@ -165,13 +227,17 @@ class Checkpoint:
 # ------------------------------------------------------------------------------------------------------- opening
 
 
-def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = True) -> Checkpoint:
-    """Opens a checkpoint of any known form; reads headers only.
+def open_checkpoint(
+    path: Path, *, config: Path | None = None, weights: bool = True, program: bool = True, trust_pt2: bool = False
+) -> Checkpoint:
+    """Open a checkpoint of any known form; reads headers only.
 
     Args:
         path: a Hugging Face folder, a `.gguf`, `.pt`/`.pth` or `.pt2` file, or with `weights=False` a `config.json`.
         config: a `config.json` for weights that bring none.
         weights: False leaves the weights alone; a folder may then lack them.
+        program: False leaves the program of a `.pt2` alone and reads its weights only.
+        trust_pt2: load a `.pt2` with torch's own reader, which executes code that it holds.
 
     Raises:
         InputError: missing, truncated or damaged. UsageError: options that do not fit the form of `path`.
@@ -179,37 +245,72 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
             or not decoder-only.
     """
     path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path} does not exist{similar_file(path)}")
-    if path.is_dir():
+    if config is not None:
+        _check_regular(config)
+        refuse_pointer(config)
+    if _is_folder(path):
         return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
         ".gguf": _open_gguf,
         ".pt": _open_torch,
         ".pth": _open_torch,
-        ".pt2": _open_exported,
         ".json": _open_config,
     }
-    opener = openers.get(path.suffix.lower())
-    if path.suffix.lower() == ".mlir":
-        raise UsageError(f"{path} is a dump: compile it on with --compile-from LEVEL, which it has as sscc.level")
-    if opener is None:
-        raise UsageError(
-            f"{path} is not a form that is known: give a Hugging Face folder or a .gguf, .pt, .pth, .pt2 file"
-            + (" (give the folder that holds this file)" if path.suffix in (".safetensors", ".bin") else "")
-        )
+    suffix = path.suffix.lower()
+    if suffix == ".mlir":
+        raise CheckpointErrors.DUMP(path=path)
+    if suffix in (".safetensors", ".bin"):
+        raise CheckpointErrors.PART_OF_A_FOLDER(path=path)
+    if suffix != ".pt2" and suffix not in openers:
+        raise CheckpointErrors.UNKNOWN_FORM(path=path)
+    _check_regular(path)
+    refuse_pointer(path)
     try:
-        return opener(path, config, weights)
+        if suffix == ".pt2":
+            return _open_exported(path, config, weights, program, trust_pt2)
+        return openers[suffix](path, config, weights)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise CheckpointErrors.UNREADABLE(path=path, cause=quoted(error.strerror or error)) from error
+
+
+def _is_folder(path: Path) -> bool:
+    """Return True for a folder. Raises InputError where there is nothing."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        hint = similar_file(path)
+        if not hint and HUB_NAME.fullmatch(str(path)) and path.suffix[1:] not in _SUFFIXES:
+            raise CheckpointErrors.NOT_DOWNLOADED(name=str(path), folder=path.name) from error
+        raise CheckpointErrors.MISSING(path=path, similar_hint=hint) from error
+    except OSError as error:
+        raise CheckpointErrors.UNREADABLE(path=path, cause=quoted(error.strerror or error)) from error
+    return stat.S_ISDIR(mode)
+
+
+_SUFFIXES = ("gguf", "pt", "pth", "pt2", "json", "mlir", "safetensors", "bin")
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe or a device, which reading could wait for without end. A missing file is left to its reader."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode):
+        raise CheckpointErrors.NOT_A_FILE(path=path)
 
 
 def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     own = path / "config.json"
+    adapter = _adapter_base(path)
     if own.is_file() and config is not None:
-        raise UsageError(f"{path} has its own config.json: leave out the other config, {config}")
+        raise CheckpointErrors.TWO_CONFIGS(path=path, config=config)
     if not own.is_file() and config is None:
-        raise InputError(f"{path} has no config.json: it is not a Hugging Face folder, or give the config separately")
+        if adapter is not None:
+            raise CheckpointErrors.ADAPTER(path=path, base=adapter)
+        raise CheckpointErrors.NO_CONFIG(path=path)
+    refuse_pointer(config or own)
+    _refuse_mlx(path, read_json(config or own))
     whole = read_config(config or own)
     parsed = decoder_of(path, whole)
     source = None
@@ -217,21 +318,54 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         try:
             source = open_folder_weights(path)
         except OSError as error:
-            raise InputError(f"{path}: {error.filename or 'a file'} cannot be read: {error.strerror}") from error
+            where = error.filename or path
+            raise CheckpointErrors.UNREADABLE(path=where, cause=quoted(error.strerror or error)) from error
         if source is None:
-            raise InputError(
-                f"{path} holds no weights: looked for model.safetensors, pytorch_model.bin and their index files"
-            )
+            if adapter is not None:
+                raise CheckpointErrors.ADAPTER(path=path, base=adapter)
+            raise CheckpointErrors.NO_WEIGHTS(path=path)
         source = model_weights(path, source, whole, parsed)
-    return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(path), whole)
+    if adapter is not None:
+        logger.warning(
+            "sscc: %s holds an adapter beside the model (adapter_config.json), which is not applied: merge it into the "
+            "weights first",
+            path,
+        )
+    return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(path), whole)
+
+
+def _folder_tokenizer(path: Path) -> dict[str, bytes]:
+    for name in TOKENIZER_FILES:
+        refuse_pointer(path / name)
+    return folder_tokenizer(path)
+
+
+def _adapter_base(path: Path) -> str | None:
+    """Return the model that an adapter in a folder belongs to; None where there is no adapter."""
+    config = path / "adapter_config.json"
+    if not config.is_file():
+        return None
+    try:
+        base = read_json(config).get("base_model_name_or_path")
+    except InputError:
+        base = None
+    return base if isinstance(base, str) and base else "a model"
+
+
+def _refuse_mlx(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse MLX's quantization, which is noted under a name of its own, or under the usual one without a method."""
+    for name in ("quantization", "quantization_config"):
+        values = config.get(name)
+        if isinstance(values, Mapping) and {"bits", "group_size"} <= values.keys() and "quant_method" not in values:
+            raise CheckpointErrors.MLX(path=path, bits=values["bits"], group_size=values["group_size"])
 
 
 def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
-    """The config of what is compiled: of a composite model its text decoder."""
+    """Return the config of what is compiled: of a composite model that of its text decoder."""
     text = text_decoder(config)
     if text is not config:
         logger.warning(
-            "sscc: %s holds %s, which is composed of several models (%s): of these the text decoder is compiled, %s",
+            "sscc: %s holds a composite model, %s of %s: only its text decoder, %s, is compiled",
             path,
             config.model_type,
             ", ".join(model_parts(config)),
@@ -243,7 +377,7 @@ def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
 def model_weights(
     path: Path, source: TensorSource, whole: PreTrainedConfig, decoder: PreTrainedConfig
 ) -> TensorSource:
-    """The tensors of a file under the decoder's names, those that are stored in parts put together."""
+    """Return the tensors of a file under the decoder's names; those that are stored in parts are joined."""
     quantization = quantization_of(whole)
     if quantization:
         source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
@@ -260,29 +394,36 @@ def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     return Checkpoint(path, file.config, None, source, file.tokenizer)
 
 
-def _open_exported(path: Path, config: Path | None, weights: bool) -> Checkpoint:
-    from sscc.compiler.frontend.exported import load_program
-
+def _open_exported(path: Path, config: Path | None, weights: bool, program: bool, trusted: bool) -> Checkpoint:
     _refuse_config(path, config)
-    program = load_program(path)
-    source = DictSource(program.state_dict) if weights else None
+    opened = None
+    if program or not weights:
+        from sscc.compiler.frontend.exported import load_program
+
+        opened = load_program(path, trusted=trusted)
+        tensors: Mapping[str, torch.Tensor] = opened.state_dict
+    else:
+        from sscc.compiler.frontend.pt2_archive import load_weights
+
+        tensors = load_weights(path)
+    source = DictSource(tensors) if weights else None
     if source is not None:
         _check_weight_dtypes(path, source)
-    return Checkpoint(path, None, program, source, dict)
+    return Checkpoint(path, None, opened, source, dict)
 
 
 def _open_config(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     _refuse_config(path, config)
     if weights:
-        raise UsageError(f"{path} is a config without weights: give the checkpoint, or compile without weights")
+        raise CheckpointErrors.CONFIG_ALONE(path=path)
     parsed = decoder_of(path, read_config(path))
-    return Checkpoint(path, parsed, None, None, lambda: folder_tokenizer(path.parent))
+    return Checkpoint(path, parsed, None, None, lambda: _folder_tokenizer(path.parent))
 
 
 def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     values = load_weights_only(path)
     if not isinstance(values, Mapping):
-        raise InputError(f"{path} holds a {type(values).__name__}, it must hold a dict with config and state_dict")
+        raise CheckpointErrors.NOT_A_DICT(path=path, form=type(values).__name__)
     packed = isinstance(values.get("state_dict"), Mapping)
     whole = _torch_config(path, values.get("config") if packed else None, config)
     parsed = decoder_of(path, whole)
@@ -292,58 +433,86 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
         source = model_weights(path, source, whole, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
-        return Checkpoint(path, parsed, None, source, lambda: folder_tokenizer(config.parent), whole)
+        return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(config.parent), whole)
     return Checkpoint(path, parsed, None, source, lambda: files, whole)
 
 
 def _torch_config(path: Path, own: Any, config: Path | None) -> PreTrainedConfig:
-    """The config inside a `.pt`, or else the one that was given."""
+    """Return the config inside a `.pt`, or else the one that was given."""
     if own is not None and not isinstance(own, Mapping):
-        raise InputError(f"{path}: config is a {type(own).__name__}, it must be a Hugging Face config as a dict")
+        raise CheckpointErrors.CONFIG_FORM(path=path, form=type(own).__name__)
     if own is not None:
         _refuse_config(path, config)
         return config_from_dict(own, f"the config in {path}")
     if config is None:
-        raise UsageError(
-            f"{path} holds a state dict without its config: give the model's config.json with --config, or save "
-            f"{{'config': model.config.to_dict(), 'state_dict': model.state_dict()}}"
-        )
+        raise CheckpointErrors.BARE_STATE_DICT(path=path)
     return read_config(config)
 
 
 def _refuse_config(path: Path, config: Path | None) -> None:
     if config is not None:
-        raise UsageError(f"{path} brings its own config: leave out the other config, {config}")
+        raise CheckpointErrors.TWO_CONFIGS(path=path, config=config)
 
 
 # ------------------------------------------------------------------------------------------------------- checking
 
 
 def check_names(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Verifies that every parameter the program needs is there with its shape and a floating-point dtype.
+    """Check that every parameter of the program is there with its shape and a floating-point dtype, and warn of
+    tensors that no parameter takes.
 
     Args:
-        shapes: of the parameters by name. A tied head is not among them, because it has no tensor of its own.
+        shapes: those of the parameters by name. A tied head is not among them: it has no tensor of its own.
 
     Raises:
-        InputError: listing the first missing and the first mismatched parameters, with the numbers.
+        InputError: naming the first missing or the first mismatched parameters, with the numbers.
         UnsupportedError: a wanted parameter is int8, float8 or the like.
     """
     held = checkpoint.names()
     missing = [name for name in shapes if name not in held]
-    wrong = [name for name, shape in shapes.items() if name in held and held[name][0] != tuple(shape)]
-    parts = []
     if missing:
-        parts.append(f"{len(missing)} of {len(shapes)} parameters are missing: {_listed(missing)}")
-    if wrong:
-        shown = [f"{name} is {list(held[name][0])}, the config asks for {list(shapes[name])}" for name in wrong]
-        parts.append(f"{len(wrong)} of {len(shapes)} parameters have another shape: {_listed(shown)}")
-    if parts:
         unused = [name for name in held if name not in shapes]
-        hint = f" (the checkpoint holds {_listed(unused[:3])})" if missing and unused else ""
-        raise InputError(f"{checkpoint.path} does not fit its config: {'; '.join(parts)}{hint}")
+        hint = f" (the checkpoint holds {_listed(unused[:3])})" if unused else ""
+        raise CheckpointErrors.PARAMETERS_MISSING(
+            path=checkpoint.path, count=len(missing), parameters=len(shapes), names=missing[:SHOWN], held_hint=hint
+        )
+    wrong = [name for name, shape in shapes.items() if held[name][0] != tuple(shape)]
+    if wrong:
+        shown = wrong[0]
+        raise CheckpointErrors.SHAPES_DIFFER(
+            path=checkpoint.path,
+            count=len(wrong),
+            parameters=len(shapes),
+            tensor=shown,
+            shape=str(list(held[shown][0])),
+            expected=str(list(shapes[shown])),
+        )
     for name in shapes:
         _check_dtype(checkpoint.path, name, held[name][1])
+    _warn_of_unused(checkpoint, shapes)
+
+
+def _warn_of_unused(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Name the tensors of a checkpoint that no parameter takes: what they would do, the program does not."""
+    if checkpoint.config is None or checkpoint.whole is not checkpoint.config:
+        return  # a .pt2 has no other tensors; a composite model has those of its other parts
+    own = getattr(causal_class(checkpoint.config), "_keys_to_ignore_on_load_unexpected", None) or ()
+    tied = getattr(checkpoint.config, "tie_word_embeddings", False)
+    unused = [
+        name
+        for name, (_, dtype) in checkpoint.names().items()
+        if name not in shapes
+        and not HARMLESS.search(name)
+        and not any(re.search(pattern, name) for pattern in own)
+        and not (tied and name.endswith("lm_head.weight"))
+    ]
+    if unused:
+        logger.warning(
+            "sscc: %s holds %d tensors that the model has no place for, and which are not used: %s",
+            checkpoint.path,
+            len(unused),
+            _listed(sorted(unused)),
+        )
 
 
 def _listed(items: list[str]) -> str:
@@ -360,10 +529,7 @@ def _check_weight_dtypes(path: Path, source: TensorSource) -> None:
 
 def _check_dtype(path: Path, name: str, dtype: torch.dtype) -> None:
     if dtype not in FLOAT_DTYPES:
-        raise UnsupportedError(
-            f"{path}: tensor {name!r} is {str(dtype).removeprefix('torch.')}, weights must be f16, bf16, f32 or f64: "
-            f"dequantize the checkpoint first"
-        )
+        raise CheckpointErrors.DTYPE(path=path, tensor=name, dtype=str(dtype).removeprefix("torch."))
 
 
 # -------------------------------------------------------------------------------------------------------- packing
@@ -379,12 +545,12 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
         OutputError: `out` cannot be written.
     """
     if checkpoint.config is None:
-        raise UsageError(f"{checkpoint.path} is an exported program, which is packed already: compile it as it is")
+        raise CheckpointErrors.PACKED_ALREADY(path=checkpoint.path)
     if checkpoint.source is None:
-        raise UsageError(f"{checkpoint.path} has no weights to pack")
+        raise CheckpointErrors.NOTHING_TO_PACK(path=checkpoint.path)
     out = Path(out)
     if out.suffix not in (".pt", ".pth"):
-        raise UsageError(f"{out}: the packed file must be named .pt or .pth")
+        raise CheckpointErrors.PACKED_NAME(path=out)
     source = checkpoint.source
     values = {
         "config": config_to_dict(checkpoint.config),

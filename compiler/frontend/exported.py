@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import warnings
-import zipfile
 from pathlib import Path
 
 import torch
@@ -13,78 +9,82 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
 from sscc.compiler.frontend import operator  # noqa: F401 - registers sscc::attention, which the program names
-from sscc.compiler.frontend.quiet import quiet_libraries
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.compiler.frontend.pt2_archive import Pt2Errors, load_archive
+from sscc.compiler.frontend.quiet import one_line, quiet_libraries
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, quoted
 
 EXPORT_HOWTO = (
     "export it with b, s = Dim('b', min=1), Dim('s', min=1) and torch.export.export(model, (ids, positions), "
-    "dynamic_shapes=({0: b, 1: s}, {0: b, 1: s}))"
+    "dynamic_shapes=({{0: b, 1: s}}, {{0: b, 1: s}}))"
 )
 
 
-def load_program(path: Path) -> ExportedProgram:
-    """Loads and checks an exported decoder.
+class ExportedErrors(ErrorKind):
+    NO_PROGRAM = InputError, "{path} holds no program named model: save one with torch.export.save"
+    INPUTS = UnsupportedError, "{path} takes {count} inputs ({names}), not 2: " + EXPORT_HOWTO
+    INPUT = UnsupportedError, "{path}: input {name} must be an int64 tensor [b, s]: " + EXPORT_HOWTO
+    STATIC = (
+        UnsupportedError,
+        "{path}: input {name} has a static dimension {dim} (size {size}), both must be dynamic: " + EXPORT_HOWTO,
+    )
+    DTYPE = UnsupportedError, (
+        "{path} computes {value} in {dtype}, and programs compute in f32 or bf16: export model.float() or "
+        "model.bfloat16()"
+    )
+    NO_MODULE = InputError, "{path}: torch cannot make a module of the program: {cause}"
+
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def load_program(path: Path, *, trusted: bool = False) -> ExportedProgram:
+    """Return an exported decoder.
+
+    Args:
+        trusted: load the archive with torch itself, which executes code that it holds.
 
     Returns:
         A program over ids and positions, both i64 [b, s] with both dimensions dynamic.
 
     Raises:
-        InputError: not a `.pt2` archive, truncated, or of another form.
-        UnsupportedError: it holds pickled objects, or its inputs are not those above.
+        InputError: not a `.pt2` archive, truncated or damaged.
+        UnsupportedError: the archive holds something else than a plain program and tensors, or the program's inputs are
+            not those above.
     """
-    _refuse_pickles(path)
-    try:
-        # torch.export.load would hide the reason of a failure, and then try an older form that it unpickles.
-        with quiet_libraries():
-            programs = load_pt2(str(path)).exported_programs
-    except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
-        reason = " ".join(str(error).split()).split(". This is an internal")[0][:300] or type(error).__name__
-        raise InputError(f"{path} cannot be loaded as an exported program: {reason}") from error
-    if "model" not in programs:
-        raise InputError(f"{path} holds no program named model: save one with torch.export.save")
-    program: ExportedProgram = programs["model"]
+    program = _load_trusted(path) if trusted else load_archive(path)
     _check_inputs(path, program)
+    _check_dtypes(path, program)
+    try:
+        program.module()
+    except Exception as error:  # names of weights that a module cannot have
+        raise ExportedErrors.NO_MODULE(path=path, cause=quoted(one_line(error))) from error
     return program
 
 
-def _refuse_pickles(path: Path) -> None:
-    """torch.export.load unpickles some payloads with code in them: refuse those archives before it sees them."""
-    if not zipfile.is_zipfile(path):
-        raise InputError(f"{path} is not a .pt2 archive (torch.export.save), or truncated")
+def _load_trusted(path: Path) -> ExportedProgram:
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-            for name in archive.namelist():
-                _check_member(path, archive, name)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
-        raise InputError(f"{path} is a damaged .pt2 archive: {error}") from error
-    if broken is not None:
-        raise InputError(f"{path} is a damaged .pt2 archive: the checksum of {broken} does not hold")
+        with quiet_libraries():
+            programs = load_pt2(str(path)).exported_programs
+    except Exception as error:  # torch raises its own kinds, and SerializeError for operators it does not know
+        raise Pt2Errors.NOT_LOADED(path=path, cause=one_line(error)) from error
+    if "model" not in programs:
+        raise ExportedErrors.NO_PROGRAM(path=path)
+    program: ExportedProgram = programs["model"]
+    return program
 
 
-def _check_member(path: Path, archive: zipfile.ZipFile, name: str) -> None:
-    """Refuses a payload that torch would unpickle with code, and a torch.save member that needs code."""
-    if name.endswith(("weights_config.json", "constants_config.json")):
-        pickled = _pickled_payloads(archive.read(name))
-        if pickled:
-            raise UnsupportedError(f"{path} pickles {', '.join(pickled[:3])}: export plain tensors only")
-    if not name.endswith(".pt") or archive.getinfo(name).file_size == 0:
-        return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.export.load would fall back to unpickling code
-        raise UnsupportedError(f"{path}: {name} holds pickled objects: export plain tensors only") from error
-
-
-def _pickled_payloads(config: bytes) -> list[str]:
-    """Names of the tensors that a config of weights or constants says are pickled. Raises ValueError."""
-    payloads = json.loads(config)
-    payloads = payloads.get("config", {}) if isinstance(payloads, dict) else None
-    if not isinstance(payloads, dict) or not all(isinstance(payload, dict) for payload in payloads.values()):
-        raise ValueError("a list of its tensors has another form")
-    return [name for name, payload in payloads.items() if payload.get("use_pickle")]
+def _check_dtypes(path: Path, program: ExportedProgram) -> None:
+    """Refuse logits and attention in a dtype that programs do not have."""
+    values: list[tuple[str, object]] = []
+    for node in program.graph.nodes:
+        if node.op == "output":
+            outputs = node.args[0] if isinstance(node.args[0], (tuple, list)) else node.args
+            values += [("its logits", getattr(outputs[0], "meta", {}).get("val"))] if outputs else []
+        elif node.target is torch.ops.sscc.attention.default:
+            values.append(("attention", node.meta.get("val")))
+    for what, value in values:
+        if isinstance(value, torch.Tensor) and value.dtype not in DTYPES:
+            raise ExportedErrors.DTYPE(path=path, value=what, dtype=str(value.dtype).removeprefix("torch."))
 
 
 def _check_inputs(path: Path, program: ExportedProgram) -> None:
@@ -92,12 +92,10 @@ def _check_inputs(path: Path, program: ExportedProgram) -> None:
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     inputs = [values.get(name) for name in names]
     if len(inputs) != 2:
-        raise UnsupportedError(f"{path} takes {len(inputs)} inputs ({', '.join(names)}), not 2: {EXPORT_HOWTO}")
+        raise ExportedErrors.INPUTS(path=path, count=len(inputs), names=names)
     for name, value in zip(names, inputs, strict=True):
         if not isinstance(value, torch.Tensor) or value.dtype != torch.int64 or value.dim() != 2:
-            raise UnsupportedError(f"{path}: input {name} must be an int64 tensor [b, s]: {EXPORT_HOWTO}")
-        static = [f"{dim} (size {size})" for dim, size in enumerate(value.shape) if isinstance(size, int)]
-        if static:
-            raise UnsupportedError(
-                f"{path}: input {name} has a static dimension {static[0]}, both must be dynamic: {EXPORT_HOWTO}"
-            )
+            raise ExportedErrors.INPUT(path=path, name=name)
+        for dim, size in enumerate(value.shape):
+            if isinstance(size, int):
+                raise ExportedErrors.STATIC(path=path, name=name, dim=dim, size=size)

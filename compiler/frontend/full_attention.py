@@ -1,4 +1,4 @@
-"""What the tokens of an answer attend to where nothing is evicted, and how much of it a compressed cache has lost."""
+"""Attention of an answer's tokens over a full cache, and the share of it that a compressed cache has lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from torch import Tensor
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.eager import Model, forward_of
 from sscc.compiler.frontend.operator import context_limit, observing
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Span
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.kept_positions import Kept, LayerKept, Reason
 
 BLOCK_BYTES = 64 << 20
-"""Of scores that are in memory at once."""
+"""Bytes of scores that are in memory at once."""
+
+
+class FullAttentionErrors(ErrorKind):
+    LAYER = UnsupportedError, "the model attends in layer {layer}, the program has {layers} layers"
+    LAYERS = UnsupportedError, "the model attends in {seen} layers, the program has {layers}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def needed(model: Model, tokens: Sequence[int], prompt_len: int, kept: Kept, max
     ) -> Tensor:
         nonlocal seen, mass
         if layer >= len(kept.layers):
-            raise UnsupportedError(f"the model attends in layer {layer}, the program has {len(kept.layers)} layers")
+            raise FullAttentionErrors.LAYER(layer=layer, layers=len(kept.layers))
         lost = _lost(kept.layers[layer], prompt_len, length)
         out, paid = _attention(q[0], k[0], v[0], scale, window, softmax, lost)
         mass += paid
@@ -70,7 +75,7 @@ def needed(model: Model, tokens: Sequence[int], prompt_len: int, kept: Kept, max
     with torch.no_grad(), observing(attend), context_limit(max_context):
         forward_of(model)(torch.tensor([list(tokens)]), positions[None])
     if seen != len(kept.layers):
-        raise UnsupportedError(f"the model attends in {seen} layers, the program has {len(kept.layers)}")
+        raise FullAttentionErrors.LAYERS(seen=seen, layers=len(kept.layers))
     mass /= max(queries, 1) * seen
     return Needed(queries, float(mass.sum()), mass)
 

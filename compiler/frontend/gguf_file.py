@@ -38,8 +38,9 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.model_config import config_from_dict
+from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, quoted
 from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.quantization import Quantized
 
@@ -62,6 +63,28 @@ last 16 are in the high halves of the bytes."""
 ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
+class GgufErrors(ErrorKind):
+    UNSUPPORTED = UnsupportedError, "{path}: transformers does not read this GGUF file: {cause}"
+    NOT_GGUF = InputError, "{path} is not a GGUF file, or truncated: {cause}"
+    TRUNCATED = InputError, "{path} is truncated: its tensors end at byte {end}, the file has {size}"
+    HYBRID = UnsupportedError, "{path}: architecture {architecture!r} has layers that are not full attention"
+    ROPE_SCALING = UnsupportedError, (
+        "{path}: transformers {version} drops the rope scaling of a GGUF file ({scaling}): compile the Hugging Face "
+        "folder instead"
+    )
+    METADATA = UnsupportedError, "{path}: metadata {key} = {value} is dropped by transformers' GGUF reader"
+    CONFIG = InputError, "{path} has metadata that transformers cannot read: {cause}"
+    TOKENIZER = InputError, "{path}: its tokenizer cannot be converted: {cause}"
+    NO_PLACE = UnsupportedError, "{path}: {count} tensors have no place in transformers' {model_type}: {names}"
+    NAMES = UnsupportedError, "{path}: transformers cannot map the tensors of a {model_type}: {cause}"
+    NOT_JOINED = InputError, (
+        "{path}: tensor {tensor!r} of shape {shape} cannot be joined with {other!r} of shape {other_shape}"
+    )
+    SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape}: {cause}"
+    CONVERSION = UnsupportedError, "{path}: tensor {tensor!r} is converted in a way that is not known"
+    NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
+
+
 class GgufFile:
     """A `.gguf` file whose header has been read and checked; tensors stay on disk.
 
@@ -77,8 +100,8 @@ class GgufFile:
             self.metadata, _ = read_gguf_metadata(str(path))
         except Exception as error:  # struct, index, unicode and value errors: all say that the bytes are wrong
             if "not supported" in str(error):
-                raise UnsupportedError(_short(error)) from error
-            raise InputError(f"{path} is not a GGUF file, or truncated: {_short(error)}") from error
+                raise GgufErrors.UNSUPPORTED(path=path, cause=_short(error)) from error
+            raise GgufErrors.NOT_GGUF(path=path, cause=_short(error)) from error
         self._check_size()
         self._check_metadata()
         self.config = self._config()
@@ -87,25 +110,24 @@ class GgufFile:
         end = max((info.offset + info.nbytes for info in self.header.tensors), default=0) + self.header.data_start
         size = self.path.stat().st_size
         if end > size:
-            raise InputError(f"{self.path} is truncated: its tensors end at byte {end}, the file has {size}")
+            raise GgufErrors.TRUNCATED(path=self.path, end=end, size=size)
 
     def _check_metadata(self) -> None:
         architecture = self.header.architecture
         if is_gguf_arch_supported(architecture):  # transformers' second reader: all of them hybrids
-            raise UnsupportedError(f"{self.path}: architecture {architecture!r} has layers that are not full attention")
+            raise GgufErrors.HYBRID(path=self.path, architecture=architecture)
         scaling = self.metadata.get(f"{architecture}.rope.scaling.type", "none")
         factors = [name for name in ROPE_FACTORS if name in self.header.ggml_types and not self._all_ones(name)]
         if scaling != "none" or factors:
-            raise UnsupportedError(
-                f"{self.path}: transformers {transformers.__version__} drops the rope scaling of a GGUF file "
-                f"({', '.join(factors) or scaling}): compile the Hugging Face folder instead"
+            raise GgufErrors.ROPE_SCALING(
+                path=self.path, version=transformers.__version__, scaling=factors or str(scaling)
             )
         mapping: Any = GGUF_CONFIG_MAPPING
         known = mapping.get(ARCHITECTURES.get(architecture, architecture), {}).keys() | HARMLESS_KEYS | FIELDS.keys()
         for key, value in self.metadata.items():
             prefix, _, name = key.partition(".")
             if prefix == architecture and name not in known and value and not name.startswith("rope.scaling."):
-                raise UnsupportedError(f"{self.path}: metadata {key} = {value} is dropped by transformers' GGUF reader")
+                raise GgufErrors.METADATA(path=self.path, key=key, value=str(value))
 
     def _all_ones(self, name: str) -> bool:
         values = _dequantized(load_gguf_state_dict(self.header)[name], self.header.ggml_types[name])
@@ -117,8 +139,8 @@ class GgufFile:
                 values: dict[str, Any] = load_gguf_checkpoint(str(self.path), return_tensors=False)["config"]
         except Exception as error:
             if "not supported" in str(error):
-                raise UnsupportedError(f"{self.path}: {_short(error)}") from error
-            raise InputError(f"{self.path} has metadata that transformers cannot read: {_short(error)}") from error
+                raise GgufErrors.UNSUPPORTED(path=self.path, cause=_short(error)) from error
+            raise GgufErrors.CONFIG(path=self.path, cause=_short(error)) from error
         values.pop("_model_name_or_path", None)
         config = config_from_dict(values, str(self.path))
         own = {field: self.metadata.get(f"{self.header.architecture}.{key}") for key, field in FIELDS.items()}
@@ -138,7 +160,7 @@ class GgufFile:
                 tokenizer = self._tokenizer_class().from_pretrained(folder, gguf_file=link.name, local_files_only=True)
                 tokenizer.save_pretrained(saved)
             except Exception as error:
-                raise InputError(f"{self.path}: its tokenizer cannot be converted: {_short(error)}") from error
+                raise GgufErrors.TOKENIZER(path=self.path, cause=_short(error)) from error
             return {path.name: path.read_bytes() for path in sorted(saved.iterdir())}
 
     def _tokenizer_class(self) -> type[TokenizersBackend]:
@@ -177,9 +199,8 @@ class GgufSource(TensorSource):
         mapping = self._name_map(file.config, stored)
         unknown = sorted(set(stored) - set(mapping) - set(ROPE_FACTORS))
         if unknown:
-            raise UnsupportedError(
-                f"{self._path}: {len(unknown)} tensors have no place in transformers' {file.config.model_type}: "
-                f"{', '.join(unknown[:4])}"
+            raise GgufErrors.NO_PLACE(
+                path=self._path, count=len(unknown), model_type=file.config.model_type, names=unknown[:4]
             )
         self._stored: dict[str, list[_Part]] = {}
         for name in sorted(stored.keys() & mapping.keys()):  # of experts' matrices gate comes before up
@@ -199,7 +220,7 @@ class GgufSource(TensorSource):
             if not mapping.keys() >= set(stored) - set(ROPE_FACTORS):
                 mapping = get_gguf_hf_weights_map(model, self._processor) | _experts(stored, model.state_dict())
         except (ValueError, NotImplementedError, KeyError, AttributeError) as error:
-            raise UnsupportedError(f"{self._path}: {config.model_type}: {_short(error)}") from error
+            raise GgufErrors.NAMES(path=self._path, model_type=config.model_type, cause=_short(error)) from error
         return mapping
 
     def _shape(self, parts: list[_Part]) -> tuple[int, ...]:
@@ -210,9 +231,12 @@ class GgufSource(TensorSource):
         experts, _, columns = (*first.shape, 0, 0)[:3]
         for part in others:
             if len(part.shape) != 3 or (part.shape[0], part.shape[2]) != (experts, columns):
-                raise InputError(
-                    f"{self._path}: tensor {part.name!r} of shape {list(part.shape)} cannot be joined with "
-                    f"{first.name!r} of shape {list(first.shape)}"
+                raise GgufErrors.NOT_JOINED(
+                    path=self._path,
+                    tensor=part.name,
+                    shape=str(list(part.shape)),
+                    other=first.name,
+                    other_shape=str(list(first.shape)),
                 )
         return experts, sum(part.shape[1] for part in parts), columns
 
@@ -222,10 +246,11 @@ class GgufSource(TensorSource):
         try:
             result = self._processor.process(values, name=gguf_name)
         except ValueError as error:  # rows that do not divide into the heads that the metadata say
-            shape = list(values.shape)
-            raise InputError(f"{self._path}: tensor {gguf_name!r} of shape {shape}: {_short(error)}") from error
+            raise GgufErrors.SHAPE(
+                path=self._path, tensor=gguf_name, shape=str(list(values.shape)), cause=_short(error)
+            ) from error
         if result.name is None:
-            raise UnsupportedError(f"{self._path}: tensor {gguf_name!r} is converted in a way that is not known")
+            raise GgufErrors.CONVERSION(path=self._path, tensor=gguf_name)
         converted: np.ndarray = result.weights
         return converted
 
@@ -280,7 +305,7 @@ class GgufSource(TensorSource):
             array = np.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
             whole[kind] = array if order.rows is None else array[order.rows]
         if not all(np.isfinite(whole[kind]).all() for kind in whole if kind != "values"):
-            raise InputError(f"{self._path}: tensor {self._stored[name][0].name!r} holds a scale that is not finite")
+            raise GgufErrors.NOT_FINITE(path=self._path, tensor=self._stored[name][0].name)
         return Quantized(**whole)
 
     def update_digest(self, digest: hashlib._Hash) -> None:
@@ -383,4 +408,4 @@ def _rows(tensor: LazyGgufTensor) -> np.ndarray:
 
 
 def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return quoted(one_line(error))

@@ -21,13 +21,18 @@ from sscc.compiler.frontend.source_lines import frames_of
 from sscc.ir.builders import Argument
 from sscc.ir.context import mlir
 from sscc.ir.dialects.kv import ExpertProduct, ObservationScores, SelfAttention, TopK
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import RULE, ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
 
 _LIBRARY = re.compile(r"/torch/")
+
+
+class ImporterErrors(ErrorKind):
+    NO_LOWERING = UnsupportedError, "{origin}the operator {operator} has no lowering"
+    NOT_STATIC = UnsupportedError, "an operator of sscc has a value of type {type}, expected a static tensor"
 
 
 class SourceLocations(ContextCache):
@@ -120,7 +125,7 @@ def _raise_operators(module: ir.Module) -> None:
             continue
         name = op.attributes["name"].value
         if name not in _RAISED:
-            raise UnsupportedError(f"{origin_of(op)}the operator {name} has no lowering")
+            raise ImporterErrors.NO_LOWERING(origin=origin_of(op), operator=name)
         with ir.InsertionPoint(op), op.location:
             raised = _RAISED[name](op)
             for old, new in zip(op.results, raised.operation.results, strict=True):
@@ -179,7 +184,7 @@ _VTENSOR = re.compile(r"!torch\.vtensor<\[([0-9,]*)\],(\w+)>")
 def _builtin_type(value: ir.Value) -> ir.RankedTensorType:
     match = _VTENSOR.fullmatch(str(value.type))
     if match is None:
-        raise UnsupportedError(f"an operator of sscc has a value of type {value.type}, expected a static tensor")
+        raise ImporterErrors.NOT_STATIC(type=str(value.type))
     shape = [int(size) for size in match.group(1).split(",")]
     element = match.group(2).replace("si", "i")  # torch's integers are signed, those of linalg have no sign
     return ir.RankedTensorType.get(shape, ir.Type.parse(element))

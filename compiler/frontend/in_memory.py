@@ -1,8 +1,8 @@
-"""A model of transformers that is in memory as a checkpoint: what `save_pretrained` would write, without the weights
-being written.
+"""A model of transformers in memory as a checkpoint: the one that `save_pretrained` would write, without writing the
+weights.
 
-What a config and a state dict cannot say would be lost: a class of somebody's own, adapters, hooks. The class and its
-modules are compared with transformers' own, and what the object computes with what they compute.
+A config and a state dict cannot express everything: a class of somebody's own, adapters and hooks would be lost. So the
+class and its modules are compared with transformers' own, and the object's logits with theirs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,39 @@ from sscc.compiler.frontend.probe import PROBE_SEED, PROBE_TOKENS, PROBE_TOLERAN
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.sources import DictSource
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
+
+
+class InMemoryErrors(ErrorKind):
+    NOT_A_MODULE = UsageError, "sscc.compile takes a path or a causal language model of transformers, not a {name}"
+    NOT_OF_TRANSFORMERS = UnsupportedError, (
+        "{name} is not a model of transformers (PreTrainedModel): export it with torch.export and compile the .pt2, or "
+        "unwrap the model inside it (adapters have merge_and_unload)"
+    )
+    TOKENIZER = UsageError, "tokenizer is a {form}, it must be one of transformers or tokenizers"
+    NOT_SAVED = InputError, "{name} cannot be saved by transformers: {cause}"
+    QUANTIZED = UnsupportedError, "{name} is quantized in memory (quantization_config): compile its folder"
+    OWN_CLASS = UnsupportedError, "{name} is a class of its own: what it changes of {base} would be lost"
+    WRONG_CLASS = UnsupportedError, (
+        "{name} is not the causal language model of a {model_type}, which is {expected} in transformers"
+    )
+    NO_CLASS = UnsupportedError, "{name} is not a causal language model that compiles"
+    MODULE_REPLACED = UnsupportedError, (
+        "{name}: {module} is a {form}, where transformers has {expected}: merge adapters, and undo replacements"
+    )
+    MODULE_MISSING = UnsupportedError, "{name} lacks the module {module}, which transformers' has"
+    NO_VALUES = UnsupportedError, "{name}: {tensor} is on the meta device and has no values: load the weights first"
+    ELSEWHERE = UnsupportedError, "{name}: {tensor} is on {device}, weights are read on the CPU: call model.cpu()"
+    DOES_NOT_RUN = UnsupportedError, "{name} does not run: {cause}"
+    DIFFERS = UnsupportedError, (
+        "{name} computes something else than its config and weights say: over {tokens} tokens its logits differ by "
+        "{difference}; hooks, replaced methods and changed tables are not compiled"
+    )
 
 
 def open_model(model: object, tokenizer: object = None, *, weights: bool = True) -> Checkpoint:
-    """The checkpoint that a folder of `model.save_pretrained` and `tokenizer.save_pretrained` would be. Weights are
-    read where they are, when they are needed; the model stays as it is.
+    """Return the checkpoint that `model.save_pretrained` and `tokenizer.save_pretrained` would write. Weights are read
+    where they are, when they are needed; the model is not changed.
 
     Args:
         model: a causal language model of transformers, on the CPU; without weights also on the meta device.
@@ -64,19 +91,16 @@ def open_model(model: object, tokenizer: object = None, *, weights: bool = True)
 def _check_kind(model: object) -> None:
     name = type(model).__name__
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"sscc.compile takes a path or a causal language model of transformers, not a {name}")
+        raise InMemoryErrors.NOT_A_MODULE(name=name)
     if not isinstance(model, PreTrainedModel):
-        raise UnsupportedError(
-            f"{name} is no model of transformers (PreTrainedModel): export it with torch.export and compile the .pt2, "
-            "or unwrap the model inside it (adapters have merge_and_unload)"
-        )
+        raise InMemoryErrors.NOT_OF_TRANSFORMERS(name=name)
 
 
 def _written(model: PreTrainedModel, tokenizer: object) -> tuple[PreTrainedConfig, dict[str, bytes]]:
-    """The config, and the files of the tokenizer, as transformers writes them."""
+    """Return the config and the files of the tokenizer, as transformers writes them."""
     name = type(model).__name__
     if not isinstance(tokenizer, PreTrainedTokenizerBase | Tokenizer | None):
-        raise UsageError(f"tokenizer is a {type(tokenizer).__name__}, it must be one of transformers or tokenizers")
+        raise InMemoryErrors.TOKENIZER(form=type(tokenizer).__name__)
     config: Any = deepcopy(model.config)
     config.dtype, config.architectures = str(model.dtype).removeprefix("torch."), [name]
     with tempfile.TemporaryDirectory() as saved, quiet_libraries():
@@ -90,45 +114,48 @@ def _written(model: PreTrainedModel, tokenizer: object) -> tuple[PreTrainedConfi
             elif tokenizer is not None:
                 tokenizer.save_pretrained(folder)
         except Exception as error:  # whatever transformers finds wrong with what it is to write
-            raise InputError(f"{name} cannot be saved by transformers: {one_line(error)}") from error
+            raise InMemoryErrors.NOT_SAVED(name=name, cause=quoted(one_line(error))) from error
         read = read_config(folder / "config.json")
         if quantization_of(read):
-            raise UnsupportedError(f"{name} is quantised in memory (quantization_config): compile its folder")
+            raise InMemoryErrors.QUANTIZED(name=name)
         return read, folder_tokenizer(folder)
 
 
 def _check_modules(model: PreTrainedModel, whole: PreTrainedConfig, config: PreTrainedConfig) -> None:
-    """Refuses a model of another class, or with other modules, than transformers makes of its config."""
+    """Refuse a model of another class, or with other modules, than transformers makes of its config."""
     name = type(model).__name__
     own = causal_class(config) if config is whole else composite_class(whole)
     if type(model) is not own:
         if own is not None and isinstance(model, own):
-            raise UnsupportedError(f"{name} is a class of its own: what it changes of {own.__name__} would be lost")
-        instead = "" if own is None else f": transformers' for a {whole.model_type} is {own.__name__}"
-        raise UnsupportedError(f"{name} is no causal language model that compiles{instead}")
+            raise InMemoryErrors.OWN_CLASS(name=name, base=own.__name__)
+        if own is None:
+            raise InMemoryErrors.NO_CLASS(name=name)
+        raise InMemoryErrors.WRONG_CLASS(name=name, model_type=whole.model_type, expected=own.__name__)
     skeleton = build_skeleton(config) if config is whole else build_whole(whole)
     theirs = {} if skeleton is None else dict(skeleton.named_modules())
     for path, module in model.named_modules():
         other = theirs.pop(path, None)
         if type(module) is not type(other):
-            has = "nothing" if other is None else f"a {type(other).__name__}"
-            raise UnsupportedError(
-                f"{name}: {path} is a {type(module).__module__}.{type(module).__name__}, where transformers has {has}: "
-                "merge adapters, and undo what was replaced"
+            raise InMemoryErrors.MODULE_REPLACED(
+                name=name,
+                module=path,
+                form=f"{type(module).__module__}.{type(module).__name__}",
+                expected="nothing" if other is None else f"a {type(other).__name__}",
             )
     if theirs:
-        raise UnsupportedError(f"{name} lacks the module {next(iter(theirs))}, which transformers' has")
+        raise InMemoryErrors.MODULE_MISSING(name=name, module=next(iter(theirs)))
 
 
 def _check_devices(model: PreTrainedModel) -> None:
     for path, tensor in model.state_dict(keep_vars=True).items():
+        if tensor.is_meta:
+            raise InMemoryErrors.NO_VALUES(name=type(model).__name__, tensor=path)
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            where = "has no values (it is on the meta device)" if tensor.is_meta else f"is on {tensor.device}"
-            raise UnsupportedError(f"{type(model).__name__}: {path} {where}, weights are read on the CPU: model.cpu()")
+            raise InMemoryErrors.ELSEWHERE(name=type(model).__name__, tensor=path, device=str(tensor.device))
 
 
 def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
-    """Compares logits of a short random text with those of transformers' own model of the config and the weights."""
+    """Compare logits of a short random text with those of transformers' own model of the config and the weights."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids = torch.randint(0, vocabulary, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(PROBE_SEED))
     untouched = load_model(checkpoint, model.dtype)
@@ -138,18 +165,15 @@ def _check_numbers(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
         with torch.no_grad(), _evaluating(model):
             ours, theirs = (each(input_ids=ids, use_cache=False).logits.float() for each in (model, untouched))
     except Exception as error:  # whatever the class or somebody's hook raises
-        raise UnsupportedError(f"{type(model).__name__} does not run: {one_line(error)}") from error
+        raise InMemoryErrors.DOES_NOT_RUN(name=type(model).__name__, cause=quoted(one_line(error))) from error
     differs = difference(ours, theirs, PROBE_TOLERANCE.get(model.dtype, PROBE_TOLERANCE[torch.bfloat16]))
     if differs:
-        raise UnsupportedError(
-            f"{type(model).__name__} computes something else than its config and weights say: over {PROBE_TOKENS} "
-            f"tokens its logits differ by {differs}; hooks, replaced methods and changed tables are not compiled"
-        )
+        raise InMemoryErrors.DIFFERS(name=type(model).__name__, tokens=PROBE_TOKENS, difference=differs)
 
 
 @contextmanager
 def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Without dropout; every module is in the mode that it was in, afterwards."""
+    """Evaluation mode, without dropout; afterwards every module is in its former mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -20,7 +20,7 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names
 from sscc.compiler.frontend.distinct import layer_stack
 from sscc.compiler.frontend.frequencies import stretched, with_first_length
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.tensor_files import Layout
@@ -32,7 +32,12 @@ REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale
 """Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 
 RESIDENT_BYTES = 4 << 30
-"""Of the numbers of a model whose layers all have their weights at once."""
+"""Most bytes of numbers of a model whose layers all have their weights at once."""
+
+
+class LoadingErrors(ErrorKind):
+    LACKS = InputError, "{path} lacks the parameter {tensor!r} of shape {shape}"
+    SHAPE = InputError, "{path}: parameter {tensor!r} has shape {stored}, the config asks for {shape}"
 
 
 def load_model(
@@ -69,9 +74,11 @@ def load_model(
     held, canonical = checkpoint.names(), canonical_names(model)
     for name, parameter in model.named_parameters():
         shape = held[canonical[name]][0] if canonical[name] in held else None
+        expected = str(list(parameter.shape))
+        if shape is None:
+            raise LoadingErrors.LACKS(path=checkpoint.path, tensor=name, shape=expected)
         if shape != tuple(parameter.shape):
-            has = "lacks" if shape is None else f"has {list(shape)} for"
-            raise InputError(f"{checkpoint.path} {has} the parameter {name!r} of shape {list(parameter.shape)}")
+            raise LoadingErrors.SHAPE(path=checkpoint.path, tensor=name, stored=str(list(shape)), shape=expected)
     numbers = _Numbers(checkpoint, _encodings(checkpoint, layout))
     streamed = _stream_layers(model, layer_count(config), canonical, numbers)
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}

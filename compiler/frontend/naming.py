@@ -25,12 +25,16 @@ from sscc.compiler.frontend.model_config import causal_class
 from sscc.compiler.frontend.quantised_source import QuantisedSource
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
 from sscc.runtime.quantization import Quantized
 
 _TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
+
+
+class NamingErrors(ErrorKind):
+    NOT_JOINED = InputError, "{parameter} cannot be joined of {tensors} tensors ({first}, ..): {cause}"
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Joined:
             result: torch.Tensor = converter.convert(self.name, model=self.model, config=self.model.config)[self.name]
         except Exception as error:  # whatever the rules of transformers raise
             first = next(iter(self.parts))
-            raise InputError(
-                f"{self.name} cannot be joined of {len(self.parts)} tensors ({first}, ..): {one_line(error)}"
+            raise NamingErrors.NOT_JOINED(
+                parameter=self.name, tensors=len(self.parts), first=first, cause=quoted(one_line(error))
             ) from None
         return result
 

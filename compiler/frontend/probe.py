@@ -1,4 +1,4 @@
-"""Running the model eagerly at compile time: a probe against the untouched model, and golden outputs."""
+"""Eager runs of the model at compile time: a probe against the untouched model, and golden outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.quiet import one_line
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.compiler.policy import Rule
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
@@ -36,8 +36,37 @@ PROBE_SEED = 0
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
+class ProbeErrors(ErrorKind):
+    CAPTURED_DIFFERS = UnsupportedError, (
+        "captured with sscc's attention, the model computes something else than untouched: over {tokens} tokens its "
+        "logits differ by {difference}; it uses a feature that sscc cannot see"
+    )
+    PIECES_DIFFER = UnsupportedError, (
+        "run in pieces, with the K and V of the tokens before, the model computes something else than in one go: over "
+        "{tokens} tokens its logits differ by {difference}; it counts positions itself, or keeps a state besides K "
+        "and V"
+    )
+    PROGRAM_FAILS = UnsupportedError, (
+        "{path}: the exported program does not run: {cause}; run the model eagerly, in the dtype of the export, before "
+        "exporting it"
+    )
+    UNTOUCHED_FAILS = UnsupportedError, (
+        "transformers' own attention cannot run the model of this config, so there is nothing to compare it with: "
+        "{form}: {cause}"
+    )
+    CONTEXT = UsageError, (
+        "--max-context {context} exceeds the positions of the model, whose tables end before position {position}: "
+        "lower --max-context"
+    )
+    GOLDEN_TOKENS = UsageError, "--golden-tokens {tokens} leaves no room for a prompt in {context} tokens"
+    GOLDEN_QUANTIZED = UsageError, (
+        "--save-golden cannot quantize the weights of an exported program: leave out --save-golden or the format"
+    )
+    NO_TOKENIZER = UsageError, "{path} has no tokenizer: the prompt {prompt} cannot become tokens"
+
+
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
-    """Compares the model as it is captured with the untouched model, which gets a short random text in one go.
+    """Compare the model as it is captured with the untouched model, which gets a short random text in one go.
 
     The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
 
@@ -56,22 +85,23 @@ def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabu
     """
     count = min(PROBE_TOKENS, geometry.max_context)
     ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
-    complaint = ""
+    complaint = None
     for used in dict.fromkeys((dtype, torch.float32)):
         complaint = _complaint(checkpoint, used, ids, geometry.max_context)
-        if not complaint:
+        if complaint is None:
             return
         if checkpoint.program is not None:
             break  # its dtype is its own
-    raise UnsupportedError(complaint)
+    assert complaint is not None
+    raise complaint
 
 
-def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int) -> str:
-    """What differs by more than the tolerance, in words; "" where nothing does."""
+def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int) -> SsccError | None:
+    """Return an error that says which logits differ by more than the tolerance; None if all agree."""
     model: torch.nn.Module
     if checkpoint.program is not None:
         model = checkpoint.program.module()
-        forward = plain_forward(model)
+        forward = _running(checkpoint, plain_forward(model))
     else:
         model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
         forward = model_forward(model, slice(None))
@@ -90,44 +120,43 @@ def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, li
                 theirs = _untouched(forward, ids)
         differs = difference(whole, theirs, PROBE_TOLERANCE[dtype])
         if differs:
-            return (
-                "captured with sscc's attention, the model computes something else than untouched: over "
-                f"{ids.shape[1]} tokens its logits differ by {differs}; it uses a feature that sscc cannot see"
-            )
+            return ProbeErrors.CAPTURED_DIFFERS(tokens=ids.shape[1], difference=differs)
     differs = difference(pieces, whole, PROBE_TOLERANCE.get(dtype, PROBE_TOLERANCE[torch.float32]))
-    if differs:
-        return (
-            f"run in pieces, with the K and V of the tokens before, the model computes something else than in one go: "
-            f"over {ids.shape[1]} tokens its logits differ by {differs}; it counts positions itself, or keeps a "
-            "state besides K and V"
-        )
-    return ""
+    return ProbeErrors.PIECES_DIFFER(tokens=ids.shape[1], difference=differs) if differs else None
+
+
+def _running(checkpoint: Checkpoint, forward: Forward) -> Forward:
+    """`forward` of an exported program, whose failure is the program's: its dtypes or shapes do not fit together."""
+
+    def run(ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        try:
+            return forward(ids, positions)
+        except (SsccError, IndexError):
+            raise
+        except Exception as error:
+            raise ProbeErrors.PROGRAM_FAILS(path=checkpoint.path, cause=quoted(one_line(error))) from error
+
+    return run
 
 
 def _untouched(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
-    """The logits of the untouched model. Raises UnsupportedError where transformers' own attention cannot run it."""
+    """Return the logits of the untouched model. Raises UnsupportedError if transformers cannot run it."""
     try:
         return forward(ids, torch.arange(ids.shape[1])[None]).float()
     except Exception as error:  # whatever torch or the class says of shapes that do not fit one another
-        raise UnsupportedError(
-            "transformers' own attention cannot run the model of this config, so there is nothing to compare it with: "
-            f"{type(error).__name__}: {one_line(error)}"
-        ) from error
+        raise ProbeErrors.UNTOUCHED_FAILS(form=type(error).__name__, cause=quoted(one_line(error))) from error
 
 
 def _check_last_position(forward: Forward, limit: int) -> None:
-    """Refuses a context whose last position the model cannot look up."""
+    """Refuse a context whose last position the model cannot look up."""
     try:
         forward(torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[limit - 1]]))
     except IndexError as error:
-        raise UsageError(
-            f"--max-context {limit} exceeds the positions of the model, whose tables end before position {limit - 1}: "
-            "lower --max-context"
-        ) from error
+        raise ProbeErrors.CONTEXT(context=limit, position=limit - 1) from error
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> str:
-    """How far two tensors of logits are apart, in words; "" within the tolerance."""
+    """Return the distance of two tensors of logits in words; "" within the tolerance."""
     distance = (ours - theirs).norm() / theirs.norm()
     if distance <= tolerance:
         return ""
@@ -186,7 +215,7 @@ def golden_for(
     """
     count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
     if count >= geometry.max_context:
-        raise UsageError(f"--golden-tokens {count} leaves no room for a prompt in {geometry.max_context} tokens")
+        raise ProbeErrors.GOLDEN_TOKENS(tokens=count, context=geometry.max_context)
     if prompt_file is None:
         prompt = _default_prompt(geometry, facts.vocab_size, count)
     else:
@@ -196,7 +225,7 @@ def golden_for(
         model = load_model(checkpoint, dtype, layout=layout)
         fix_frequencies(model, geometry.max_context)
     elif any(stack.encoding for stack in layout.values()):
-        raise UsageError("--save-golden cannot quantise the weights of an exported program: leave one of them out")
+        raise ProbeErrors.GOLDEN_QUANTIZED()
     assert model is not None
     _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources, rule)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
@@ -212,5 +241,5 @@ def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> lis
 def _tokenize(checkpoint: Checkpoint, prompt_file: Path) -> list[int]:
     data = checkpoint.tokenizer.get("tokenizer.json")
     if data is None:
-        raise UsageError(f"{checkpoint.path} has no tokenizer: the prompt {prompt_file} cannot become tokens")
+        raise ProbeErrors.NO_TOKENIZER(path=checkpoint.path, prompt=prompt_file)
     return encode(Tokenizer.from_str(data.decode()), read_prompt(prompt_file))

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are published in 8 or 4 bits: which tensors make up a weight, and what they stand for.
+"""Checkpoints whose weights are published in 8 or 4 bits: the tensors that make up a weight, and its numbers.
 
 `quantised_weights` finds them by the names and shapes of the stored tensors, in the layout of the method that
 `quantization_config` names; `QuantisedSource` gives each as one tensor of f32 numbers under the name of the parameter,
@@ -34,7 +34,7 @@ import torch
 
 from sscc.compiler.frontend.quantization_config import AWQ, COMPRESSED, FP8, GPTQ, MXFP4
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError, SsccError
 from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.backends.reference.arrays import to_array
 from sscc.runtime.quantization import Quantized
@@ -51,6 +51,37 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # in which of the 8 places of a word each
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 _MXFP4_BYTES = 16  # of a group of 32
 _SCALE_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+
+
+class QuantizedShapeKind(ErrorKind):
+    """Kinds of a stored tensor whose shape does not fit."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, "{path}: tensor {tensor!r} has shape {shape}, " + message)
+
+
+class QuantizedShapeErrors(QuantizedShapeKind):
+    EMPTY = "expected no dimension to be 0"
+    RANK = "expected {rank} dimensions, none of them 0"
+    OTHER = "{of} asks for {expected}"
+    NO_BLOCK_SIZE = "and quantization_config has no weight_block_size"
+    GROUP_BYTES = "expected groups of {bytes} bytes"
+    GROUPS = "and {columns} columns cannot be cut into {groups} groups"
+    BITS = "and {shape_tensor!r} says {stored}, which is neither 4 nor 8 bits a weight"
+    SCALES = "{of!r} of shape {weight_shape} asks for [{rows}, groups] or one number"
+    FP8_SCALES = "{of!r} of shape {weight_shape} asks for one number, one per row or one per block"
+
+
+class QuantizedErrors(ErrorKind):
+    NONE_STORED = InputError, "{path}: quantization_config says {method}, but no weight is stored so"
+    PART_MISSING = InputError, "{path} lacks tensor {tensor!r}, a part of a quantized weight"
+    DTYPE = InputError, "{path}: tensor {tensor!r} is {dtype}, expected one of {expected}"
+    BLOCK_SIZE = InputError, "quantization_config: weight_block_size is {value}, expected two positive numbers"
+    BITS = InputError, "quantization_config: bits is {bits!r}, expected 4 or 8"
+    NUMBER_NOT_FINITE = InputError, "tensor {tensor!r} holds a number that is not finite"
+    SCALE_NOT_FINITE = InputError, "tensor {tensor!r} holds a scale that is not finite"
+    EXPONENT = InputError, "tensor {tensor!r} holds 255, an exponent that stands for no number"
+    GROUP = InputError, "tensor {tensor!r} names a group beyond its {groups} groups"
 
 
 @dataclass(frozen=True)
@@ -118,7 +149,7 @@ def quantised_weights(source: TensorSource, fields: Mapping[str, Any], origin: s
     finder = _FINDERS[fields["quant_method"]]
     weights = dict(finder(_Parts(held, origin), fields, source.tensor))
     if not weights:
-        raise InputError(f"{origin}: quantization_config says {fields['quant_method']}, but no weight is stored so")
+        raise QuantizedErrors.NONE_STORED(path=origin, method=fields["quant_method"])
     return weights
 
 
@@ -136,23 +167,25 @@ class _Parts:
     def shape(self, name: str, dtypes: tuple[torch.dtype, ...], rank: int | None = None) -> tuple[int, ...]:
         """The shape of a stored tensor that must be there. Raises InputError."""
         if name not in self.held:
-            raise InputError(f"{self._origin} lacks tensor {name!r}, a part of a quantized weight")
+            raise QuantizedErrors.PART_MISSING(path=self._origin, tensor=name)
         shape, dtype = self.held[name]
         if dtype not in dtypes:
-            words = " or ".join(_word(dtype) for dtype in dtypes)
-            raise InputError(f"{self._origin}: tensor {name!r} is {_word(dtype)}, it must be {words}")
-        if (rank is not None and len(shape) != rank) or 0 in shape:
-            ranks = "" if rank is None else f"{rank} dimensions, "
-            raise self.wrong(name, f"it must have {ranks}none of them empty")
+            raise QuantizedErrors.DTYPE(
+                path=self._origin, tensor=name, dtype=_word(dtype), expected=[_word(dtype) for dtype in dtypes]
+            )
+        if rank is not None and (len(shape) != rank or 0 in shape):
+            raise self.wrong(QuantizedShapeErrors.RANK, name, rank=rank)
+        if 0 in shape:
+            raise self.wrong(QuantizedShapeErrors.EMPTY, name)
         return shape
 
     def expect(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], of: str) -> None:
-        """Raises InputError where a stored tensor is missing or does not fit to the weight that it is a part of."""
+        """Check a stored tensor against the weight that it is a part of. Raises InputError."""
         if self.shape(name, dtypes) != shape:
-            raise self.wrong(name, f"{of} asks for {list(shape)}")
+            raise self.wrong(QuantizedShapeErrors.OTHER, name, of=of, expected=str(list(shape)))
 
-    def wrong(self, name: str, why: str) -> InputError:
-        return InputError(f"{self._origin}: tensor {name!r} has shape {list(self.held[name][0])}, {why}")
+    def wrong(self, kind: QuantizedShapeKind, name: str, **fields: Any) -> SsccError:
+        return kind(path=self._origin, tensor=name, shape=str(list(self.held[name][0])), **fields)
 
 
 def _word(dtype: torch.dtype) -> str:
@@ -170,14 +203,14 @@ def _find_fp8(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
     if block is not None and not (
         isinstance(block, list) and len(block) == 2 and all(type(side) is int and 0 < side < 1 << 31 for side in block)
     ):
-        raise InputError(f"quantization_config: weight_block_size is {block!r:.80}, it must be two positive numbers")
+        raise QuantizedErrors.BLOCK_SIZE(value=f"{block!r:.80}")
     for stem in parts.ending(".weight_scale_inv"):
         weight, scale = f"{stem}.weight", f"{stem}.weight_scale_inv"
         shape = parts.shape(weight, (_FP8,), 2)
         grid = parts.shape(scale, (*_SCALE_DTYPES, torch.float8_e8m0fnu))
         sides = (shape[0], shape[1]) if np.prod(grid) == 1 and block is None else block
         if sides is None:
-            raise parts.wrong(scale, "and quantization_config has no weight_block_size")
+            raise parts.wrong(QuantizedShapeErrors.NO_BLOCK_SIZE, scale)
         if np.prod(grid) != 1 or block is not None:
             blocks = tuple(-(-size // side) for size, side in zip(shape, sides, strict=True))
             parts.expect(scale, blocks, (*_SCALE_DTYPES, torch.float8_e8m0fnu), f"{list(shape)} in blocks of {sides}")
@@ -206,7 +239,7 @@ def _kept_floats(
     """Floats as they are stored, and for each group of a row the scale of its block."""
     values = read(weight)
     if bool((values.view(torch.uint8) & 0x7F == 0x7F).any()):
-        raise InputError(f"tensor {weight!r} holds a number that is not finite")
+        raise QuantizedErrors.NUMBER_NOT_FINITE(tensor=weight)
     scales = _finite(scale, read).reshape(-(-shape[0] // block[0]), -(-shape[1] // block[1]))
     if scales.dtype not in _SCALE_DTYPES:
         scales = scales.to(torch.float32)
@@ -230,7 +263,7 @@ def _find_mxfp4(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
         blocks, scales = f"{stem}_blocks", f"{stem}_scales"
         experts, rows, groups, size = parts.shape(blocks, (torch.uint8,), 4)
         if size != _MXFP4_BYTES:
-            raise parts.wrong(blocks, f"a group must have {_MXFP4_BYTES} bytes")
+            raise parts.wrong(QuantizedShapeErrors.GROUP_BYTES, blocks, bytes=_MXFP4_BYTES)
         parts.expect(scales, (experts, rows, groups), (torch.uint8,), f"{blocks!r}")
         shape = (experts, groups * size * 2, rows)
         yield (
@@ -245,7 +278,7 @@ def _mxfp4_numbers(blocks: str, scales: str, shape: tuple[int, int, int], read: 
     experts, columns, rows = shape
     stored, exponents = read(blocks), read(scales)
     if bool((exponents == 255).any()):
-        raise InputError(f"tensor {scales!r} holds 255, an exponent that stands for no number")
+        raise QuantizedErrors.EXPONENT(tensor=scales)
     out = torch.empty(shape)
     for expert in range(experts):
         low_first = torch.stack([stored[expert] & 15, stored[expert] >> 4], -1).reshape(rows, -1, 2 * _MXFP4_BYTES)
@@ -332,7 +365,7 @@ def _integer_numbers(
         return numbers
     of_column = read(index).to(torch.int64)
     if bool(((of_column < 0) | (of_column >= groups)).any()):
-        raise InputError(f"tensor {index!r} names a group that is none of {groups}")
+        raise QuantizedErrors.GROUP(tensor=index, groups=groups)
     for group in range(groups):  # what is gathered for all columns at once would be as large as the weight
         columns = of_column == group
         numbers[:, columns] = (numbers[:, columns] - zeros[:, group, None]) * scales[:, group, None]
@@ -354,7 +387,7 @@ def _kept_codes(held: WeightFormat, times: int, unpack: Callable[[Read], _Codes]
 def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
     bits = fields.get("bits")
     if type(bits) is not int or bits not in (4, 8):
-        raise InputError(f"quantization_config: bits is {bits!r}, it must be 4 or 8")
+        raise QuantizedErrors.BITS(bits=bits)
     in_word = WORD_BITS // bits
     one_less = fields.get("checkpoint_format", "gptq") != "gptq_v2"
     for stem in parts.ending(".qweight"):
@@ -390,7 +423,7 @@ def _groups(parts: _Parts, names: Sequence[str], k: int, n: int, zero_words: int
     parts.expect(scales, (groups, n), tuple(_SCALE_DTYPES), f"{weight!r}")
     parts.expect(zeros, (groups, zero_words), (torch.int32,), f"{scales!r}")
     if k % groups:
-        raise parts.wrong(scales, f"{k} rows cannot be cut into so many groups")
+        raise parts.wrong(QuantizedShapeErrors.GROUPS, scales, columns=k, groups=groups)
     return groups
 
 
@@ -453,11 +486,11 @@ def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantisedWeight:
     n, k = (int(size) for size in read(shape_name))
     bits = next((bits for bits in (4, 8) if k > 0 and words == -(-k * bits // WORD_BITS) and rows == n), None)
     if bits is None:
-        raise parts.wrong(packed, f"{shape_name!r} says {[n, k]}, which is neither 4 nor 8 bits a weight")
+        raise parts.wrong(QuantizedShapeErrors.BITS, packed, shape_tensor=shape_name, stored=str([n, k]))
     _, groups = parts.shape(scale, tuple(_SCALE_DTYPES), 2)
     parts.expect(scale, (n, groups), tuple(_SCALE_DTYPES), f"{packed!r}")
     if k % groups:
-        raise parts.wrong(scale, f"rows of {k} cannot be cut into so many groups")
+        raise parts.wrong(QuantizedShapeErrors.GROUPS, scale, columns=k, groups=groups)
     names, zeros, index = [packed, scale, shape_name], f"{stem}.weight_zero_point", f"{stem}.weight_g_idx"
     if zeros in parts.held:
         parts.expect(zeros, (-(-n // (WORD_BITS // bits)), groups), (torch.int32,), f"{scale!r}")
@@ -488,7 +521,7 @@ def _plain_codes(parts: _Parts, stem: str) -> QuantisedWeight:
     grid = parts.shape(scale, tuple(_SCALE_DTYPES))
     groups = grid[-1] if len(grid) == 2 else 1
     if grid not in ((n, groups), (1,), (), (1, 1)) or k % groups:
-        raise parts.wrong(scale, f"{weight!r} of shape {[n, k]} asks for [{n}, groups] or one number")
+        raise parts.wrong(QuantizedShapeErrors.SCALES, scale, of=weight, weight_shape=str([n, k]), rows=n)
     names = [weight, scale]
     if zeros in parts.held:
         parts.expect(zeros, grid, (torch.int8,), f"{scale!r}")
@@ -523,7 +556,7 @@ def _compressed_fp8(parts: _Parts, weight: str, fields: Mapping[str, Any]) -> Qu
     for side in (*whole, *_block_sides(fields)):
         if whole or grid == tuple(-(-size // by) for size, by in zip(shape, side, strict=True)):
             return _scaled_floats(weight, scale, dtype, shape, side)
-    raise parts.wrong(scale, f"{weight!r} of shape {list(shape)} asks for one number, one per row or per block")
+    raise parts.wrong(QuantizedShapeErrors.FP8_SCALES, scale, of=weight, weight_shape=str(list(shape)))
 
 
 def _block_sides(fields: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
@@ -549,7 +582,7 @@ def _finite(name: str, read: Read) -> torch.Tensor:
     """Scales. Raises InputError where one is no finite number."""
     scales = read(name)
     if not bool(torch.isfinite(scales.to(torch.float32)).all()):
-        raise InputError(f"tensor {name!r} holds a scale that is not finite")
+        raise QuantizedErrors.SCALE_NOT_FINITE(tensor=name)
     return scales
 
 

@@ -1,4 +1,4 @@
-"""Where tensors come from: one class per file format, all of them lazy.
+"""Sources of tensors: one class per file format, all of them lazy.
 
 A source knows every tensor's name, shape and dtype from headers alone, and reads one tensor when it is asked for,
 memory-mapped where the format permits. It refuses damaged files; what the tensors mean is not its business.
@@ -22,7 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sscc.compiler.frontend.model_config import read_json
-from sscc.ir.errors import InputError, InternalError, UnsupportedError
+from sscc.compiler.frontend.quiet import one_line
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UnsupportedError, quoted
 from sscc.ir.weight_format import Encoding, WeightFormat
 from sscc.runtime.quantization import Quantized
 
@@ -49,19 +50,49 @@ SAFETENSORS_DTYPES = {
 }
 
 PICKLE_HOWTO = (
-    "sscc reads weights only and never runs code from a file: save torch.save({'config': model.config.to_dict(), "
-    "'state_dict': model.state_dict()}, path), or model.save_pretrained(folder)"
+    "sscc reads weights only and never runs code from a file: save torch.save({{'config': model.config.to_dict(), "
+    "'state_dict': model.state_dict()}}, path), or model.save_pretrained(folder)"
 )
+
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""The first bytes of a Git LFS pointer, the small text that stands for a large file that was not fetched."""
+
+MOST_TENSORS = 1_000_000
+"""Tensors of one checkpoint; published ones have up to 100,000."""
+
+
+class SourceErrors(ErrorKind):
+    POINTER = InputError, (
+        "{path} is a Git LFS pointer, not the file itself: fetch the files with `git lfs pull`, or download them again"
+    )
+    UNREADABLE = InputError, "{path} cannot be read: {cause}"
+    DAMAGED = InputError, "{path} is truncated or corrupted: {cause}"
+    TOO_MANY = InputError, "{path} has {tensors} tensors, more than the limit of {limit}"
+    NOT_IN_SHARD = InputError, "{path} lacks tensor {tensor!r}, which the index of the checkpoint places there"
+    DTYPE = UnsupportedError, "{path}: tensor {tensor!r} has dtype {dtype}; f16, bf16, f32 and f64 are read"
+    TENSOR_UNREADABLE = InputError, "{path}: tensor {tensor!r} cannot be read: {cause}"
+    NO_CODES = InternalError, "{tensor!r} is not stored as codes"
+    NO_WEIGHT_MAP = InputError, "{path} has no weight_map: it must map every tensor to its shard"
+    SHARD_ELSEWHERE = InputError, "{path} places {tensor!r} in {shard!r}: a shard must lie beside the index"
+    SHARDS_MISSING = InputError, "{path} lacks {missing} of {shards} shards: {names}"
+    TRUNCATED_ARCHIVE = InputError, "{path} is a truncated or damaged archive"
+    NOT_PYTORCH = InputError, "{path} is not a PyTorch file, or truncated or damaged: {cause}"
+    TORCHSCRIPT = UnsupportedError, "{path} is a TorchScript archive, which is code: " + PICKLE_HOWTO
+    PICKLED = UnsupportedError, "{path} holds a pickled {what}, which needs its code to be run: " + PICKLE_HOWTO
+    NO_STATE_DICT = InputError, "{path} holds a {form}, expected a state dict (name -> tensor)"
+    NOT_A_TENSOR = InputError, "{path}: entry {name!r} is a {form}, a state dict maps names to tensors only"
+    NOT_DENSE = InputError, "{path}: tensor {tensor!r} is not dense on the CPU: save it dense, with its values"
+    EMPTY = InputError, "{path} holds an empty state dict"
 
 
 @dataclass(frozen=True)
 class StoredForm:
-    """How a weight is stored that is no tensor of numbers.
+    """The stored form of a weight that is not a plain tensor of numbers.
 
     Attributes:
         text: its format in words, for a report.
         format: the format of the program that holds exactly the same; None where there is none.
-        transposed: whether the weight is [.., K, N], K being the axis along which groups share a scale.
+        transposed: True for a weight [.., K, N], K being the axis along which groups share a scale.
     """
 
     text: str
@@ -69,7 +100,7 @@ class StoredForm:
     transposed: bool = False
 
     def gives(self, encoding: Encoding) -> bool:
-        """Whether what is stored is what `encoding` would make of the numbers, without rounding them again."""
+        """Return True if the stored codes are those that `encoding` would make of the numbers."""
         return (self.format, self.transposed) == (encoding.format, encoding.transposed)
 
 
@@ -90,7 +121,7 @@ class TensorSource(ABC):
 
     def codes(self, name: str) -> Quantized:
         """The parts of a weight whose stored form has a format, of shape [.., N, K] (sscc.runtime.quantization)."""
-        raise InternalError(f"{name!r} is not stored as codes")
+        raise SourceErrors.NO_CODES(tensor=name)
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feeds names, dtypes, shapes and bytes, in the order of names, one tensor in memory at a time."""
@@ -108,40 +139,44 @@ class SafetensorsSource(TensorSource):
 
     def __init__(self, files: Mapping[Path, Iterable[str] | None]) -> None:
         """`files`: path -> the names the index gives it, or None for all it holds."""
-        self._files: dict[str, Any] = {}  # tensor name -> open handle
+        self._files: dict[str, tuple[Path, Any]] = {}  # tensor name -> file and its open handle
         self._names: dict[str, TensorInfo] = {}
         for path, names in files.items():
             self._add(path, names)
 
     def _add(self, path: Path, names: Iterable[str] | None) -> None:
+        refuse_pointer(path)
         try:
             handle: Any = safe_open(str(path), framework="pt", device="cpu")
             held = set(handle.keys())
         except (SafetensorError, OSError, ValueError) as error:
-            raise InputError(f"{path} is truncated or corrupted: {error}") from error
+            raise SourceErrors.DAMAGED(path=path, cause=quoted(error)) from error
+        if len(held) + len(self._names) > MOST_TENSORS:
+            raise SourceErrors.TOO_MANY(path=path, tensors=len(held) + len(self._names), limit=MOST_TENSORS)
         for name in held if names is None else names:
             if name not in held:
-                raise InputError(f"{path} lacks tensor {name!r}, which the index of the checkpoint places there")
+                raise SourceErrors.NOT_IN_SHARD(path=path, tensor=name)
             view = handle.get_slice(name)
             stored = view.get_dtype()
             if stored not in SAFETENSORS_DTYPES:
-                raise UnsupportedError(f"{path}: tensor {name!r} has dtype {stored}; f16, bf16, f32 and f64 are read")
+                raise SourceErrors.DTYPE(path=path, tensor=name, dtype=stored)
             self._names[name] = (tuple(view.get_shape()), SAFETENSORS_DTYPES[stored])
-            self._files[name] = handle
+            self._files[name] = path, handle
 
     def names(self) -> dict[str, TensorInfo]:
         return self._names
 
     def tensor(self, name: str) -> torch.Tensor:
+        path, handle = self._files[name]
         try:
-            tensor: torch.Tensor = self._files[name].get_tensor(name)
+            tensor: torch.Tensor = handle.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
-            raise InputError(f"tensor {name!r} cannot be read: {error}") from error
+            raise SourceErrors.TENSOR_UNREADABLE(path=path, tensor=name, cause=quoted(error)) from error
         return tensor
 
 
 class DictSource(TensorSource):
-    """Tensors that are already there: a state dict, memory-mapped by `torch.load`, or of an exported program."""
+    """Tensors in memory: a state dict, memory-mapped by `torch.load`, or that of an exported program."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -178,18 +213,21 @@ def open_folder_weights(folder: Path) -> TensorSource | None:
 
 def _shards(index: Path) -> dict[Path, list[str]]:
     """Shard -> tensor names, checked to lie beside the index."""
+    refuse_pointer(index)
     # Names must be unique: of a tensor in two shards nobody could tell which one counts.
     weight_map = read_json(index, unique=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index} has no weight_map: it must map every tensor to its shard")
+        raise SourceErrors.NO_WEIGHT_MAP(path=index)
     shards: dict[Path, list[str]] = {}
     for name, file in weight_map.items():
         if not isinstance(file, str) or os.path.basename(file) != file or not file.isprintable():
-            raise InputError(f"{index} places {name!r} in {file!r}: a shard must lie beside the index")
+            raise SourceErrors.SHARD_ELSEWHERE(path=index, tensor=name, shard=file)
         shards.setdefault(index.parent / file, []).append(name)
     missing = sorted(path.name for path in shards if not path.is_file())
     if missing:
-        raise InputError(f"{index.parent} lacks {len(missing)} of {len(shards)} shards: {', '.join(missing[:8])}")
+        raise SourceErrors.SHARDS_MISSING(
+            path=index.parent, missing=len(missing), shards=len(shards), names=missing[:8]
+        )
     return shards
 
 
@@ -199,7 +237,7 @@ def _pickled_shards(index: Path) -> DictSource:
         held = state_dict(load_weights_only(path), str(path))
         for name in names:
             if name not in held:
-                raise InputError(f"{path} lacks tensor {name!r}, which the index of the checkpoint places there")
+                raise SourceErrors.NOT_IN_SHARD(path=path, tensor=name)
             tensors[name] = held[name]
     return DictSource(tensors)
 
@@ -208,15 +246,16 @@ def _pickled_shards(index: Path) -> DictSource:
 
 
 def load_weights_only(path: Path) -> Any:
-    """What a `torch.save` file holds, memory-mapped, without running anything it names.
+    """Return what a `torch.save` file holds, memory-mapped, without running anything that it names.
 
     Raises:
         InputError: not a PyTorch file, truncated or damaged.
         UnsupportedError: it needs code to be unpickled (a module, TorchScript).
     """
+    refuse_pointer(path)
     archive = zipfile.is_zipfile(path)
-    if not archive and _starts_with(path, b"PK"):
-        raise InputError(f"{path} is a truncated or damaged archive")
+    if not archive and _first_bytes(path, 2) == b"PK":
+        raise SourceErrors.TRUNCATED_ARCHIVE(path=path)
     try:
         with warnings.catch_warnings():  # the error that is raised here says the same
             warnings.simplefilter("ignore")
@@ -225,42 +264,42 @@ def load_weights_only(path: Path) -> Any:
         raise _unpickling_refused(path, str(error)) from error
     except Exception as error:  # torch raises RuntimeError, EOFError, KeyError, struct.error... for damaged files
         if "TorchScript" in str(error):
-            raise UnsupportedError(f"{path} is a TorchScript archive, which is code: {PICKLE_HOWTO}") from error
-        raise InputError(f"{path} is not a PyTorch file, or truncated: {_short(error)}") from error
+            raise SourceErrors.TORCHSCRIPT(path=path) from error
+        raise SourceErrors.NOT_PYTORCH(path=path, cause=quoted(one_line(error))) from error
 
 
 def state_dict(values: Any, origin: str) -> dict[str, torch.Tensor]:
-    """Checks that `values` is a state dict: names to dense tensors."""
+    """Return `values` as a state dict: names to dense tensors. Raises InputError if it is none."""
     if not isinstance(values, Mapping):
-        raise InputError(f"{origin} holds a {type(values).__name__}, it must hold a state dict (name -> tensor)")
+        raise SourceErrors.NO_STATE_DICT(path=origin, form=type(values).__name__)
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise InputError(
-                f"{origin}: entry {name!r} is a {type(tensor).__name__}, a state dict maps names to tensors only"
-            )
+            raise SourceErrors.NOT_A_TENSOR(path=origin, name=name, form=type(tensor).__name__)
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
-            raise InputError(f"{origin}: tensor {name!r} is not dense on the CPU: save it dense, with its values")
+            raise SourceErrors.NOT_DENSE(path=origin, tensor=name)
     if not values:
-        raise InputError(f"{origin} holds an empty state dict")
+        raise SourceErrors.EMPTY(path=origin)
     return dict(values)
 
 
-def _unpickling_refused(path: Path, message: str) -> InputError | UnsupportedError:
-    """Tells a file that needs code from a damaged one, by torch's message."""
+def _unpickling_refused(path: Path, message: str) -> Exception:
+    """A file that needs code, or a damaged one: torch's message tells them apart."""
     named = re.search(r"GLOBAL ([\w.]+)|[Uu]nsupported class ([\w.]+)|instance of type <class '([\w.]+)'>", message)
     if named is None and "global" not in message.lower():
-        return InputError(f"{path} is not a PyTorch file, or damaged: {' '.join(message.split())[:160]}")
+        return SourceErrors.NOT_PYTORCH(path=path, cause=quoted(message))
     what = next((group for group in named.groups() if group), "an object") if named else "an object"
-    return UnsupportedError(f"{path} holds a pickled {what}, which needs its code to be run: {PICKLE_HOWTO}")
+    return SourceErrors.PICKLED(path=path, what=what)
 
 
-def _starts_with(path: Path, magic: bytes) -> bool:
+def refuse_pointer(path: Path) -> None:
+    """Refuse a Git LFS pointer in place of a file. A file that is missing is left to its reader. Raises InputError."""
+    if path.is_file() and _first_bytes(path, len(POINTER)) == POINTER:
+        raise SourceErrors.POINTER(path=path)
+
+
+def _first_bytes(path: Path, count: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(len(magic)) == magic
+            return file.read(count)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _short(error: BaseException) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__).split(". This is an internal")[0][:200]
+        raise SourceErrors.UNREADABLE(path=path, cause=quoted(error.strerror or error)) from error

@@ -7,6 +7,7 @@ TARGETS: dict[str, str] = {
     "graphs": "tests.fuzz.graphs:Graphs",
     "http": "tests.fuzz.http_bodies:HttpBodies",
     "near-misses": "tests.fuzz.near_misses:NearMisses",
+    "pt2": "tests.fuzz.exported_archives:ExportedArchives",
     "ranks": "tests.fuzz.rank_messages:RankMessages",
     "schedules": "tests.fuzz.schedules:Schedules",
     "slots": "tests.fuzz.slot_messages:SlotMessages",

@@ -287,7 +287,7 @@ def test_files_that_fail_while_they_are_read(
 
 def test_an_exported_program_s_weights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = SimpleNamespace(state_dict={"a.weight": torch.ones(2, dtype=torch.int8)})
-    monkeypatch.setattr(exported, "load_program", lambda path: program)
+    monkeypatch.setattr(exported, "load_program", lambda path, trusted: program)
     (tmp_path / "model.pt2").write_bytes(b"the program")
     with pytest.raises(UnsupportedError, match=r"model.pt2: tensor 'a.weight' is int8, weights must be"):
         open_checkpoint(tmp_path / "model.pt2")
