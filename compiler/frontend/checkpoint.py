@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,8 +43,7 @@ from sscc.compiler.frontend.sources import (
 )
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.files import file_digest, output_errors, replacing
-from sscc.ir.suggestions import similar_file
+from sscc.ir.files import FileErrors, file_digest, output_errors, replacing, state_of
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Array
 
@@ -179,10 +179,11 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
             or not decoder-only.
     """
     path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path} does not exist{similar_file(path)}")
-    if path.is_dir():
+    mode = state_of(path).st_mode
+    if stat.S_ISDIR(mode):
         return _open_folder(path, config, weights)
+    if not stat.S_ISREG(mode):  # a pipe would wait for its writer
+        raise FileErrors.NOT_REGULAR(path=path)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
         ".gguf": _open_gguf,
         ".pt": _open_torch,
