@@ -1,8 +1,9 @@
 """Checkpoints of artifacts that hold no weights (`--weights reference`), remembered in the user's cache.
 
-An artifact states the digest of its weights and no path: nobody's artifact chooses a file that is opened here. Compiling
-notes under that digest where the checkpoint is, and the identity of its files (inode, size, time of change). A run opens
-that path, and only while the files are still those; otherwise the user names the checkpoint with --checkpoint.
+An artifact states the digest of its weights and no path: nobody's artifact chooses a file that is opened here.
+Compiling notes under that digest where the checkpoint is, and the identity of its files (inode, size, time of change).
+A run opens that path, and only while the files are still those; otherwise the user names the checkpoint with
+--checkpoint.
 
 The device number is not a part of the identity, because a network file system gets another one at each mount.
 """
@@ -97,7 +98,7 @@ def recalled(digest: str, artifact: Path) -> Path:
 
 
 def _name(digest: str) -> str:
-    return f"{CHECKPOINTS}/{digest}.json"
+    return f"{CHECKPOINTS}/{digest}"
 
 
 def _note(digest: str) -> tuple[Path, Any] | None:
