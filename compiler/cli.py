@@ -7,6 +7,7 @@ turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists th
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 from sscc.compiler.commands.parser import COMMANDS, build_parser
 from sscc.compiler.progress import silenced
-from sscc.ir.errors import InternalError, SsccError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, SsccError
 
 # Torch's threads would spin while they wait and so starve each other wherever another program runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -24,7 +25,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 EXIT_BUG = InternalError.exit_code
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+UNUSABLE = frozenset(
+    (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS, errno.EIO)
+)
+"""Errors of the system about a file or folder that are the user's to mend, wherever they come up."""
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
+
+
+class CommandErrors(ErrorKind):
+    UNUSABLE = InputError, "{path} cannot be used: {reason}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"; {REPORT_HINT}" if isinstance(error, InternalError) else ""
         return _report(f"{error}{hint}", error.exit_code, show_traceback, error.excerpt)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+            unusable = CommandErrors.UNUSABLE(path=str(error.filename), reason=error.strerror)
+            return _report(str(unusable), unusable.exit_code, show_traceback)
         return _report(f"{_described(error)}; {REPORT_HINT}", EXIT_BUG, show_traceback)
 
 

@@ -40,8 +40,8 @@ class ReferenceErrors(ErrorKind):
         "--weights reference does not refer to an exported program, and {path} is one: embed its weights"
     )
     GONE = InputError, (
-        "{artifact} was compiled from the checkpoint {checkpoint}, which is not there: name a checkpoint with "
-        "--checkpoint"
+        "{artifact} was compiled from the checkpoint {checkpoint}, which is not there any more, or lacks files: name a "
+        "checkpoint with --checkpoint"
     )
     NOT_REMEMBERED = InputError, (
         "{artifact} does not hold its weights, and no note in your cache says which checkpoint it was compiled from: "

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from sscc.ir.choices import TIERS, Tier
 from sscc.ir.errors import InputError, UsageError, quoted
 from sscc.ir.file_form import decode
+from sscc.ir.files import check_name
 from sscc.ir.suggestions import did_you_mean
 
 DEFAULT = "sn40l"
@@ -252,6 +253,7 @@ def load_target(target: str) -> Target:
         raise UsageError(f"--target is {target!r}, it must be {FAMILY}, {names} or {FAMILY}:FILE{likely}")
     if not colon or name in shipped:
         return parse_target(_shipped(name or DEFAULT), name or DEFAULT)
+    check_name(Path(name))
     try:
         return parse_target(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:

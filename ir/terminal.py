@@ -7,7 +7,9 @@ they move the cursor, change what was printed before, set the title, or write to
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -29,6 +31,20 @@ def terminal_text(text: str) -> str:
 def shown_text(text: str, stream: TextIO) -> str:
     """Return generated text as `stream` gets it: a terminal as `terminal_text`, a file or a pipe unchanged."""
     return terminal_text(text) if stream.isatty() else text
+
+
+class _LogFormatter(logging.Formatter):
+    """Log messages whose lines are safe on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return listing(super().format(record).split("\n"))
+
+
+def send_log_to_stderr(level: int, message_format: str = "%(message)s") -> None:
+    """Send log messages of `level` and above to stderr, as `logging.basicConfig` does, and safe on a terminal."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogFormatter(message_format))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def listing(lines: Iterable[str]) -> str:

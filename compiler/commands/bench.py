@@ -27,6 +27,7 @@ from sscc.compiler.measurements import Measurement, Measurements, Test
 from sscc.compiler.progress import bar
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
+from sscc.ir.terminal import listing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     results = []
     with closing(session_of(artifact, args)) as session:
         if not args.json:
-            print(f"{artifact!r}\n{_means(args.interpreter, threads, ranks, here)}\n{HEADER}", flush=True)
+            print(listing([repr(artifact), _means(args.interpreter, threads, ranks, here), HEADER]), flush=True)
         with bar("measuring", alive=False) as (advance, update):
             bench = Bench(artifact, session, args.repetitions, threads, here, advance, update)
             for result in bench.run(plan):

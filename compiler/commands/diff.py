@@ -17,6 +17,7 @@ from sscc.compiler.progress import prompt_bar
 from sscc.ir.errors import UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
+from sscc.ir.terminal import listing
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"a": facts[0], "b": facts[1], "differing": differing}))
         return 0
-    print("\n".join(_lines(facts[0], facts[1], differing, args.all)))
+    print(listing(_lines(facts[0], facts[1], differing, args.all)))
     return 0
 
 

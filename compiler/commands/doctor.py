@@ -17,6 +17,7 @@ from sscc.compiler.versions import version_of
 from sscc.ir.errors import InternalError
 from sscc.ir.extras import EXTRAS
 from sscc.ir.sizes import format_bytes
+from sscc.ir.terminal import listing
 
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     diagnosis = examine()
-    print(json.dumps(asdict(diagnosis)) if args.json else "\n".join(_lines(diagnosis)))
+    print(json.dumps(asdict(diagnosis)) if args.json else listing(_lines(diagnosis)))
     return 1 if diagnosis.problems else 0
 
 

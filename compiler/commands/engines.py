@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sscc.compiler.progress import status
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.terminal import send_log_to_stderr
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check_at_least(least: int, option: str, value: float | None) -> None:
 
 
 def log_to_stderr(quiet: bool = False) -> None:
-    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    send_log_to_stderr(logging.WARNING, "sscc: %(message)s")
     logging.getLogger("sscc").setLevel(logging.ERROR if quiet else logging.INFO)
 
 

@@ -11,6 +11,7 @@ from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.files import printing_beside
 from sscc.compiler.inspection_words import described
+from sscc.ir.terminal import listing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,5 +40,5 @@ def main(args: argparse.Namespace) -> int:
             timings.append(time_prefill(artifact, target, args.prompt, record=True))
         write_trace(args.trace, *timings)
     with printing_beside(args.trace):
-        print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
+        print(json.dumps(asdict(inspection)) if args.json else listing(described(inspection)))
     return 0

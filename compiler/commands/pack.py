@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -34,4 +35,4 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _stem(model: Path) -> str:
-    return model.stem if model.is_file() else model.absolute().name
+    return model.stem if os.path.isfile(model) else model.absolute().name

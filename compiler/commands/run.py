@@ -43,6 +43,7 @@ from sscc.compiler.needed import checkpoint_of, needed_of
 from sscc.compiler.progress import prompt_bar, status
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.sizes import format_bytes
+from sscc.ir.terminal import shown_text
 from sscc.runtime.backends.interpreter import MemoryUse
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
@@ -294,7 +295,7 @@ class _Output:
     def _write(self, piece: str) -> None:
         self._pieces.append(piece)
         if piece and not self._silent:
-            print(piece, end="", flush=True)
+            print(shown_text(piece, sys.stdout), end="", flush=True)
 
 
 def _figures(

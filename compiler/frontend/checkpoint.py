@@ -180,9 +180,7 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
     """
     path = Path(path)
     mode = state_of(path).st_mode
-    if stat.S_ISDIR(mode):
-        return _open_folder(path, config, weights)
-    if not stat.S_ISREG(mode):  # a pipe would wait for its writer
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its writer
         raise FileErrors.NOT_REGULAR(path=path)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
         ".gguf": _open_gguf,
@@ -191,8 +189,8 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
         ".pt2": _open_exported,
         ".json": _open_config,
     }
-    opener = openers.get(path.suffix.lower())
-    if path.suffix.lower() == ".mlir":
+    opener = _open_folder if stat.S_ISDIR(mode) else openers.get(path.suffix.lower())
+    if path.suffix.lower() == ".mlir" and opener is None:
         raise UsageError(f"{path} is a dump: compile it on with --compile-from LEVEL, which it has as sscc.level")
     if opener is None:
         raise UsageError(
