@@ -57,15 +57,12 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
         mode: permissions of the file, less those that the umask takes away.
 
     Raises:
+        UsageError: no file can have this name.
         OutputError: the file cannot be made, written or renamed, or `path` is a folder or a device; also in place
             of what the block made of a write that failed. Other errors of the block pass through.
     """
-    with output_errors(path, hint):
-        target = path.resolve() if path.is_symlink() else path
-        if target.exists() and not target.is_file():
-            raise _cannot_write(path, "Is a directory" if target.is_dir() else "it is not a regular file", hint)
-        clear_leftovers(target.parent, target.name)
-        temporary, descriptor = reserve(target, lambda path: os.open(path, _CREATING, mode))
+    temporary, descriptor = _reserved(path, hint, mode)
+    target = _target(path)
     try:
         with _written(descriptor, path, hint) as file:
             yield file
@@ -77,6 +74,38 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         os.close(descriptor)
+
+
+def _target(path: Path) -> Path:
+    return path.resolve() if os.path.islink(path) else path
+
+
+def _reserved(path: Path, hint: str, mode: int) -> tuple[Path, int]:
+    """Make the temporary file that is to take the place of `path`. Return its path and its descriptor."""
+    check_name(path)
+    target = _target(path)
+    with output_errors(path, hint):
+        if target.exists() and not target.is_file():
+            raise _cannot_write(path, "Is a directory" if target.is_dir() else "it is not a regular file", hint)
+        clear_leftovers(target.parent, target.name)
+        return reserve(target, lambda path: os.open(path, _CREATING, mode))
+
+
+def check_output(path: Path | None) -> None:
+    """Raise where `replacing` could not write a file, before the work that its contents take.
+
+    None and `STANDARD` are always writable. The file itself is not touched.
+
+    Raises:
+        UsageError: no file can have this name.
+        OutputError: it cannot be made, or `path` is a folder or a device.
+    """
+    if path is None or path == STANDARD:
+        return
+    temporary, descriptor = _reserved(path, "", 0o600)
+    with output_errors(path):
+        os.close(descriptor)
+        os.unlink(temporary)
 
 
 @contextlib.contextmanager

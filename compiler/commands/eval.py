@@ -220,9 +220,9 @@ def _rule(file: str) -> Rule:
 
 def main(args: argparse.Namespace) -> int:
     send_log_to_stderr(logging.WARNING, "sscc: %(message)s")
-    from sscc.compiler.files import refuse_stdout, write_text
+    from sscc.compiler.files import StdoutErrors, refuse_stdout, write_text
 
-    refuse_stdout(args.output, "the results of an evaluation are a folder")
+    refuse_stdout(args.output, StdoutErrors.EVALUATION)
     options = options_from(args)
     require(COMPILE, "sscc eval")
     from sscc.compiler.quality import report

@@ -11,6 +11,7 @@ from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.files import printing_beside
 from sscc.compiler.inspection_words import described
+from sscc.ir.files import check_output
 from sscc.ir.terminal import listing
 
 
@@ -31,6 +32,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.inspection import inspect_artifact, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
+    check_output(args.trace)
     artifact = open_artifact(args.artifact)
     target = target_of(artifact, args)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
