@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,7 +42,8 @@ from sscc.compiler.frontend.sources import (
 )
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
-from sscc.ir.files import FileErrors, file_digest, output_errors, replacing, state_of
+from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Array
 
@@ -179,9 +179,10 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
             or not decoder-only.
     """
     path = Path(path)
-    mode = state_of(path).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would wait for its writer
-        raise FileErrors.NOT_REGULAR(path=path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist{similar_file(path)}")
+    if path.is_dir():
+        return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
         ".gguf": _open_gguf,
         ".pt": _open_torch,
@@ -189,8 +190,8 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
         ".pt2": _open_exported,
         ".json": _open_config,
     }
-    opener = _open_folder if stat.S_ISDIR(mode) else openers.get(path.suffix.lower())
-    if path.suffix.lower() == ".mlir" and opener is None:
+    opener = openers.get(path.suffix.lower())
+    if path.suffix.lower() == ".mlir":
         raise UsageError(f"{path} is a dump: compile it on with --compile-from LEVEL, which it has as sscc.level")
     if opener is None:
         raise UsageError(
