@@ -7,6 +7,7 @@ turns exceptions into a line on stderr and an exit code (sscc.ir.errors lists th
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -17,18 +18,23 @@ from collections.abc import Sequence
 
 from sscc.compiler.commands.parser import COMMANDS, build_parser
 from sscc.compiler.progress import silenced
-from sscc.ir.errors import ErrorKind, InternalError, SsccError, printable
+from sscc.ir.errors import ErrorKind, InputError, InternalError, SsccError, printable
 
 # Torch's threads would spin while they wait and so starve each other wherever another program runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+UNUSABLE = frozenset(
+    (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EROFS, errno.EIO)
+)
+"""Errors of the system about a file or folder that are the user's to mend, wherever they come up."""
 REPORT_HINT = "this is a bug in sscc: please report it with what --traceback prints"
 
 
 class UnexpectedErrors(ErrorKind):
     EXCEPTION = InternalError, "{exception}{place_hint}: {text}"
+    PATH_UNUSABLE = InputError, "{path} cannot be used: {reason}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,7 +82,10 @@ def _report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
 
 
 def _described(error: Exception) -> SsccError:
-    """Return an error that sscc did not raise on purpose as one that names its class and its place in sscc."""
+    """Return an error that sscc did not raise on purpose as one of ours: that of a path which the system refuses names
+    the path, any other one its class and its place in sscc."""
+    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+        return UnexpectedErrors.PATH_UNUSABLE(path=os.fsdecode(error.filename), reason=error.strerror)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return UnexpectedErrors.EXCEPTION(exception=type(error).__name__, place_hint=place, text=str(error))

@@ -68,6 +68,7 @@ from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
+from sscc.compiler.referred_checkpoints import check_referable
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.cache_plan import STORES
@@ -141,6 +142,9 @@ def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None)
 
 
 def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None) -> CompileResult:
+    brought = options.checkpoint if options.compile_from else options.model
+    if options.weights == "reference" and brought is not None:
+        check_referable(brought)
     if options.native_code and options.compile_to == "schedule":
         check_cache_folder(NATIVE)  # an unsafe folder is refused now, and not after a minute of work
     if options.compile_from:

@@ -1,4 +1,4 @@
-"""Writing text files."""
+"""Outputs of commands: text files, and what stdout takes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD, replacing
 
 
-def refuse_stdout(path: Path | None, what: str) -> None:
-    """For outputs that are no single text: raises UsageError where `path` is "-"."""
+class StdoutErrors(ErrorKind):
+    ARTIFACT = UsageError, "an artifact is a folder and cannot go to stdout: give a name with -o"
+    EVALUATION = UsageError, "the results of an evaluation are a folder and cannot go to stdout: give a name with -o"
+    PACKED_CHECKPOINT = UsageError, "a packed checkpoint is binary and cannot go to stdout: give a name with -o"
+
+
+def refuse_stdout(path: Path | None, kind: StdoutErrors) -> None:
+    """Raise an error of `kind` where `path` is "-", for outputs that are no single text."""
     if path == STANDARD:
-        raise UsageError(f"{what} and cannot go to stdout: give a name with -o")
+        raise kind()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file in UTF-8, complete or not at all; or to stdout where `path` is "-". Raises OutputError, see
-    `replacing`."""
+    """Write a file in UTF-8, complete or not at all; or to stdout where `path` is "-". Raise as `replacing` does."""
     if path == STANDARD:
         sys.stdout.write(text)
         return
@@ -27,5 +32,5 @@ def write_text(path: Path, text: str) -> None:
 
 
 def printing_beside(path: Path | None) -> AbstractContextManager[object]:
-    """Where an output goes to stdout, because `path` is "-", what is printed meanwhile goes to stderr."""
+    """Send print to stderr inside the block if an output goes to stdout, because `path` is "-"."""
     return redirect_stdout(sys.stderr) if path == STANDARD else nullcontext()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
+from sscc.ir.files import check_name
 
 OPTION = "--kv-topk-per-layer"
 _PYRAMID = "pyramid:"
@@ -76,6 +77,7 @@ class LayerTopk:
 
 
 def _read(path: Path) -> str:
+    check_name(path)
     try:
         with path.open() as file:
             text = file.read(_LONGEST_FILE + 1)

@@ -1,4 +1,8 @@
-"""An artifact and weights become an interpreter: its own weights, those it refers to, or another checkpoint's."""
+"""An artifact and weights become an interpreter: its own weights, those it was compiled from, or another checkpoint's.
+
+An artifact names no path. A checkpoint is opened where the user names it, or where the user's own cache remembers that
+it was compiled from (`sscc.compiler.referred_checkpoints`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sscc.compiler.progress import bar
+from sscc.compiler.referred_checkpoints import recalled
 from sscc.compiler.weight_cache import packed_weights
-from sscc.ir.errors import InputError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.manifest import WeightsRecord
@@ -40,15 +44,15 @@ def open_interpreter(
     """What executes `artifact`, or the part of one rank of it.
 
     Args:
-        checkpoint: run these weights, of the same names and shapes, instead of the artifact's. Where the artifact
-            refers to a checkpoint, that one is opened and its digest compared.
+        checkpoint: run these weights, of the same names and shapes, instead of the artifact's. None: where the artifact
+            holds none, the checkpoint it was compiled from, if the user's cache remembers it; its digest is compared.
         interpreter: one of `sscc.runtime.backends.registry.BACKENDS`.
         threads: how many it may use; None leaves it to the interpreter.
         group: of an artifact of several ranks, the one that this is.
 
     Raises:
         UsageError: there is no such interpreter, or the artifact is one of other ranks.
-        InputError: the weights are missing, damaged, of other shapes, or not the ones referred to.
+        InputError: the weights are missing, damaged, of other shapes, or not those it was compiled with.
     """
     conditions = Conditions(artifact.schedule_digest, threads, group=group)
     return interpreter_of(artifact, conditions, interpreter, _resolver(artifact, checkpoint))
@@ -62,22 +66,20 @@ def identity_of(artifact: Artifact, checkpoint: Path | None = None) -> ProgramId
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
-    """What opens the weights: None where they are the artifact's own."""
+    """Return the function that opens the weights; None where they are the artifact's own, or it has none."""
     if checkpoint is not None:
         return lambda layout: stack_tensors(layout, _reader(checkpoint))
     record = artifact.manifest.weights
-    if record.mode != "reference" or record.source is None:
+    if record.mode != "reference" or not record.digest:
         return None
-    source = Path(record.source)
-    if not source.exists():
-        raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
+    source = recalled(record.digest, artifact.path)
     return lambda layout: _packed(record, layout, source, artifact.packings, artifact.verify)
 
 
 def _packed(
     record: WeightsRecord, layout: Layout, checkpoint: Path, packings: Packings, verify: bool
 ) -> Mapping[str, Array]:
-    """The weights referred to, from the user's cache; the checkpoint is opened only to pack them."""
+    """Return a checkpoint's weights from the user's cache; the checkpoint is opened only to pack them."""
     opened: list[KeepingReader] = []
 
     def reader() -> KeepingReader:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sscc.compiler.referred_checkpoints import recalled
 from sscc.ir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,14 +16,19 @@ if TYPE_CHECKING:
 
 
 def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
-    """The model behind an artifact: what was given, or what it refers to. Raises UsageError where there is neither."""
-    source = artifact.manifest.weights.source
-    if checkpoint is None and source is None:
+    """Return the model behind an artifact: the given one, or the one it was compiled from, if it refers to it.
+
+    Raises UsageError where there is neither, and InputError where that one is not remembered.
+    """
+    if checkpoint is not None:
+        return checkpoint
+    record = artifact.manifest.weights
+    if record.mode != "reference" or not record.digest:
         raise UsageError(
             f"--show-needed runs the model with a full cache, and {artifact.path} holds packed weights alone: give "
             "--checkpoint with the model that was compiled"
         )
-    return Path(str(source)) if checkpoint is None else checkpoint
+    return recalled(record.digest, artifact.path)
 
 
 def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept: Kept) -> Needed:

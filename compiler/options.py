@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
-from sscc.compiler.files import refuse_stdout
+from sscc.compiler.files import StdoutErrors, refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.policy import WHOLE_PROMPT, Policy, Rule, policy_of
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
@@ -189,7 +189,7 @@ class CompileOptions:
             raise UsageError(f"--tp-sums {self.tp_sums} is about what ranks exchange: give --tp, too")
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
-            refuse_stdout(self.output, "an artifact is a folder")
+            refuse_stdout(self.output, StdoutErrors.ARTIFACT)
         check_choice("--compile-to", self.compile_to, LEVELS)
         check_choice("--weights", self.weights, WEIGHTS)
         if self.weight_format == KEEP and self.weights == "none":

@@ -12,6 +12,7 @@ from sscc.compiler.checkpoint_tensors import checkpoint_reader, to_arrays
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
+from sscc.compiler.referred_checkpoints import check_referable, remember
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import InternalError
 from sscc.ir.levels import ProgramFacts
@@ -73,23 +74,26 @@ def write_artifact(
         quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
     with stage("native code"):
         native = [f"native code: {packer.lower()}"] if options.native_code else []
-    return [*_report(program, signature, weights), *native, *quantised]
+    return [*_report(program, signature, weights, checkpoint), *native, *quantised]
 
 
 def _write_weights(
     writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program, packer: Backend
 ) -> WeightsRecord:
-    """Embeds the weights or refers to them."""
+    """Embed the weights, or state their digest and note in the user's cache where they are."""
     read = _reader(checkpoint)
     if checkpoint is None or read is None:
-        return WeightsRecord("reference", "", None)
+        return WeightsRecord("reference", "")
     layout = layout_of(program, "weight")
     if options.weights == "embed" and program.grid:  # whole and not packed: every rank takes its part and packs that
-        return WeightsRecord("embedded", writer.write_weights(layout, read), None)
+        return WeightsRecord("embedded", writer.write_weights(layout, read))
     if options.weights == "embed":
         digest = writer.write_weights(layout, read, packer.packings)
-        return WeightsRecord("embedded", digest, None, packer.name, tuple(sorted(packer.packings)))
-    return WeightsRecord("reference", digest_of(layout, read), str(checkpoint.path.resolve()))
+        return WeightsRecord("embedded", digest, packer.name, tuple(sorted(packer.packings)))
+    check_referable(checkpoint.path)
+    digest = digest_of(layout, read)
+    remember(digest, checkpoint.path)
+    return WeightsRecord("reference", digest)
 
 
 def _stored_forms(checkpoint: Checkpoint | None) -> tuple[dict[str, str], Callable[[str, Encoding], bool]]:
@@ -116,10 +120,12 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
     writer.write_constants(layout, reading(to_arrays(constants), "the model"))
 
 
-def _report(program: Program, signature: Signature, record: WeightsRecord) -> list[str]:
+def _report(
+    program: Program, signature: Signature, record: WeightsRecord, checkpoint: Checkpoint | None
+) -> list[str]:
     g = signature.geometry
     weights = sum(tensor.nbytes for tensor in program.tensors if tensor.role == "weight")
-    referred = f"read from {record.source}" if record.source else "none"
+    referred = "none" if checkpoint is None or not record.digest else f"read from {checkpoint.path}"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
     by = "" if g.rule is None else f"the rule {g.rule[0]}, "

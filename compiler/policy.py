@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sscc.ir.errors import InputError, UsageError
+from sscc.ir.files import check_name
 from sscc.ir.geometry import DEFAULT_POOL, KV_POLICIES, POOL_MODES, RULE
 from sscc.ir.suggestions import did_you_mean, similar_file
 
@@ -156,6 +157,7 @@ def _source(kind: type) -> str:
 
 def _of_file(path: Path, name: str) -> Rule:
     """The rule of a file, or that of one of its classes."""
+    check_name(path)
     try:
         data = path.read_bytes()
     except OSError as error:

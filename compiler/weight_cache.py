@@ -1,9 +1,9 @@
-"""Weights that an artifact refers to, packed once into the user's cache so that later loads map them at once.
+"""Weights of artifacts that hold none, packed once into the user's cache so that later loads map them at once.
 
 The cache is `$SSCC_CACHE`, else `$XDG_CACHE_HOME/sscc`, else `~/.cache/sscc`. A packed file holds the weights as
 the program wants them, the layers of looped kernels stacked; it is named by their digest and can be deleted at any
-time. Beside it lies the sha256 of its bytes: a packed file that is damaged, or whose digest is not there because its
-writer was ended, is packed again.
+time. Beside it lies the sha256 of its bytes: a packed file that is damaged, or that lacks its digest because its
+writer was killed, is packed again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import HashingFile
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.manifest import WeightsRecord
@@ -38,6 +38,15 @@ DIGEST = ".sha256"
 _DIGEST_BYTES = 64
 _LOGGER = logging.getLogger("sscc")
 
+
+class WeightCacheErrors(ErrorKind):
+    DIGEST_DIFFERS = InputError, (
+        "the checkpoint is not the one that this artifact was compiled from, because the digest of its weights is "
+        "{digest} instead of {expected}: to run other weights, name their checkpoint with --checkpoint"
+    )
+    LOST = InputError, "{path} was removed while it was read: try again"
+
+
 Progress = Callable[[int, int], None]
 """Called with (bytes packed, bytes in all)."""
 
@@ -51,7 +60,7 @@ def packed_weights(
     *,
     verify: bool = True,
 ) -> dict[str, Array]:
-    """The weights of `record`, memory-mapped from the cache; packed there first if they are not yet.
+    """Return the weights of `record`, memory-mapped from the cache, and pack them there first if they are not yet.
 
     Args:
         layout: the weights that the program wants, and their sources.
@@ -63,40 +72,47 @@ def packed_weights(
     Returns: the tensors of `layout` by name.
 
     Raises:
-        InputError: what `read` gives is not what the artifact was compiled with.
-        UnsafeCacheError: somebody else could have written what is in the cache.
+        InputError: `read` gives other weights than those that the artifact was compiled with.
+        UnsafeCacheError: somebody else could have written to the cache.
         OutputError: the cache cannot be written.
     """
     name = f"{WEIGHTS}/{record.digest}"
-    if not _is_packed(name, stored_specs(layout, packings or {}), verify):
+    packed = _packed(name, stored_specs(layout, packings or {}), verify)
+    if packed is None:
         _pack(name, record, layout, read, progress, packings)
-    return read_tensors(_data_path(name))
+        file = open_cached(name + DATA)
+        if file is None:
+            raise WeightCacheErrors.LOST(path=_data_path(name))
+        with file:
+            packed = read_tensors(_data_path(name), file)
+    return packed
 
 
 def _data_path(name: str) -> Path:
     return cache_folder() / f"{name}{DATA}"
 
 
-def _is_packed(name: str, specs: Specs, verify: bool) -> bool:
-    """Whether the cache has a packed file, whole, with tensors of these shapes. Damage is said through the logger."""
+def _packed(name: str, specs: Specs, verify: bool) -> dict[str, Array] | None:
+    """Return the tensors of a packed file, if the cache has it whole and with these shapes. Damage is logged."""
     try:
         digest = _recorded(name)
         data = open_cached(name + DATA)
         if digest is None or data is None:
-            return False
+            return None
+        path = _data_path(name)
         with data:
             if verify:
-                verify_files([Claim(_data_path(name), data, digest)])
-        return read_specs(_data_path(name)) == specs
+                verify_files([Claim(path, data, digest)])
+            return read_tensors(path, data) if read_specs(path, data) == specs else None
     except UnsafeCacheError:
         raise
     except InputError as error:
         _LOGGER.warning(f"{error}: the weights are packed again")
-        return False
+        return None
 
 
 def _recorded(name: str) -> str | None:
-    """The sha256 that a packed file was written with."""
+    """Return the sha256 that a packed file was written with; None where it is not there."""
     file = open_cached(name + DIGEST)
     if file is None:
         return None
@@ -130,10 +146,8 @@ def _pack(
     with replacing_cached(name + DATA) as raw:
         file = HashingFile(raw)
         digests = write_tensors(file, layout, counted, packings)
-        if weights_digest(digests, layout) != record.digest:
-            raise InputError(
-                f"the checkpoint {record.source} is not the one that this artifact was compiled with: its digest "
-                "differs; give another one on purpose with --checkpoint"
-            )
+        digest = weights_digest(digests, layout)
+        if digest != record.digest:
+            raise WeightCacheErrors.DIGEST_DIFFERS(digest=digest, expected=record.digest)
     with replacing_cached(name + DIGEST) as raw:
         raw.write(file.sha256().encode())

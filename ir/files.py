@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written is ever seen, opening files that nobody vouches for, and digests."""
+"""Files: written so that nothing half-written is ever seen, opened though nobody vouches for them, digested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError, quoted
 from sscc.ir.suggestions import similar_file
 
 if TYPE_CHECKING:
@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 
 _SYNCED_AT_ONCE = 16
 _CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_NO_FILES_NAME = (errno.ENAMETOOLONG, errno.EINVAL)
+_SHOWN_LETTERS = 100
+
+
+class FileErrors(ErrorKind):
+    CANNOT_READ = InputError, "{path} cannot be read: {reason}{similar_hint}"
+    CANNOT_WRITE = OutputError, "{path} cannot be written: {reason}{advice_hint}"
+    LINK = InputError, "{path} is a symbolic link, which is not followed"
+    MISSING = InputError, "{path} does not exist{similar_hint}"
+    NO_STDIN = InputError, "the input is read from stdin, and there is no stdin"
+    NOT_A_FILE_NAME = UsageError, "no file can have the name {start!r}.. of {letters} letters: {reason}"
+    NOT_REGULAR = InputError, "{path} is not a regular file"
+    NOT_UTF8 = InputError, "{path} is not UTF-8 text: byte {position} is {byte:#04x}"
 
 
 @contextlib.contextmanager
@@ -44,15 +57,12 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
         mode: permissions of the file, less those that the umask takes away.
 
     Raises:
+        UsageError: no file can have this name.
         OutputError: the file cannot be made, written or renamed, or `path` is a folder or a device; also in place
             of what the block made of a write that failed. Other errors of the block pass through.
     """
-    with output_errors(path, hint):
-        target = path.resolve() if path.is_symlink() else path
-        if target.exists() and not target.is_file():
-            raise OutputError(_message(path, "Is a directory" if target.is_dir() else "it is not a regular file", hint))
-        clear_leftovers(target.parent, target.name)
-        temporary, descriptor = reserve(target, lambda path: os.open(path, _CREATING, mode))
+    temporary, descriptor = _reserved(path, hint, mode)
+    target = _target(path)
     try:
         with _written(descriptor, path, hint) as file:
             yield file
@@ -64,6 +74,38 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         os.close(descriptor)
+
+
+def _target(path: Path) -> Path:
+    return path.resolve() if os.path.islink(path) else path
+
+
+def _reserved(path: Path, hint: str, mode: int) -> tuple[Path, int]:
+    """Make the temporary file that is to take the place of `path`. Return its path and its descriptor."""
+    check_name(path)
+    target = _target(path)
+    with output_errors(path, hint):
+        if target.exists() and not target.is_file():
+            raise _cannot_write(path, "Is a directory" if target.is_dir() else "it is not a regular file", hint)
+        clear_leftovers(target.parent, target.name)
+        return reserve(target, lambda path: os.open(path, _CREATING, mode))
+
+
+def check_output(path: Path | None) -> None:
+    """Raise where `replacing` could not write a file, before the work that its contents take.
+
+    None and `STANDARD` are always writable. The file itself is not touched.
+
+    Raises:
+        UsageError: no file can have this name.
+        OutputError: it cannot be made, or `path` is a folder or a device.
+    """
+    if path is None or path == STANDARD:
+        return
+    temporary, descriptor = _reserved(path, "", 0o600)
+    with output_errors(path):
+        os.close(descriptor)
+        os.unlink(temporary)
 
 
 @contextlib.contextmanager
@@ -91,7 +133,7 @@ def _written(descriptor: int, name: Path, hint: str) -> Iterator[BinaryIO]:
             yield file
         except Exception:
             if raw.error is not None:  # libraries raise an error of their own, which does not say why the write failed
-                raise OutputError(_message(name, _reason(raw.error), hint)) from raw.error
+                raise _cannot_write(name, _reason(raw.error), hint) from raw.error
             raise
         with output_errors(name, hint):
             file.flush()
@@ -176,47 +218,95 @@ STANDARD = Path("-")
 """In place of a file's name: what is read comes from stdin, what is written goes to stdout."""
 
 
+def check_name(path: Path) -> None:
+    """Raise UsageError where no file can have this name: it is too long for the file system, or has a zero byte."""
+    try:
+        os.lstat(path)
+    except ValueError as error:
+        raise _no_name(path, quoted(error)) from None
+    except OSError as error:
+        if error.errno in _NO_FILES_NAME:
+            raise _no_name(path, _reason(error)) from None
+
+
+def _no_name(path: Path, reason: str) -> SsccError:
+    text = str(path)
+    return FileErrors.NOT_A_FILE_NAME(start=text[:_SHOWN_LETTERS], letters=len(text), reason=reason)
+
+
+def state_of(path: Path) -> os.stat_result:
+    """Return the state of a file or folder; links are followed.
+
+    `Path.exists` and its kin raise OSError for names that are too long and for folders that may not be searched.
+
+    Raises:
+        UsageError: no file can have this name.
+        InputError: there is none, or it cannot be reached.
+    """
+    check_name(path)
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileErrors.MISSING(path=path, similar_hint=similar_file(path)) from None
+    except OSError as error:
+        raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint="") from None
+
+
+def is_folder(path: Path) -> bool:
+    """Return True if `path` is a folder; False where it is none, is missing or cannot be reached."""
+    return os.path.isdir(path)
+
+
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, or of stdin where `path` is `STANDARD`. Raises InputError where it cannot be read or is
-    not UTF-8."""
+    """Return the text of a UTF-8 file, or of stdin where `path` is `STANDARD`. Raise InputError where it cannot be read
+    or is not UTF-8, and UsageError where no file can have this name."""
     try:
         if path != STANDARD:
+            check_name(path)
             return path.read_text(encoding="utf-8")
         if sys.stdin is None:
-            raise InputError("there is no stdin to read from")
+            raise FileErrors.NO_STDIN()
         return io.TextIOWrapper(io.BytesIO(sys.stdin.buffer.read()), encoding="utf-8").read()
     except UnicodeDecodeError as error:
-        name, byte = shown_name(path), error.object[error.start]
-        raise InputError(f"{name} is not UTF-8 text: byte {error.start} is {byte:#04x}") from None
+        byte = error.object[error.start]
+        raise FileErrors.NOT_UTF8(path=shown_name(path), position=error.start, byte=byte) from None
     except FileNotFoundError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}{similar_file(path)}") from None
+        raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint=similar_file(path)) from None
     except OSError as error:
-        raise InputError(f"{shown_name(path)} cannot be read: {error.strerror}") from None
+        raise FileErrors.CANNOT_READ(path=shown_name(path), reason=_reason(error), similar_hint="") from None
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, read when they are used. Raises InputError where it is missing, empty or no regular file."""
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading. Links are followed, and nothing is waited for.
+
+    Raises:
+        UsageError: no file can have this name.
+        InputError: it is missing, cannot be read, or is no regular file (a pipe, a device, a folder).
+    """
+    check_name(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would wait for its writer
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}{similar_file(path)}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{path} is no regular file")
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        raise InputError(f"{path} cannot be read: {error}") from None
-    finally:
+        raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint=similar_file(path)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise FileErrors.NOT_REGULAR(path=path)
+    return os.fdopen(descriptor, "rb")
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """Return a file's bytes, read when they are used. Raise InputError where it is missing, empty or no regular
+    file."""
+    with open_regular(path) as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+            raise FileErrors.CANNOT_READ(path=path, reason=quoted(error), similar_hint="") from None
 
 
 def shown_name(path: Path) -> str:
-    """What messages call a file that is read."""
+    """Return the name of a file that is read, as messages have it."""
     return "<stdin>" if path == STANDARD else str(path)
-
-
-class LinkError(InputError):
-    """A symbolic link where none is followed."""
 
 
 FileCheck = Callable[[Path, os.stat_result], None]
@@ -232,8 +322,8 @@ def open_beneath(folder: Path, name: str, check: FileCheck | None = None) -> io.
 
     Raises:
         OSError: it cannot be opened.
-        LinkError: a symbolic link leads to it.
-        InputError: it is no regular file (a pipe, a device, a folder).
+        InputError: of the kind `FileErrors.LINK` where a symbolic link leads to it, `FileErrors.NOT_REGULAR` where it
+            is no regular file (a pipe, a device, a folder).
     """
     descriptor = open_folder_beneath(folder, PurePosixPath(name).parts[:-1], check)
     try:
@@ -244,7 +334,7 @@ def open_beneath(folder: Path, name: str, check: FileCheck | None = None) -> io.
     try:
         state = os.fstat(file)
         if not stat.S_ISREG(state.st_mode):
-            raise InputError(f"{folder / name} is not a regular file")
+            raise FileErrors.NOT_REGULAR(path=folder / name)
         if check is not None:
             check(folder / name, state)
     except BaseException:
@@ -277,7 +367,7 @@ def _opened(path: Path, flags: int, folder: int | None = None) -> int:
         return os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except OSError:
         if flags & os.O_NOFOLLOW and path.is_symlink():
-            raise LinkError(f"{path} is a symbolic link, which is not followed") from None
+            raise FileErrors.LINK(path=path) from None
         raise
 
 
@@ -287,7 +377,7 @@ def output_errors(path: Path, hint: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(_message(path, _reason(error), hint)) from error
+        raise _cannot_write(path, _reason(error), hint) from error
 
 
 def sync_tree(folder: Path) -> None:
@@ -310,12 +400,12 @@ def sync(path: Path) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """sha256 (hex) of a file's bytes. Raises InputError where it is missing or cannot be read."""
-    try:
-        with path.open("rb") as file:
+    """sha256 (hex) of a regular file's bytes. Raises InputError where it is missing or cannot be read."""
+    with open_regular(path) as file:
+        try:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {_reason(error)}") from error
+        except OSError as error:
+            raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint="") from error
 
 
 class HashingFile:
@@ -349,9 +439,9 @@ class RecordingFile(io.FileIO):
             raise
 
 
-def _message(path: Path, reason: str, hint: str) -> str:
-    return f"{path} cannot be written: {reason}{f' ({hint})' if hint else ''}"
+def _cannot_write(path: Path, reason: str, hint: str) -> SsccError:
+    return FileErrors.CANNOT_WRITE(path=path, reason=reason, advice_hint=f" ({hint})" if hint else "")
 
 
 def _reason(error: OSError) -> str:
-    return error.strerror or " ".join(str(error).split())
+    return error.strerror or quoted(error)

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from sscc.ir.choices import TIERS, Tier
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.file_form import decode, shown
+from sscc.ir.files import check_name
 from sscc.ir.suggestions import did_you_mean
 
 
@@ -281,6 +282,7 @@ def load_target(target: str) -> Target:
         raise TargetErrors.UNKNOWN(target=target, names=names, family=FAMILY, similar_hint=did_you_mean(target, names))
     if not colon or name in shipped:
         return parse_target(_shipped(name or DEFAULT), name or DEFAULT)
+    check_name(Path(name))
     try:
         return parse_target(Path(name).read_text(encoding="utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:

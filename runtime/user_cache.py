@@ -1,8 +1,8 @@
-"""The folder of the user's in which sscc keeps what it can make again, and the one way to read and write there.
+"""The user's cache: the folder for files that sscc can make again, and the one way to read and write there.
 
-What lies in the cache is trusted: code in it is executed. So nothing is read from, and nothing is written to, a folder
-that somebody else could have written to: each one, from the cache's own down, belongs to the user (or to root), lets
-nobody else write, and is reached through no symbolic link. Folders that are made here are open to the user alone.
+The cache is trusted: sscc executes the code in it. So it reads and writes only folders that nobody else could have
+written: each one, from the cache's own down, belongs to the user (or to root), lets nobody else write, and is reached
+through no symbolic link. Folders that are made here are open to the user alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from sscc.ir.errors import InputError
-from sscc.ir.files import LinkError, clear_leftovers, open_beneath, open_folder_beneath, output_errors, replacing
+from sscc.ir.errors import ErrorKind, InputError, SsccError
+from sscc.ir.files import FileErrors, clear_leftovers, open_beneath, open_folder_beneath, output_errors, replacing
 
 NATIVE = "native"
 WEIGHTS = "weights"
@@ -25,6 +25,22 @@ HINT = "set SSCC_CACHE to another folder"
 
 class UnsafeCacheError(InputError):
     """A folder or a file of the cache that somebody else could have written."""
+
+
+class CacheErrors(ErrorKind):
+    CANNOT_READ = InputError, "{path} cannot be read: {reason}"
+    FOREIGN_OWNER = UnsafeCacheError, (
+        "{path} belongs to user {owner} and not to you (user {user}), and sscc executes the code in its cache: remove "
+        "{path}, or {advice}"
+    )
+    FOREIGN_WRITERS = UnsafeCacheError, (
+        "other users may write {path} (mode {mode:03o}), and sscc executes the code in its cache: if you trust its "
+        "contents run `chmod go-w {path}`, else remove it, or {advice}"
+    )
+    LINK = UnsafeCacheError, (
+        "{path} is a symbolic link, which sscc does not follow because it executes the code in its cache: remove "
+        "{path}, or {advice}"
+    )
 
 
 def cache_folder() -> Path:
@@ -37,7 +53,7 @@ def cache_folder() -> Path:
 
 
 def open_cached(name: str) -> BufferedReader | None:
-    """A file of the cache, opened for reading; None where there is none.
+    """Open a file of the cache for reading. Return None where there is none.
 
     Args:
         name: relative to the cache, "/" between parts.
@@ -51,15 +67,16 @@ def open_cached(name: str) -> BufferedReader | None:
         return open_beneath(cache_folder(), name, _check_own)
     except FileNotFoundError:
         return None
-    except LinkError as error:
-        raise _unsafe_link(error) from None
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise CacheErrors.CANNOT_READ(path=path, reason=error.strerror) from None
+    except InputError as error:
+        raise _as_unsafe(error) from None
 
 
 @contextlib.contextmanager
 def replacing_cached(name: str) -> Iterator[BinaryIO]:
-    """A file of the cache to write, complete or not at all, see `replacing`; its folder is made if need be.
+    """Give a file of the cache to write, complete or not at all (see `replacing`). Its folder is made where it is
+    missing.
 
     Raises:
         UnsafeCacheError: somebody else could write there.
@@ -68,23 +85,23 @@ def replacing_cached(name: str) -> Iterator[BinaryIO]:
     path = cache_folder() / name
     clear_leftovers(make_cache_folder(str(Path(name).parent)))
     if path.is_symlink():
-        raise _unsafe_link(LinkError(f"{path} is a symbolic link, which is not followed"))
+        raise CacheErrors.LINK(path=path, advice=HINT)
     with replacing(path, hint=HINT, mode=0o600) as file:
         yield file
 
 
 def check_cache_folder(name: str) -> None:
-    """Raises UnsafeCacheError where somebody else could have written what is in a folder of the cache."""
+    """Raise UnsafeCacheError where somebody else could have written the contents of a folder of the cache."""
     try:
         os.close(open_folder_beneath(cache_folder(), (name,), _check_own))
-    except LinkError as error:
-        raise _unsafe_link(error) from None
     except OSError:
-        return  # it is missing or unusable, which whoever uses it will report
+        return  # it is missing or unusable, which its user will report
+    except InputError as error:
+        raise _as_unsafe(error) from None
 
 
 def make_cache_folder(name: str) -> Path:
-    """A folder of the cache, made if need be, open to the user alone. Raises as `replacing_cached` does."""
+    """Make a folder of the cache, open to the user alone, unless it is there. Raise as `replacing_cached` does."""
     folder = cache_folder()
     with output_errors(folder, HINT):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +114,11 @@ def make_cache_folder(name: str) -> Path:
 
 
 def _make_level(folder: Path, parts: tuple[str, ...], added: tuple[str, ...]) -> None:
-    """Checks a folder of the cache, and makes the one below it that `added` names, if it names one."""
+    """Check a folder of the cache, and make the one below it that `added` names, if it names one."""
     try:
         descriptor = open_folder_beneath(folder, parts, _check_own)
-    except LinkError as error:
-        raise _unsafe_link(error) from None
+    except InputError as error:
+        raise _as_unsafe(error) from None
     try:
         for name in added:
             _make_folder(Path(name), descriptor)
@@ -114,20 +131,17 @@ def _make_folder(path: Path, folder: int | None = None) -> None:
         os.mkdir(path, 0o700, dir_fd=folder)
 
 
-def _unsafe_link(error: LinkError) -> UnsafeCacheError:
-    return UnsafeCacheError(f"{error}, and what lies in the cache is executed: remove it, or {HINT}")
+def _as_unsafe(error: InputError) -> SsccError:
+    """Return the error to raise for one of opening a file of the cache: for a link another one, with advice."""
+    if error.kind is FileErrors.LINK:
+        return CacheErrors.LINK(path=error.fields["path"], advice=HINT)
+    return error
 
 
 def _check_own(path: Path, state: os.stat_result) -> None:
-    """Raises UnsafeCacheError where somebody other than the user and root owns it, or may write it."""
+    """Raise UnsafeCacheError where somebody other than the user and root owns it, or may write it."""
     user = os.geteuid()
     if state.st_uid not in (user, 0):
-        raise UnsafeCacheError(
-            f"{path} belongs to user {state.st_uid}, not to you (user {user}), and what lies in the cache is executed: "
-            f"remove it, or {HINT}"
-        )
+        raise CacheErrors.FOREIGN_OWNER(path=path, owner=state.st_uid, user=user, advice=HINT)
     if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeCacheError(
-            f"{path} can be written by others (mode {stat.S_IMODE(state.st_mode):03o}), and what lies in the cache is "
-            f"executed: if you trust what is in it, `chmod go-w {path}`, else remove it, or {HINT}"
-        )
+        raise CacheErrors.FOREIGN_WRITERS(path=path, mode=stat.S_IMODE(state.st_mode), advice=HINT)

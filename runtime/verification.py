@@ -1,7 +1,7 @@
-"""Compares large files with the digests that they should have, and again only after they have changed.
+"""Comparison of large files with their expected digests, repeated only after a file has changed.
 
-What was found right is remembered in the user's cache: by device, inode, size and both times of the file, so that a
-file that was written, copied or moved there since is read again.
+Files that were right are remembered in the user's cache by device, inode, size and both times, so that a file that was
+written, copied or moved there since is read again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.errors import ErrorKind, InputError, OutputError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
 from sscc.runtime.user_cache import UnsafeCacheError, open_cached, replacing_cached
 
 TABLE = "verified.json"
 TABLE_FILES = 1000
-"""How many files are remembered, those that were verified last."""
+"""Most files that are remembered: those that were verified last."""
 
 _TABLE_BYTES = 2**20
 _TOLD_BYTES = 2 * 2**30
@@ -34,9 +34,15 @@ _SETTLED_NS = 2 * 10**9
 _LOGGER = logging.getLogger("sscc")
 
 
+class VerificationErrors(ErrorKind):
+    CANNOT_READ = InputError, "{path} cannot be read: {reason}"
+    CHANGED = InputError, "{path} changed while it was read: try again"
+    DIGEST_DIFFERS = InputError, "{path} is damaged: its sha256 is not the one that it was written with"
+
+
 @dataclass(frozen=True)
 class Claim:
-    """An open file, and the sha256 (hex) that it should have."""
+    """An open file, and its expected sha256 (hex)."""
 
     path: Path
     file: BufferedReader
@@ -44,9 +50,9 @@ class Claim:
 
 
 def verify_files(claims: Sequence[Claim]) -> None:
-    """Reads every file that was not found right before, or that changed since; several at a time.
+    """Read every file that was not right before, or that has changed since; several at a time.
 
-    Where the cache cannot be written, that is said through the logger, and files are read every time.
+    Where the cache cannot be written, that is logged, and files are read every time.
 
     Raises:
         InputError: a file is damaged, changes while it is read, or cannot be read.
@@ -67,17 +73,17 @@ def verify_files(claims: Sequence[Claim]) -> None:
 
 
 def _verified(claim: Claim) -> str | None:
-    """Compares a file with its claim. Returns its identity, None if it may change without that changing."""
+    """Compare a file with its claim. Return its identity, or None if it may change and keep its identity."""
     identity, state = _identity(claim.file), os.fstat(claim.file.fileno())
     settled = time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) > _SETTLED_NS
     try:
         digest = hashlib.file_digest(claim.file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{claim.path} cannot be read: {error.strerror}") from None
+        raise VerificationErrors.CANNOT_READ(path=claim.path, reason=error.strerror) from None
     if digest != claim.sha256:
-        raise InputError(f"{claim.path} is damaged: its sha256 is not the one that it was written with")
+        raise VerificationErrors.DIGEST_DIFFERS(path=claim.path)
     if _identity(claim.file) != identity:
-        raise InputError(f"{claim.path} changed while it was read: try again")
+        raise VerificationErrors.CHANGED(path=claim.path)
     return identity if settled else None
 
 
@@ -87,7 +93,7 @@ def _identity(file: BufferedReader) -> str:
 
 
 def _table() -> dict[str, str]:
-    """What the cache remembers: sha256 by identity. Empty where there is nothing, or nothing that can be read."""
+    """Return the remembered sha256 by identity; {} where nothing is remembered, or nothing that can be read."""
     try:
         file = open_cached(TABLE)
         if file is None:
@@ -104,7 +110,7 @@ def _table() -> dict[str, str]:
 
 
 def _remember(right: Mapping[str, str]) -> None:
-    """Adds to the table. What another process adds at the same time may be lost, and is then verified again."""
+    """Add to the table. An entry that another process adds at the same time may be lost, and is then verified again."""
     entries = {name: digest for name, digest in _table().items() if name not in right} | dict(right)
     kept = dict(list(entries.items())[-TABLE_FILES:])
     try:

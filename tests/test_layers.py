@@ -80,6 +80,7 @@ LAYERS: Layers = (
         "sscc.compiler.progress",
         "sscc.compiler.prompt",
         "sscc.compiler.quantization_report",
+        "sscc.compiler.referred_checkpoints",
         "sscc.compiler.reproducer",
         "sscc.compiler.result",
         "sscc.compiler.signatures",

@@ -25,8 +25,9 @@ from sscc.compiler.commands.engines import (
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.measurements import Measurement, Measurements, Test
 from sscc.compiler.progress import bar
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
+from sscc.ir.terminal import listing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +40,17 @@ REPETITIONS = 5
 UNTIMED_STEPS = 2
 CALIBRATION_BYTES = 256 << 20
 SEED = 0
+_MOST_DIGITS = 9
+
+
+class BenchErrors(ErrorKind):
+    NOT_NUMBERS = UsageError, "{text!r} is not a list of numbers, such as 512 or 512,1024"
+    PROMPT_TOO_LONG = UsageError, "-p is {tokens}, but the program takes at most {context} tokens"
+    TOO_MANY_SLOTS = UsageError, "-b is {asked}, but the program has {slots} slots"
+    TOO_MANY_STEPS = UsageError, (
+        "{depth} tokens (-d), {steps} steps (-n) and {untimed} untimed steps are {tokens} tokens, but the program "
+        "takes at most {context}: give fewer"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
     results = []
     with closing(session_of(artifact, args)) as session:
         if not args.json:
-            print(f"{artifact!r}\n{_means(args.interpreter, threads, ranks, here)}\n{HEADER}", flush=True)
+            print(listing([repr(artifact), _means(args.interpreter, threads, ranks, here), HEADER]), flush=True)
         with bar("measuring", alive=False) as (advance, update):
             bench = Bench(artifact, session, args.repetitions, threads, here, advance, update)
             for result in bench.run(plan):
@@ -100,8 +112,8 @@ def _fitting(default: int) -> str:
 def _numbers(text: str) -> tuple[int, ...]:
     """ "512,1024" """
     words = text.split(",")
-    if not all(word.isdecimal() for word in words):
-        raise UsageError(f"{text!r} is no list of numbers, such as 512 or 512,1024")
+    if not all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words):
+        raise BenchErrors.NOT_NUMBERS(text=text)
     return tuple(map(int, words))
 
 
@@ -131,14 +143,13 @@ class Plan:
             for value in values:
                 check_at_least(1, option, value)
         if max(plan.batches) > slots:
-            raise UsageError(f"-b is {max(plan.batches)}, the program has 1 to {slots} slots")
+            raise BenchErrors.TOO_MANY_SLOTS(asked=max(plan.batches), slots=slots)
         if max(plan.prompts, default=0) > context:
-            raise UsageError(f"-p is {max(plan.prompts)}, the program takes up to {context} tokens")
+            raise BenchErrors.PROMPT_TOO_LONG(tokens=max(plan.prompts), context=context)
         most = max(plan.depths) + UNTIMED_STEPS + max(plan.steps, default=0)
         if plan.steps and most > context:
-            raise UsageError(
-                f"{max(plan.depths)} tokens (-d), {max(plan.steps)} steps (-n) and {UNTIMED_STEPS} untimed ones are "
-                f"{most}, the program takes up to {context}: give fewer"
+            raise BenchErrors.TOO_MANY_STEPS(
+                depth=max(plan.depths), steps=max(plan.steps), untimed=UNTIMED_STEPS, tokens=most, context=context
             )
         return plan
 

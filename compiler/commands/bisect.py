@@ -6,7 +6,6 @@ import argparse
 import json
 import logging
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
 from sscc.ir.errors import CheckError, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD, shown_name
+from sscc.ir.terminal import send_log_to_stderr
 from sscc.ir.weight_format import parse_format
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
     if args.other is not None and (args.pass_pipeline is not None or not _is_dump(args.model)):
         raise UsageError("two files are compared as they are: give two .mlir dumps, and no --pass-pipeline")
     require(COMPILE, "sscc bisect")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    send_log_to_stderr(logging.WARNING)
 
     from sscc.compiler.dumps import read_dump
     from sscc.ir.context import mlir

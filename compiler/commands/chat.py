@@ -24,6 +24,7 @@ from sscc.compiler.commands.generation import add_sampling_arguments, sampling_o
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.progress import status
 from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.terminal import shown_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -170,7 +171,7 @@ class Chat:
                 begin = list(islice(pieces, 1))
             for piece in chain(begin, pieces):
                 texts.append(piece.text)
-                print(piece.text, end="", flush=True)
+                print(shown_text(piece.text, sys.stdout), end="", flush=True)
         except KeyboardInterrupt:
             ticket.cancel()
             print()

@@ -35,6 +35,7 @@ from sscc.ir.geometry import (
     POOL_MODES,
 )
 from sscc.ir.stages import Stages, recorded
+from sscc.ir.terminal import send_log_to_stderr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -246,7 +247,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _compile(args: argparse.Namespace, options: CompileOptions, stages: Stages) -> CompileResult:
     level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
-    logging.basicConfig(level=logging.ERROR if args.quiet else logging.WARNING, format="%(message)s", stream=sys.stderr)
+    send_log_to_stderr(logging.ERROR if args.quiet else logging.WARNING)
     logging.getLogger("sscc").setLevel(level)
 
     require(COMPILE, "sscc compile")

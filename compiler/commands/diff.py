@@ -14,9 +14,10 @@ from sscc.compiler.commands.engines import add_execution_arguments, log_to_stder
 from sscc.compiler.commands.generation import add_prompt_arguments, parse_token_ids, prompt_of, tokenizer_of
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.progress import prompt_bar
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.sizes import format_bytes, format_seconds
 from sscc.ir.target import load_target
+from sscc.ir.terminal import listing
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
 if TYPE_CHECKING:
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 DUMP = ".mlir"
 MAIN_GROUP = "main"
 """What the layers are called that the geometry of the program governs, which have no name."""
+
+class DiffErrors(ErrorKind):
+    DUMPS_DO_NOT_RUN = UsageError, (
+        "a dump is not run or timed, only an artifact is: compile the dumps with `sscc compile`, or leave out the "
+        "prompt, --target and --context"
+    )
+    OTHER_KIND = UsageError, "{a} and {b} are an artifact and a dump (.mlir): give two artifacts or two dumps"
+
 
 Facts = dict[str, Any]
 """Numbers, words and lists of numbers, by their path in `sscc inspect --json`, dots between its parts."""
@@ -55,9 +64,9 @@ def main(args: argparse.Namespace) -> int:
     dumps = [path.suffix == DUMP for path in (args.a, args.b)]
     runs = (args.prompt, args.prompt_file, args.token_ids) != (None, None, None)
     if dumps[0] != dumps[1]:
-        raise UsageError(f"an artifact and a dump ({DUMP}) have nothing to compare: give two of a kind")
+        raise DiffErrors.OTHER_KIND(a=args.a, b=args.b)
     if dumps[0] and (runs or args.target is not None or args.context is not None):
-        raise UsageError("dumps are compared as they are: what is run or timed is an artifact, sscc compile makes one")
+        raise DiffErrors.DUMPS_DO_NOT_RUN()
     facts = [(_dump_facts if dumps[0] else _artifact_facts)(path, args) for path in (args.a, args.b)]
     if runs:
         made = _tokens(args)
@@ -67,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"a": facts[0], "b": facts[1], "differing": differing}))
         return 0
-    print("\n".join(_lines(facts[0], facts[1], differing, args.all)))
+    print(listing(_lines(facts[0], facts[1], differing, args.all)))
     return 0
 
 

@@ -14,14 +14,19 @@ from packaging.requirements import Requirement
 
 import sscc
 from sscc.compiler.versions import version_of
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.extras import EXTRAS
 from sscc.ir.sizes import format_bytes
+from sscc.ir.terminal import listing
 
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINKERS = ("ld", "ld.lld", "mold")
 BANDWIDTH_BYTES = 256 << 20
 BANDWIDTH_PASSES = 5
+
+
+class DoctorErrors(ErrorKind):
+    NO_BANDWIDTH = InternalError, "the measured memory bandwidth is not positive"
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     diagnosis = examine()
-    print(json.dumps(asdict(diagnosis)) if args.json else "\n".join(_lines(diagnosis)))
+    print(json.dumps(asdict(diagnosis)) if args.json else listing(_lines(diagnosis)))
     return 1 if diagnosis.problems else 0
 
 
@@ -113,7 +118,7 @@ def _native() -> dict[str, Any]:
     nbytes = min(max(BANDWIDTH_BYTES, 4 * caches.get("l3", 0)), memory // 8)
     bandwidth = {count: native.read_bandwidth(count, nbytes, BANDWIDTH_PASSES) for count in sorted({1, threads})}
     if min(bandwidth.values()) <= 0:
-        raise InternalError("the measured memory bandwidth is not positive")
+        raise DoctorErrors.NO_BANDWIDTH()
     return {
         "compiler": native.compiler,
         "architecture": native.architecture(),

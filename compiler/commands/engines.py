@@ -1,18 +1,18 @@
-"""What the commands that execute an artifact have in common: their options, and how it is opened."""
+"""Commands that execute an artifact: their common options, and how they open it."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.progress import status
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.terminal import send_log_to_stderr
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
@@ -23,12 +23,19 @@ if TYPE_CHECKING:
     from sscc.runtime.session import Session
 
 
+class ExecutionErrors(ErrorKind):
+    BELOW_LEAST = UsageError, "{option} is {value:g}, it must be at least {least}"
+    NO_TOKENIZER = InputError, "{path} has no tokenizer: compile a checkpoint that has one"
+    OTHER_RANKS = UsageError, "--tp is {asked}, but {path} is compiled for another number of ranks, {ranks}"
+
+
 def add_execution_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--checkpoint",
         type=Path,
         metavar="PATH",
-        help="run these weights, of the same shapes (default: those that the artifact holds or refers to)",
+        help="run these weights, of the same shapes (default: the artifact's own, or of the checkpoint that it was "
+        "compiled from on this machine with --weights reference)",
     )
     group.add_argument(
         "--no-verify",
@@ -57,7 +64,7 @@ def add_trace_argument(group: argparse._ArgumentGroup) -> None:
 
 @contextmanager
 def traced(session: Session, path: Path | None) -> Iterator[None]:
-    """Records what runs inside the block, and writes it at its end, however it ends; without a path nothing.
+    """Record a trace of the block, and write it when the block ends, however it ends; without a path do nothing.
 
     Raises OutputError where the file cannot be written, before the block where that is known.
     """
@@ -72,7 +79,7 @@ def traced(session: Session, path: Path | None) -> Iterator[None]:
         try:
             yield
         except BaseException as raised:
-            error = raised  # what was recorded until then says why, perhaps
+            error = raised  # the trace up to here may show why
         tracer.write_to(file)
         session.tracer = None
     if error is not None:
@@ -96,29 +103,30 @@ def check_execution_arguments(args: argparse.Namespace) -> None:
 
 
 def check_at_least(least: int, option: str, value: float | None) -> None:
-    """Raises UsageError where a value is given and below the least one."""
+    """Raise UsageError where a value is given and below the least one."""
     if value is not None and value < least:
-        raise UsageError(f"{option} is {value:g}, it must be at least {least}")
+        raise ExecutionErrors.BELOW_LEAST(option=option, value=value, least=least)
 
 
 def log_to_stderr(quiet: bool = False) -> None:
-    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
+    send_log_to_stderr(logging.WARNING, "sscc: %(message)s")
     logging.getLogger("sscc").setLevel(logging.ERROR if quiet else logging.INFO)
 
 
 def tokenizer_and_template(artifact: Artifact) -> tuple[Tokenizer, ChatTemplate | None]:
-    """The artifact's tokenizer, and the chat template that came with it. Raises InputError where it has none."""
+    """Return the artifact's tokenizer, and the chat template that came with it. Raise InputError where it has none."""
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.text import load_tokenizer
 
     if artifact.tokenizer is None or artifact.tokenizer_file is None:
-        raise InputError(f"{artifact.path} has no tokenizer: compile a checkpoint that has one")
+        raise ExecutionErrors.NO_TOKENIZER(path=artifact.path)
     template = ChatTemplate.load(artifact.tokenizer, names=artifact.tokenizer_files)
     return load_tokenizer(artifact.tokenizer_file), template
 
 
 def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
-    """A session as the options say. Raises as `open_session`, and UsageError for another --tp than the artifact's."""
+    """Open a session as the options say. Raise as `open_session`, and UsageError where --tp differs from the
+    artifact's number of ranks."""
     from sscc.compiler.sessions import open_session
     from sscc.runtime import _native
 
@@ -131,7 +139,7 @@ def session_of(artifact: Artifact, args: argparse.Namespace) -> Session:
 
 
 def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
-    """The artifact, proved. Raises as `Artifact.load`."""
+    """Load an artifact, which proves it. Raise as `Artifact.load`."""
     from sscc.runtime.artifact.reading import Artifact
 
     with status(f"opening {path.name}"):
@@ -139,7 +147,7 @@ def open_artifact(path: Path, *, verify: bool = True) -> Artifact:
 
 
 def followed(args: argparse.Namespace) -> bool:
-    """Whether torchrun has started this process as another rank than 0: then it has followed that one to its end."""
+    """Follow rank 0 to its end, if torchrun has started this process as another rank. Return True if it has."""
     if os.environ.get("RANK", "0") == "0" or "WORLD_SIZE" not in os.environ:
         return False
     from sscc.compiler.sessions import follow_session
@@ -153,4 +161,4 @@ def followed(args: argparse.Namespace) -> bool:
 def _check_ranks(artifact: Artifact, args: argparse.Namespace) -> None:
     ranks = artifact.program.ranks
     if args.tp is not None and args.tp != ranks:
-        raise UsageError(f"--tp is {args.tp}, and {artifact.path} is compiled for {ranks} rank{'s' * (ranks > 1)}")
+        raise ExecutionErrors.OTHER_RANKS(asked=args.tp, path=artifact.path, ranks=ranks)

@@ -18,6 +18,7 @@ from sscc.ir.choices import DTYPES
 from sscc.ir.errors import UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
+from sscc.ir.terminal import send_log_to_stderr
 
 if TYPE_CHECKING:
     from sscc.compiler.policy import Rule
@@ -218,10 +219,10 @@ def _rule(file: str) -> Rule:
 
 
 def main(args: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.WARNING, format="sscc: %(message)s", stream=sys.stderr)
-    from sscc.compiler.files import refuse_stdout, write_text
+    send_log_to_stderr(logging.WARNING, "sscc: %(message)s")
+    from sscc.compiler.files import StdoutErrors, refuse_stdout, write_text
 
-    refuse_stdout(args.output, "the results of an evaluation are a folder")
+    refuse_stdout(args.output, StdoutErrors.EVALUATION)
     options = options_from(args)
     require(COMPILE, "sscc eval")
     from sscc.compiler.quality import report

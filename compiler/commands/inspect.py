@@ -11,6 +11,8 @@ from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.files import printing_beside
 from sscc.compiler.inspection_words import described
+from sscc.ir.files import check_output
+from sscc.ir.terminal import listing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +32,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.inspection import inspect_artifact, time_decode, time_prefill
     from sscc.runtime.timing import write_trace
 
+    check_output(args.trace)
     artifact = open_artifact(args.artifact)
     target = target_of(artifact, args)
     inspection = inspect_artifact(artifact, target, context=args.context, prompt=args.prompt, staying=args.staying)
@@ -39,5 +42,5 @@ def main(args: argparse.Namespace) -> int:
             timings.append(time_prefill(artifact, target, args.prompt, record=True))
         write_trace(args.trace, *timings)
     with printing_beside(args.trace):
-        print(json.dumps(asdict(inspection)) if args.json else "\n".join(described(inspection)))
+        print(json.dumps(asdict(inspection)) if args.json else listing(described(inspection)))
     return 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from sscc.compiler.commands.noise import add_quiet_argument
-from sscc.compiler.files import refuse_stdout
+from sscc.compiler.files import StdoutErrors, refuse_stdout
 from sscc.ir.extras import COMPILE, require
+from sscc.ir.files import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     output: Path = args.output or Path(_stem(args.model) + ".pt")
-    refuse_stdout(output, "a packed checkpoint is binary")
+    refuse_stdout(output, StdoutErrors.PACKED_CHECKPOINT)
+    check_output(output)
     require(COMPILE, "sscc pack")
     from sscc.compiler.frontend.checkpoint import open_checkpoint, pack
 
@@ -34,4 +37,4 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _stem(model: Path) -> str:
-    return model.stem if model.is_file() else model.absolute().name
+    return model.stem if os.path.isfile(model) else model.absolute().name

@@ -6,11 +6,13 @@ import argparse
 import importlib
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import sscc
 from sscc.compiler.commands.examples import EXAMPLES
 from sscc.ir.errors import ErrorKind, UsageError, quoted
+from sscc.ir.files import check_name
 from sscc.ir.sizes import format_bytes, parse_bytes
 from sscc.ir.suggestions import check_choice, did_you_mean
 
@@ -69,7 +71,10 @@ class Parser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
-            return super()._get_value(action, arg_string)
+            value = super()._get_value(action, arg_string)
+            if isinstance(value, Path):
+                check_name(value)
+            return value
         except UsageError as error:
             raise CommandLineErrors.INVALID_ARGUMENT(option=_name(action), cause=error, command=self.prog) from None
 

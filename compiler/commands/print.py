@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sscc.ir.errors import UsageError
-from sscc.ir.files import STANDARD
+from sscc.ir.files import STANDARD, is_folder
 from sscc.ir.suggestions import did_you_mean
+from sscc.ir.terminal import terminal_text
 
 COLOURS = ("auto", "always", "never")
 _SCHEDULE_PART = re.compile(r"^(?=[A-Z]{4,} )", re.MULTILINE)
@@ -42,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     from sscc.compiler.files import write_text
 
-    is_dump = args.file == STANDARD or not args.file.is_dir()
+    is_dump = args.file == STANDARD or not is_folder(args.file)
     if not is_dump and (args.locations or args.weights):
         raise UsageError("--locations and --weights go with a dump, and a schedule says both as it is")
-    text = _dump(args) if is_dump else _schedule(args)
+    text = terminal_text(_dump(args) if is_dump else _schedule(args))
     to_stdout = args.output is None or args.output == STANDARD
     if args.color == "always" or (args.color == "auto" and to_stdout and _takes_colour()):
         text = coloured(text)

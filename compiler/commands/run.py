@@ -41,8 +41,10 @@ from sscc.compiler.files import printing_beside
 from sscc.compiler.kept_tokens import Token, shown_tokens
 from sscc.compiler.needed import checkpoint_of, needed_of
 from sscc.compiler.progress import prompt_bar, status
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.files import check_output
 from sscc.ir.sizes import format_bytes
+from sscc.ir.terminal import listing, shown_text
 from sscc.runtime.backends.interpreter import MemoryUse
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
@@ -58,17 +60,32 @@ if TYPE_CHECKING:
     from sscc.runtime.session import Session
 
 
+class RunErrors(ErrorKind):
+    DRAFT_AND_CHECK = UsageError, "--draft shortens a prompt, and --check replays a recorded one: leave one out"
+    DRAFT_AND_NEEDED = UsageError, "--draft shortens the prompt, and --show-needed needs all of it: leave one out"
+    KEPT_AND_CHECK = UsageError, (
+        "--show-kept shows the text of a prompt, and --check replays a recorded run: leave one out"
+    )
+    KEPT_OF_RANKS = UsageError, (
+        "--show-kept: {path} is compiled for {ranks} ranks, each of which knows the selected positions of its own "
+        "heads only: compile the model without --tp to see them"
+    )
+    NO_GOLDENS = InputError, "{path} holds no goldens: compile the model with --save-golden"
+    NO_PROMPT = UsageError, "there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)"
+    TRACE_AND_CHECK = UsageError, "--trace records a run that makes tokens, and --check replays one: leave one out"
+
+
 @dataclass(frozen=True)
 class Figures:
-    """What `--json` prints: tokens made (the ending one included), their text, and what it took.
+    """Output of `--json`: the new tokens (the ending one included), their text, and their cost.
 
-    Rows are per layer and KV head; bytes are of this sequence's cache over all layers, and of an uncompressed one of
-    max_context rows and of just as many rows as there are tokens. Seconds are wall time; prefill ends with the first
-    new token, decode has the others. Where a draft has shortened the prompt, `read_tokens` are what is left of it, and
-    `draft_seconds` is what that took (None without a draft). `text` is None where the artifact has no tokenizer. Then
-    there are bytes: weights (mapped where they can be), caches and other states, everything else that the interpreter
-    works on, and what of this process is in memory (None where the system does not tell). Of several `ranks` all bytes
-    are those of one.
+    Rows are per layer and KV head. `kv_bytes` is this sequence's cache over all layers, `full_kv_bytes` an uncompressed
+    cache of max_context rows, `full_kv_bytes_now` one of as many rows as there are tokens. Seconds are wall time;
+    prefill ends with the first new token, decode makes the others. Where a draft has shortened the prompt,
+    `read_tokens` counts the tokens that are left, and `draft_seconds` is the draft's time (None without a draft).
+    `text` is None where the artifact has no tokenizer. `weight_bytes` are mapped where they can be, `state_bytes` are
+    caches and other states, `working_bytes` the rest of the interpreter's memory, `resident_bytes` the memory of this
+    process (None where the system does not tell). Of several `ranks` all bytes are those of one.
     """
 
     tokens: list[int]
@@ -153,26 +170,23 @@ def _check_arguments(args: argparse.Namespace) -> None:
     check_execution_arguments(args)
     check_draft_arguments(args)
     if not args.check and args.prompt is args.prompt_file is args.token_ids is None:
-        raise UsageError("there is no prompt: give --prompt, --prompt-file or --token-ids (or --check)")
+        raise RunErrors.NO_PROMPT()
     if args.show_needed and args.show_kept is None:
         args.show_kept = Part()
     if args.draft is not None and (args.check or args.show_needed):
-        other = "--check replays a recorded prompt" if args.check else "--show-needed is of a whole prompt"
-        raise UsageError(f"--draft leaves out a part of the prompt, and {other}: leave one of them out")
+        raise RunErrors.DRAFT_AND_CHECK() if args.check else RunErrors.DRAFT_AND_NEEDED()
     if args.check and args.trace is not None:
-        raise UsageError("--trace is of a run that makes tokens, and --check replays a recorded one: leave one out")
+        raise RunErrors.TRACE_AND_CHECK()
     if args.check and args.show_kept is not None:
-        raise UsageError("--show-kept is of a prompt's text, and --check replays a recorded one: leave one of them out")
+        raise RunErrors.KEPT_AND_CHECK()
+    check_output(args.trace)
 
 
 def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
     """Refuses before anything runs what could not be shown after it. Raises UsageError."""
     args.show_kept.check(artifact.signature)
     if artifact.program.ranks > 1:
-        raise UsageError(
-            f"--show-kept: {artifact.path} is compiled for {artifact.program.ranks} ranks, each of which has the "
-            "selected positions of its own heads; compile it without --tp to see them"
-        )
+        raise RunErrors.KEPT_OF_RANKS(path=artifact.path, ranks=artifact.program.ranks)
     if args.show_needed:
         checkpoint_of(artifact, args.checkpoint)
 
@@ -294,7 +308,7 @@ class _Output:
     def _write(self, piece: str) -> None:
         self._pieces.append(piece)
         if piece and not self._silent:
-            print(piece, end="", flush=True)
+            print(shown_text(piece, sys.stdout), end="", flush=True)
 
 
 def _figures(
@@ -375,7 +389,7 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
 
     golden = artifact.golden()
     if golden is None:
-        raise InputError(f"{artifact.path} holds no goldens: compile with --save-golden")
+        raise RunErrors.NO_GOLDENS(path=artifact.path)
     report = replay(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors))
     if args.json:
         print(
@@ -383,7 +397,7 @@ def _check(artifact: Artifact, session: Session, args: argparse.Namespace) -> in
         )
     report.require()
     if not args.quiet:
-        print(report.summary(), file=sys.stderr)
+        print(listing(report.summary().splitlines()), file=sys.stderr)
     return 0
 
 

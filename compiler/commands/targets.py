@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
-from sscc.ir.target import DEFAULT, FAMILY, load_target, shipped_targets
+from sscc.ir.target import DEFAULT, FAMILY, Target, load_target, shipped_targets
+from sscc.ir.terminal import listing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,10 +19,14 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(target.to_json(), end="")
         return 0
-    print(f"{args.target}: {target.name}. {target.note}")
+    print(listing(_lines(args.target, target)))
+    return 0
+
+
+def _lines(named: str, target: Target) -> Iterator[str]:
+    yield f"{named}: {target.name}. {target.note}"
     for name, figure in target.figures.items():
         value = f"{figure.value:.10g} {figure.unit}".strip()
-        print(f"  {name:16} {value:32} {figure.origin:10} {figure.note}")
+        yield f"  {name:16} {value:32} {figure.origin:10} {figure.note}"
     others = ", ".join(f"{FAMILY}:{name}" for name in shipped_targets() if name != DEFAULT)
-    print(f"{FAMILY} is {FAMILY}:{DEFAULT}; there are {others} too")
-    return 0
+    yield f"{FAMILY} is {FAMILY}:{DEFAULT}; there are {others} too"

@@ -10,6 +10,7 @@ from typing import Any
 
 import transformers
 
+from sscc.compiler.frontend.tokenizer_folder import staged_tokenizer
 from sscc.ir.errors import InputError
 from sscc.runtime.chat_template import ChatTemplate
 
@@ -32,13 +33,15 @@ def folder_tokenizer(folder: Path) -> dict[str, bytes]:
         raise InputError(f"{folder}: its tokenizer cannot be read: {error.strerror}") from error
     if "tokenizer.json" in files or not any((folder / name).is_file() for name in SLOW_TOKENIZER_FILES):
         return files
-    with tempfile.TemporaryDirectory() as saved:
+    with tempfile.TemporaryDirectory() as saved, staged_tokenizer(folder) as staged:
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
+                staged, local_files_only=True, trust_remote_code=False
             )
             tokenizer.save_pretrained(saved)
-        except Exception as error:  # a missing sentencepiece, a damaged vocabulary, ...
+        except BaseException as error:  # a missing sentencepiece, a damaged vocabulary, a panic of Rust, ...
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise InputError(
                 f"{folder} has no tokenizer.json and its older tokenizer cannot be converted "
                 f"({' '.join(str(error).split())[:160]}): save it with transformers' save_pretrained"

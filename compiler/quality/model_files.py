@@ -22,10 +22,8 @@ from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InputError
-from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.ir.files import file_digest, output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
-from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Weights
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.text import load_tokenizer
@@ -61,8 +59,7 @@ class ModelFiles:
     """
 
     def __init__(self, model: Path, folder: Path, numbers: Numbers) -> None:
-        if not model.exists():
-            raise InputError(f"{model} does not exist: give a checkpoint{similar_file(model)}")
+        state_of(model)  # which raises where there is none
         self.model = model
         self._folder = folder
         self._numbers = numbers

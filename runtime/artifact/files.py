@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from sscc.ir.errors import InputError
-from sscc.ir.files import open_beneath
-from sscc.ir.suggestions import similar_file
+from sscc.ir.errors import ErrorKind, InputError, SsccError, quoted
+from sscc.ir.files import open_beneath, state_of
 from sscc.runtime.artifact.manifest import FileRecord
 
 MANIFEST = "manifest.json"
 SCHEDULE = "schedule.json"
 LISTING = "schedule.txt"
 MACHINE = "machine.json"
+GOLDEN = "golden"
 CONSTANTS = "weights/constants.safetensors"
 FOREIGN_CODE = "native/"
 """Where artifacts of earlier versions hold machine code. It is somebody else's, and nothing reads it."""
@@ -31,15 +33,28 @@ SCHEDULE_BYTES = 64 * 2**20
 _LARGEST = {MACHINE: 2**20, SCHEDULE: SCHEDULE_BYTES}
 _LARGEST_OTHER = 256 * 2**20
 """Bytes of files that are read whole; beyond that they are refused unread."""
+_MODEL_SUFFIXES = (".gguf", ".pt", ".pth", ".pt2")
+_MODEL_CONFIG = "config.json"
+
+
+class ArtifactFileErrors(ErrorKind):
+    CANNOT_READ = InputError, "{path} is missing or cannot be read: {reason}"
+    DIGEST_DIFFERS = InputError, "{path} is damaged: its sha256 is not the one in the manifest"
+    NO_MANIFEST = InputError, "{path} is not an .rdu artifact: it has no {name}"
+    NOT_A_FOLDER = InputError, "{path} is not an .rdu artifact, which is a folder"
+    NOT_COMPILED = InputError, "{path} has not been compiled yet. Run: sscc compile {model} -o {output}"
+    NOT_UTF8 = InputError, "{path} cannot be read: {reason}"
+    SIZE_DIFFERS = InputError, "{path} is damaged: it has {nbytes} bytes, the manifest says {expected}"
+    TOO_LARGE = InputError, "{path} has {nbytes} bytes, the largest that is read has {most}"
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file holds weights."""
+    """Return True if a file holds weights."""
     return name.startswith("weights/") and name != CONSTANTS
 
 
 def identity(folder: Path) -> tuple[int, int] | None:
-    """Device and inode of a folder, which tell it from another one put in its place; None where there is none."""
+    """Return device and inode of a folder, which differ for another one put in its place; None where there is none."""
     try:
         state = folder.stat()
     except (OSError, ValueError):
@@ -48,25 +63,38 @@ def identity(folder: Path) -> tuple[int, int] | None:
 
 
 def read_manifest(folder: Path) -> bytes:
-    """manifest.json, unchecked. Raises InputError where the folder is no artifact or the file is too large."""
-    if not folder.exists():
-        raise InputError(f"{folder} does not exist{similar_file(folder)}")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not an .rdu artifact, which is a folder")
+    """Return manifest.json, unchecked.
+
+    Raises:
+        UsageError: no file can have the name.
+        InputError: the folder is no artifact, or the file is too large. Of a model the message has the command that
+            compiles it.
+    """
+    if not stat.S_ISDIR(state_of(folder).st_mode):
+        if folder.suffix.lower() in _MODEL_SUFFIXES:
+            raise _not_compiled(folder)
+        raise ArtifactFileErrors.NOT_A_FOLDER(path=folder)
     try:
         with open_beneath(folder, MANIFEST) as file:
             data = file.read(MANIFEST_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{folder} is not an .rdu artifact: it has no {MANIFEST}") from None
+        if os.path.isfile(folder / _MODEL_CONFIG):
+            raise _not_compiled(folder) from None
+        raise ArtifactFileErrors.NO_MANIFEST(path=folder, name=MANIFEST) from None
     except OSError as error:
-        raise InputError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from None
+        raise ArtifactFileErrors.CANNOT_READ(path=folder / MANIFEST, reason=error.strerror) from None
     if len(data) > MANIFEST_BYTES:
-        raise InputError(f"{folder / MANIFEST} has more than {MANIFEST_BYTES} bytes, which no manifest has")
+        raise ArtifactFileErrors.TOO_LARGE(path=folder / MANIFEST, nbytes=len(data), most=MANIFEST_BYTES)
     return data
 
 
+def _not_compiled(model: Path) -> SsccError:
+    output = f"{model.stem if model.suffix.lower() in _MODEL_SUFFIXES else model.absolute().name}.rdu"
+    return ArtifactFileErrors.NOT_COMPILED(path=model, model=shlex.quote(str(model)), output=shlex.quote(output))
+
+
 def open_file(folder: Path, name: str) -> BufferedReader:
-    """Opens a regular file that no link below `folder` leads to. Raises InputError."""
+    """Open a regular file that no link below `folder` leads to. Raise InputError where there is none."""
     with _read_errors(folder / name):
         return open_beneath(folder, name)
 
@@ -76,36 +104,36 @@ def _read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path} is missing or cannot be read: {error.strerror}") from None
+        raise ArtifactFileErrors.CANNOT_READ(path=path, reason=error.strerror) from None
 
 
 def _open_checked(folder: Path, name: str, record: FileRecord) -> BufferedReader:
-    """Opens a file whose size is right."""
-    path, largest = folder / name, _largest(name)
+    """Open a file whose size is right."""
+    path, most = folder / name, _largest(name)
     file = open_file(folder, name)
     size = os.fstat(file.fileno()).st_size
-    if size == record.bytes and (largest is None or size <= largest):
+    if size == record.bytes and (most is None or size <= most):
         return file
     file.close()
     if size != record.bytes:
-        raise InputError(f"{path} is damaged: it has {size} bytes, the manifest says {record.bytes}")
-    raise InputError(f"{path} has {size} bytes, the largest that is read has {largest}")
+        raise ArtifactFileErrors.SIZE_DIFFERS(path=path, nbytes=size, expected=record.bytes)
+    raise ArtifactFileErrors.TOO_LARGE(path=path, nbytes=size, most=most)
 
 
 def _largest(name: str) -> int | None:
-    """How large a file may be; None where it is mapped and not read, so that its size does not matter."""
+    """Return the most bytes a file may have; None where it is mapped and not read, so that its size does not matter."""
     return None if name.endswith(".safetensors") else _LARGEST.get(name, _LARGEST_OTHER)
 
 
 def check_file(folder: Path, name: str, record: FileRecord) -> None:
-    """Raises InputError where a file is not the one in the manifest; of weight shards the size alone counts."""
+    """Raise InputError where a file is not the one in the manifest; of weight shards the size alone counts."""
     with _open_checked(folder, name, record) as file, _read_errors(folder / name):
         if not is_shard(name):
             _check_digest(folder / name, hashlib.file_digest(file, "sha256").hexdigest(), record)
 
 
 def read_checked(folder: Path, name: str, record: FileRecord) -> bytes:
-    """What a file holds, which is what the manifest says. Raises InputError."""
+    """Return the contents of a file. Raise InputError where they are not those in the manifest."""
     with _open_checked(folder, name, record) as file, _read_errors(folder / name):
         data = file.read(record.bytes)
     _check_digest(folder / name, hashlib.sha256(data).hexdigest(), record)
@@ -114,12 +142,12 @@ def read_checked(folder: Path, name: str, record: FileRecord) -> bytes:
 
 def _check_digest(path: Path, sha256: str, record: FileRecord) -> None:
     if sha256 != record.sha256:
-        raise InputError(f"{path} is damaged: its sha256 is not the one in the manifest")
+        raise ArtifactFileErrors.DIGEST_DIFFERS(path=path)
 
 
 def decoded(data: bytes, path: Path) -> str:
-    """The text of a file. Raises InputError where it is not UTF-8."""
+    """Return the text of a file. Raise InputError where it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
+        raise ArtifactFileErrors.NOT_UTF8(path=path, reason=quoted(error)) from None

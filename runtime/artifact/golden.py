@@ -20,11 +20,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sscc.ir.errors import InputError, quoted
+from sscc.ir.errors import ErrorKind, InputError, quoted
+from sscc.runtime.artifact.files import GOLDEN, open_file
 from sscc.runtime.artifact.tensor_files import Array, read_tensors
 from sscc.runtime.artifact.writer import ArtifactWriter
 
+_INDEX, _DATA = "golden.json", "golden.safetensors"
+FILES = (f"{GOLDEN}/{_INDEX}", f"{GOLDEN}/{_DATA}")
 _PROMPT, _TOKENS, _NAMES = "prompt", "new_tokens", "tensors"
+
+
+class GoldenErrors(ErrorKind):
+    DAMAGED = InputError, "{path} is damaged: {reason}"
+    PARTS_DIFFER = InputError, "{path} does not name the tensors of {tensors}, or names no tokens"
 
 
 @dataclass(frozen=True)
@@ -37,27 +45,30 @@ class Golden:
 
     @property
     def of_logits(self) -> Golden:
-        """The same with the logits alone."""
+        """The golden with the logits alone."""
         logits = {name: value for name, value in self.tensors.items() if name.partition(".")[0].endswith("logits")}
         return replace(self, tensors=logits)
 
     def save(self, writer: ArtifactWriter) -> None:
-        """Writes golden/golden.json and golden/golden.safetensors of an artifact."""
+        """Write golden/golden.json and golden/golden.safetensors of an artifact."""
         index = {_PROMPT: list(self.prompt), _TOKENS: list(self.new_tokens), _NAMES: list(self.tensors)}
-        writer.write_json("golden/golden.json", index)
-        writer.write_tensors("golden/golden.safetensors", self.tensors)
+        writer.write_json(FILES[0], index)
+        writer.write_tensors(FILES[1], self.tensors)
 
     @classmethod
     def load(cls, folder: Path) -> Golden:
-        """Raises InputError where the folder holds no golden, or one whose parts do not fit."""
-        path = folder / "golden.json"
+        """Return the golden in the folder golden/ of an artifact. Raise InputError where there is none, or its parts do
+        not fit."""
+        path, tensors_path = folder / _INDEX, folder / _DATA
         try:
-            index = json.loads(path.read_text(encoding="utf-8"))
+            with open_file(folder.parent, f"{folder.name}/{_INDEX}") as file:
+                index = json.loads(file.read().decode())
             prompt, new_tokens, names = (tuple(index[key]) for key in (_PROMPT, _TOKENS, _NAMES))
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is missing or damaged: {quoted(repr(error))}") from None
-        tensors = read_tensors(folder / "golden.safetensors")
+            raise GoldenErrors.DAMAGED(path=path, reason=quoted(repr(error))) from None
+        with open_file(folder.parent, f"{folder.name}/{_DATA}") as file:
+            tensors = read_tensors(tensors_path, file)
         plain = all(isinstance(name, str) for name in names) and all(type(t) is int for t in (*prompt, *new_tokens))
         if not plain or set(names) != set(tensors):
-            raise InputError(f"{path} does not fit golden.safetensors")
+            raise GoldenErrors.PARTS_DIFFER(path=path, tensors=tensors_path)
         return cls(prompt, new_tokens, {name: tensors[name] for name in names})

@@ -3,19 +3,22 @@
 One JSON object of `format` (`FORMAT_VERSION`) and the fields of a `Manifest`, of which those of the signature stand by
 themselves (`geometry`, `batch`, `prefill_chunk`, `dtype`, `vocab_size`, `eos_token_ids`, and its plan as `groups`).
 Keys are sorted, so that equal artifacts have equal manifests. A field that is missing or of another type is refused,
-and so is another format.
+and so is another format. Other fields are ignored: `weights.source`, a path that earlier versions wrote, is never read.
+
+Nothing in a manifest is a path, except for the names in `files`, which lead down from the artifact's folder.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sscc.ir.cache_plan import STREAMS_OF_A_GROUP, CachePlan, LayerGroup, Stream, check_layers
-from sscc.ir.errors import InputError, UsageError, quoted
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
@@ -24,24 +27,62 @@ from sscc.runtime.artifact.signature import Signature
 FORMAT_VERSION = 5
 WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "vocab_size")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NO_NAME = re.compile("[\0\ud800-\udfff]")
+"""A character that the system takes in no file's name."""
+UNNAMED = Path("OUT.rdu")
+_SHOWN = 60
+"""Characters of a value that does not fit, in a message."""
+
+
+class _ManifestKind(ErrorKind):
+    def __init__(self, message: str) -> None:
+        super().__init__(InputError, message)
+
+
+class ManifestErrors(_ManifestKind):
+    FORMAT_NEWER = (
+        "the artifact has format {version}, this sscc reads format {supported}: a newer sscc ({writer}) wrote it, so "
+        "update sscc, or compile the model again with `sscc compile MODEL -o {path}`"
+    )
+    FORMAT_OLDER = (
+        "the artifact has format {version}, this sscc reads format {supported}: an older sscc ({writer}) wrote it, so "
+        "compile the model again with `sscc compile MODEL -o {path}`"
+    )
+    FORMAT_UNKNOWN = "the artifact has format {version!r}, this sscc reads format {supported}"
+    NOT_JSON = "the manifest is not JSON: {reason}"
+    BELOW_LEAST = "the manifest is malformed: {field} is {values!r}, it must be integers of at least {least}"
+    DIGEST = "the manifest is malformed: weights.digest is {digest!r}, it must be a sha256 of 64 hexadecimal digits"
+    DTYPE = "the manifest is malformed: dtype is {dtype!r}, it must be one of {dtypes}"
+    FILE_NAME = "the manifest is malformed: files has the entry {name!r}, which names no file in the artifact's folder"
+    GEOMETRY = "the manifest is malformed: {field}: {cause}"
+    GEOMETRY_VALUE = "the manifest is malformed: {field} is {value!r}, it must be an integer or a word"
+    GROUP_NAMES = "the manifest is malformed: two groups have the same name"
+    GROUPS = "the manifest is malformed: groups has no layers, or their max_context is not the geometry's"
+    HEADS = "the manifest is malformed: {field} is {heads}, which is no multiple of the {kv_heads} KV heads"
+    LAYER_TOPK = "the manifest is malformed: {field} has {numbers} numbers for {layers} layers"
+    LAYERS = "the manifest is malformed: {reason}"
+    NAME_TWICE = "the manifest is malformed: one object has the name {name!r} twice"
+    PACKED = "the manifest is malformed: weights.packed is {packed!r}, it must be names of tensors"
+    STREAMS = "the manifest is malformed: {field} is {streams!r}, it must be one of {known}"
+    TYPE = "the manifest is malformed: {field} is {value!r}, it must be of type {type}"
+    WEIGHT_MODE = "the manifest is malformed: weights.mode is {mode!r}, it must be one of {modes}"
 
 
 @dataclass(frozen=True)
 class WeightsRecord:
-    """Which weights a program wants, and where they are.
+    """The weights of a program: their digest, and how the artifact holds them.
 
     Attributes:
-        mode: "embedded" (in the artifact) or "reference" (a checkpoint is opened at load).
+        mode: "embedded" (in the artifact) or "reference" (in a checkpoint, whose path the artifact does not know).
         digest: of the weights that it was compiled with, stacked as the program wants them (`weights_digest`); ""
             if there were none.
-        source: the checkpoint's path in mode "reference", else None.
         packer: the backend for which some are packed; "" where all lie as the schedule has them.
         packed: the names of those, sorted.
     """
 
     mode: str
     digest: str
-    source: str | None
     packer: str = ""
     packed: tuple[str, ...] = ()
 
@@ -78,7 +119,7 @@ class Manifest:
     files: Mapping[str, FileRecord] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Canonical: sorted keys, no times, no paths but `weights.source`."""
+        """Return the canonical text: sorted keys, no times, no paths."""
         signature = self.signature
         data = {
             "format": FORMAT_VERSION,
@@ -94,7 +135,6 @@ class Manifest:
             "weights": {
                 "mode": self.weights.mode,
                 "digest": self.weights.digest,
-                "source": self.weights.source,
                 "packer": self.weights.packer,
                 "packed": list(self.weights.packed),
             },
@@ -104,25 +144,25 @@ class Manifest:
         return json.dumps(data, sort_keys=True, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Raises InputError where the text is no manifest of this format version, naming what is wrong."""
+    def from_json(cls, text: str, path: Path = UNNAMED) -> Manifest:
+        """Return the manifest that a text is.
+
+        Args:
+            path: of the artifact, for messages.
+
+        Raises InputError where it is no manifest of this format version, naming the field at fault.
+        """
         try:
             data = json.loads(text, object_pairs_hook=_without_doubles)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"the manifest is not JSON: {error}") from None
+            raise ManifestErrors.NOT_JSON(reason=quoted(error)) from None
         version = data.get("format") if isinstance(data, dict) else None
-        if type(version) is int and version > FORMAT_VERSION:
-            raise InputError(
-                f"the artifact has format version {version}, this sscc reads {FORMAT_VERSION}: it was made by a newer "
-                f"sscc ({data.get('sscc')}), update yours or compile again"
-            )
-        if type(version) is int and version < FORMAT_VERSION:
-            raise InputError(
-                f"the artifact has format version {version}, this sscc reads {FORMAT_VERSION}: it was made by an older "
-                f"sscc ({data.get('sscc')}), compile again"
-            )
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise InputError(f"the artifact has format version {version!r}, this sscc reads {FORMAT_VERSION}")
+        if type(version) is not int:
+            raise ManifestErrors.FORMAT_UNKNOWN(version=_short(version), supported=FORMAT_VERSION)
+        if version != FORMAT_VERSION:
+            older = version < FORMAT_VERSION
+            kind = ManifestErrors.FORMAT_OLDER if older else ManifestErrors.FORMAT_NEWER
+            raise kind(version=version, supported=FORMAT_VERSION, writer=_short(data.get("sscc")), path=path)
         return cls(
             sscc=_take(data, "sscc", str),
             tools=_take(data, "tools", dict),
@@ -136,32 +176,37 @@ class Manifest:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Readers differ in which of two equal names counts, so neither does."""
+    """Return a JSON object. Readers differ in which of two equal names counts, so neither does."""
     data: dict[str, Any] = {}
     for name, value in pairs:
         if name in data:
-            raise InputError(f"the manifest is malformed: it names {name[:60]!r} twice in one object")
+            raise ManifestErrors.NAME_TWICE(name=name[:_SHOWN])
         data[name] = value
     return data
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
 
 
 def _take(data: dict[str, Any], key: str, kind: type, where: str = "") -> Any:
     value = data.get(key)
     if type(value) is not kind:
-        raise InputError(f"the manifest is malformed: {where}{key} is {str(value)[:60]!r}, expected {kind.__name__}")
+        raise ManifestErrors.TYPE(field=f"{where}{key}", value=_short(value), type=kind.__name__)
     return value
 
 
 def _integers(values: list[Any], name: str, low: int) -> tuple[int, ...]:
     if any(type(value) is not int or value < low for value in values):
-        raise InputError(f"the manifest is malformed: {name} is {quoted(values)}, expected integers of at least {low}")
+        raise ManifestErrors.BELOW_LEAST(field=name, values=[_short(value) for value in values], least=low)
     return tuple(values)
 
 
 def _dtype(data: dict[str, Any]) -> str:
     dtype: str = _take(data, "dtype", str)
     if dtype not in DTYPE_BYTES:
-        raise InputError(f"the manifest is malformed: dtype is {dtype!r}, expected one of {list(DTYPE_BYTES)}")
+        raise ManifestErrors.DTYPE(dtype=_short(dtype), dtypes=list(DTYPE_BYTES))
     return dtype
 
 
@@ -184,11 +229,12 @@ def _geometry(data: dict[str, Any], where: str) -> Geometry:
         _integers(_take(values, "layer_topk", list, f"{where}geometry."), f"{where}geometry.layer_topk", 0)
     for name, value in values.items():
         if type(value) not in (int, str) and name != "layer_topk":
-            raise InputError(f"the manifest is malformed: {where}geometry: {name[:60]!r} is {str(value)[:60]!r}")
+            raise ManifestErrors.GEOMETRY_VALUE(field=f"{where}geometry.{_short(name)}", value=_short(value))
     try:
         return Geometry.from_dict(values)
     except (TypeError, UsageError) as error:
-        raise InputError(f"the manifest is malformed: {where}geometry: {quoted(error)}") from None
+        cause = error if isinstance(error, UsageError) else quoted(error)
+        raise ManifestErrors.GEOMETRY(field=f"{where}geometry", cause=cause) from None
 
 
 def _group_data(group: LayerGroup) -> dict[str, Any]:
@@ -201,33 +247,32 @@ def _plan(entries: list[Any], geometry: Geometry) -> CachePlan:
     groups = tuple(_group(entry, f"groups[{index}].") for index, entry in enumerate(entries))
     layers = sum(len(group.layers) + len(group.sharers) for group in groups)
     if not layers or any(group.geometry.max_context != geometry.max_context for group in groups):
-        raise InputError("the manifest is malformed: groups has no layers, or their max_context is not the geometry's")
+        raise ManifestErrors.GROUPS()
     if len({group.name for group in groups}) < len(groups):
-        raise InputError("the manifest is malformed: two groups have one name")
+        raise ManifestErrors.GROUP_NAMES()
     try:
         check_layers([(group.layers, group.sharers) for group in groups], layers)
     except ValueError as error:
-        raise InputError(f"the manifest is malformed: {quoted(error)}") from None
+        raise ManifestErrors.LAYERS(reason=quoted(error)) from None
     return CachePlan(groups)
 
 
 def _group(data: Any, where: str) -> LayerGroup:
     if not isinstance(data, dict):
-        raise InputError(f"the manifest is malformed: {where[:-1]} is {str(data)[:60]!r}, expected dict")
+        raise ManifestErrors.TYPE(field=where[:-1], value=_short(data), type="dict")
     heads, kv_heads = _integers([_take(data, name, int, where) for name in ("heads", "kv_heads")], f"{where}heads", 1)
     if heads % kv_heads:
-        raise InputError(f"the manifest is malformed: {where}heads is {heads}, no multiple of its {kv_heads} KV heads")
+        raise ManifestErrors.HEADS(field=f"{where}heads", heads=heads, kv_heads=kv_heads)
     streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
-        known = " or ".join(" and ".join(names) for names in STREAMS_OF_A_GROUP)
-        raise InputError(f"the manifest is malformed: {where}streams must be {known}")
+        known = [" and ".join(names) for names in STREAMS_OF_A_GROUP]
+        shown = [_short(stream.name) for stream in streams]
+        raise ManifestErrors.STREAMS(field=f"{where}streams", streams=shown, known=known)
     layers = _integers(_take(data, "layers", list, where), f"{where}layers", 0)
     geometry = _geometry(data, where)
     if geometry.layer_topk and len(geometry.layer_topk) != len(layers):
-        raise InputError(
-            f"the manifest is malformed: {where}geometry.layer_topk has {len(geometry.layer_topk)} numbers for "
-            f"{len(layers)} layers"
-        )
+        numbers = len(geometry.layer_topk)
+        raise ManifestErrors.LAYER_TOPK(field=f"{where}geometry.layer_topk", numbers=numbers, layers=len(layers))
     return LayerGroup(
         name=_take(data, "name", str, where),
         layers=layers,
@@ -242,7 +287,7 @@ def _group(data: Any, where: str) -> LayerGroup:
 
 def _stream(data: Any, where: str) -> Stream:
     if not isinstance(data, dict):
-        raise InputError(f"the manifest is malformed: {where[:-1]} has {str(data)[:60]!r}, expected dict")
+        raise ManifestErrors.TYPE(field=where[:-1], value=_short(data), type="dict")
     (width,) = _integers([_take(data, "width", int, where)], f"{where}width", 1)
     return Stream(_take(data, "name", str, where), width)
 
@@ -250,15 +295,14 @@ def _stream(data: Any, where: str) -> Stream:
 def _weights(data: dict[str, Any]) -> WeightsRecord:
     mode = _take(data, "mode", str, "weights.")
     if mode not in WEIGHT_MODES:
-        raise InputError(f"the manifest is malformed: weights.mode is {mode!r}, expected one of {WEIGHT_MODES}")
-    source = data.get("source")
-    if source is not None:
-        _take(data, "source", str, "weights.")
+        raise ManifestErrors.WEIGHT_MODE(mode=_short(mode), modes=WEIGHT_MODES)
     packed = _take(data, "packed", list, "weights.")
     if not all(isinstance(name, str) for name in packed):
-        raise InputError(f"the manifest is malformed: weights.packed is {quoted(packed)}, expected names")
+        raise ManifestErrors.PACKED(packed=[_short(name) for name in packed])
     digest, packer = (_take(data, name, str, "weights.") for name in ("digest", "packer"))
-    return WeightsRecord(mode, digest, source, packer, tuple(packed))
+    if digest and not _DIGEST.fullmatch(digest):  # files of the user's cache are named by it
+        raise ManifestErrors.DIGEST(digest=_short(digest))
+    return WeightsRecord(mode, digest, packer, tuple(packed))
 
 
 def _looping(entries: list[Any]) -> tuple[Looping, ...]:
@@ -266,7 +310,7 @@ def _looping(entries: list[Any]) -> tuple[Looping, ...]:
     for index, entry in enumerate(entries):
         where = f"looping[{index}]"
         if not isinstance(entry, dict):
-            raise InputError(f"the manifest is malformed: {where} is {str(entry)[:60]!r}, expected dict")
+            raise ManifestErrors.TYPE(field=where, value=_short(entry), type="dict")
         names = {name: _take(entry, name, str, f"{where}.") for name in ("entry", "kernel", "reason")}
         (layers,) = _integers([_take(entry, "layers", int, f"{where}.")], f"{where}.layers", 1)
         records.append(Looping(layers=layers, **names))
@@ -277,14 +321,15 @@ def _files(data: dict[str, Any]) -> dict[str, FileRecord]:
     files = {}
     for path, entry in data.items():
         if not _is_plain(path) or not isinstance(entry, dict):
-            raise InputError(f"the manifest is malformed: files has an entry {path[:60]!r}")
-        where = f"files.{path}."
+            raise ManifestErrors.FILE_NAME(name=_short(path))
+        where = f"files.{_short(path)}."
         files[path] = FileRecord(_take(entry, "bytes", int, where), _take(entry, "sha256", str, where))
     return files
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path leads down from a folder, and is the only way to write it: no name stands for another file."""
+    """Return True if a path leads down from a folder and is written in the only way, so that no two names stand for
+    one file."""
     pure = PurePosixPath(path)
-    plain = bool(pure.parts) and path == str(pure) and "\0" not in path
+    plain = bool(pure.parts) and path == str(pure) and not _NO_NAME.search(path)
     return plain and not pure.is_absolute() and ".." not in pure.parts

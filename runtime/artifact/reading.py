@@ -12,25 +12,27 @@ sizes and digests are checked, and through no link. Code there is none, and none
 
 The files under weights/ hold one entry per tensor of the schedule, under its name and in its shape, the layers of a
 looped kernel stacked to [N, ..], so that they are used where they are mapped. The program and the weights are
-separate: `Artifact.weights` joins the program to the embedded weights, to the checkpoint that the artifact refers
-to, or to any other one of the same spec.
+separate: `Artifact.weights` joins the program to the embedded weights, or to those of a checkpoint of the same shapes,
+which the caller opens: an artifact names no path.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
 
-from sscc.ir.errors import InputError, quoted
+from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.schedule import Program
 from sscc.ir.target import Target, parse_target
 from sscc.runtime.artifact.files import (
     CONSTANTS,
     FOREIGN_CODE,
+    GOLDEN,
     MACHINE,
     MANIFEST,
     SCHEDULE,
@@ -42,6 +44,7 @@ from sscc.runtime.artifact.files import (
     read_checked,
     read_manifest,
 )
+from sscc.runtime.artifact.golden import FILES as GOLDEN_FILES
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
@@ -68,6 +71,25 @@ from sscc.runtime.verification import Claim, verify_files
 
 _ATTEMPTS = 10
 
+
+class ArtifactErrors(ErrorKind):
+    CANNOT_PACK = InputError, "{path}: the schedule is malformed: {reason}"
+    INVALID = InputError, "{path}: {cause}"
+    NO_BACKEND = InputError, "{path}: its weights are packed for {backend!r}, which this sscc does not have"
+    NO_FILE = InputError, "{path} has no {name}"
+    NO_WEIGHTS = InputError, "{path} holds no weights: name the checkpoint with --checkpoint"
+    PACKED_OTHERWISE = InputError, (
+        "{path}: its weights are packed in another way than this sscc packs them for {backend!r}: compile the model "
+        "again with `sscc compile MODEL -o {path}`"
+    )
+    PACKED_RANKS = InputError, (
+        "{path}: its weights are packed, and those of a program of several ranks must not be: compile the model again "
+        "with `sscc compile MODEL -o {path}`"
+    )
+    REPLACED = InputError, "{path} was replaced {times} times while it was read: try again later"
+    SPEC_DIFFERS = InputError, "{path}: {role} {tensor!r} is {held} in its files and {expected} in the schedule"
+
+
 Resolver = Callable[[Layout], Mapping[str, Array]]
 """Gives the tensors of a layout by name, made of the sources that a checkpoint holds; of those of which a rank holds a
 part, that part."""
@@ -78,7 +100,7 @@ class Artifact:
     """A loaded artifact. Weights are not read before `weights` is called, and after that only as they are used.
 
     Attributes:
-        verify: whether `weights` compares the sha256 of the files that hold them.
+        verify: `weights` compares the sha256 of the files that hold them.
     """
 
     path: Path
@@ -93,7 +115,7 @@ class Artifact:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
-        """Opens and checks an artifact.
+        """Open and check an artifact.
 
         Checks the format version, that every file is there with its size, the sha256 of everything but weight shards,
         that the schedule is valid and fits the manifest (`sscc.runtime.contract`), the headers of weight shards, and
@@ -103,7 +125,8 @@ class Artifact:
             verify: compare the sha256 of weight shards too, when `weights` opens them, unless it is known that they
                 did not change since that was last done (sscc.runtime.verification).
 
-        Raises InputError naming the first thing that is missing, truncated, damaged or of another format.
+        Raises InputError naming the first thing that is missing, truncated, damaged or of another format, and
+        UsageError where no file can have the name.
         """
         folder = Path(path)
         for _ in range(_ATTEMPTS):
@@ -113,22 +136,22 @@ class Artifact:
             except InputError:
                 if before == identity(folder):
                     raise
-        raise InputError(f"{folder} is replaced again and again while it is read: try later")
+        raise ArtifactErrors.REPLACED(path=folder, times=_ATTEMPTS)
 
     @classmethod
     def _load(cls, folder: Path, verify: bool) -> Artifact:
-        manifest = Manifest.from_json(decoded(read_manifest(folder), folder / MANIFEST))
+        manifest = Manifest.from_json(decoded(read_manifest(folder), folder / MANIFEST), folder)
         for name, record in manifest.files.items():
             if name != SCHEDULE and not name.startswith(FOREIGN_CODE):
                 check_file(folder, name, record)
         if SCHEDULE not in manifest.files:
-            raise InputError(f"{folder} has no {SCHEDULE}")
+            raise ArtifactErrors.NO_FILE(path=folder, name=SCHEDULE)
         schedule = read_checked(folder, SCHEDULE, manifest.files[SCHEDULE])
         artifact = cls(folder, manifest, Program.from_json(decoded(schedule, folder / SCHEDULE)), verify)
         try:
             prove(artifact.program, manifest.signature)
         except InputError as error:
-            raise InputError(f"{folder}: {error}") from None
+            raise ArtifactErrors.INVALID(path=folder, cause=error) from None
         artifact._check_specs()
         return artifact
 
@@ -172,16 +195,15 @@ class Artifact:
 
     @property
     def target(self) -> Target:
-        """The machine it was compiled for. Raises InputError where the artifact does not say."""
+        """The machine it was compiled for. Raises InputError where the artifact has no description of it."""
         if MACHINE not in self.manifest.files:
-            raise InputError(f"{self.path} has no {MACHINE}")
+            raise ArtifactErrors.NO_FILE(path=self.path, name=MACHINE)
         data = read_checked(self.path, MACHINE, self.manifest.files[MACHINE])
         return parse_target(decoded(data, self.path / MACHINE), str(self.path / MACHINE))
 
     def golden(self) -> Golden | None:
         """The recorded run, if the artifact was compiled with one."""
-        held = {"golden/golden.json", "golden/golden.safetensors"} <= {*self.manifest.files}
-        return Golden.load(self.path / "golden") if held else None
+        return Golden.load(self.path / GOLDEN) if {*GOLDEN_FILES} <= {*self.manifest.files} else None
 
     @property
     def packer(self) -> str:
@@ -207,21 +229,18 @@ class Artifact:
     def packings(self) -> Packings:
         """How `packer` packs weights, by name. Raises InputError where its manifest says that others are packed."""
         if self.program.grid and self.manifest.weights.packer:
-            raise InputError(f"{self.path}: its weights are packed, as those of several ranks are not: compile again")
+            raise ArtifactErrors.PACKED_RANKS(path=self.path)
         if not self.packer:
             return {}
         if self.packer not in BACKENDS:
-            raise InputError(f"{self.path}: its weights are packed for {quoted(self.packer)}, which this sscc has not")
+            raise ArtifactErrors.NO_BACKEND(path=self.path, backend=self.packer)
         try:
             packings = self.backend(self.packer).packings
         except (KeyError, ValueError, IndexError, StopIteration) as error:
-            raise InputError(f"{self.path}: the schedule is malformed: {error!r}") from None
+            raise ArtifactErrors.CANNOT_PACK(path=self.path, reason=quoted(repr(error))) from None
         record = self.manifest.weights
         if record.mode == "embedded" and sorted(packings) != list(record.packed):
-            raise InputError(
-                f"{self.path}: its weights are packed in another way than this sscc packs them for {self.packer!r}: "
-                "compile again"
-            )
+            raise ArtifactErrors.PACKED_OTHERWISE(path=self.path, backend=self.packer)
         return packings
 
     def weights(
@@ -242,8 +261,7 @@ class Artifact:
         """
         record, layout = self.manifest.weights, layout_of(self.program, "weight", rank)
         if resolver is None and record.mode == "reference":
-            source = f", it refers to {record.source}" if record.source else ""
-            raise InputError(f"{self.path} holds no weights{source}: give them with --checkpoint")
+            raise ArtifactErrors.NO_WEIGHTS(path=self.path)
         tensors = taken(layout, self._embedded()) if resolver is None else resolver(layout)
         where = str(self.path) if resolver is None else "the checkpoint"
         plain = specs_of(layout)
@@ -256,48 +274,60 @@ class Artifact:
 
     # -- files
 
-    def _shards(self) -> list[Path]:
-        return [self.path / name for name in sorted(self.manifest.files) if is_shard(name)]
+    @contextmanager
+    def _opened(self, names: Iterable[str]) -> Iterator[dict[str, BufferedReader]]:
+        """Give files of the artifact, open: nobody can put others in their place between two looks at them."""
+        with ExitStack() as stack:
+            yield {name: stack.enter_context(open_file(self.path, name)) for name in names}
+
+    def _shards(self) -> AbstractContextManager[dict[str, BufferedReader]]:
+        return self._opened(sorted(filter(is_shard, self.manifest.files)))
 
     def _embedded(self) -> dict[str, Array]:
-        if self.verify:
-            self._verify_shards()
-        return {name: tensor for shard in self._shards() for name, tensor in read_tensors(shard).items()}
-
-    def _verify_shards(self) -> None:
-        with ExitStack() as stack:
-            claims = [
-                Claim(self.path / name, stack.enter_context(open_file(self.path, name)), record.sha256)
-                for name, record in self.manifest.files.items()
-                if is_shard(name)
-            ]
-            verify_files(claims)
+        with self._shards() as shards:
+            if self.verify:
+                records = self.manifest.files
+                verify_files([Claim(self.path / name, file, records[name].sha256) for name, file in shards.items()])
+            return {
+                name: tensor
+                for shard, file in shards.items()
+                for name, tensor in read_tensors(self.path / shard, file).items()
+            }
 
     def _constants(self, rank: int) -> dict[str, Array]:
         if CONSTANTS not in self.manifest.files:
             return {}
-        return taken(layout_of(self.program, "constant", rank), read_tensors(self.path / CONSTANTS))
+        with open_file(self.path, CONSTANTS) as file:
+            return taken(layout_of(self.program, "constant", rank), read_tensors(self.path / CONSTANTS, file))
 
     # -- checks
 
     def _check_specs(self) -> None:
-        """The files hold what the program wants, and nothing else."""
+        """Check that the files hold the tensors that the program needs, and no others."""
         if self.manifest.weights.mode == "embedded":
             expected = stored_specs(self.layout, self.packings)
-            in_files = {name: spec for shard in self._shards() for name, spec in read_specs(shard).items()}
-            self._check_equal("weight", in_files, expected)
-        constants = read_specs(self.path / CONSTANTS) if CONSTANTS in self.manifest.files else {}
-        self._check_equal("constant", constants, specs_of(layout_of(self.program, "constant")))
+            with self._shards() as shards:
+                self._check_equal("weight", self._specs_in(shards), expected)
+        with self._opened({CONSTANTS} & {*self.manifest.files}) as constants:
+            self._check_equal("constant", self._specs_in(constants), specs_of(layout_of(self.program, "constant")))
+
+    def _specs_in(self, files: Mapping[str, BufferedReader]) -> Specs:
+        return {
+            name: spec for path, file in files.items() for name, spec in read_specs(self.path / path, file).items()
+        }
 
     def _check_equal(self, role: str, in_files: Specs, expected: Specs) -> None:
         for name in sorted({*in_files, *expected}):
             if in_files.get(name) != expected.get(name):
-                raise InputError(
-                    f"{self.path}: {role} {name!r} is {in_files.get(name, 'missing')} in its files and "
-                    f"{expected.get(name, 'missing')} in the schedule"
+                raise ArtifactErrors.SPEC_DIFFERS(
+                    path=self.path,
+                    role=role,
+                    tensor=name,
+                    held=in_files.get(name, "missing"),
+                    expected=expected.get(name, "missing"),
                 )
 
 
 def _alone(specs: Specs) -> Layout:
-    """Tensors that are stored under their own names."""
+    """Return the layout of tensors that are stored under their own names."""
     return {name: Stack(spec, (name,)) for name, spec in specs.items()}

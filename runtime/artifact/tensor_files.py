@@ -1,8 +1,8 @@
 """Tensors in safetensors files: written one part at a time, read memory-mapped, damage reported by name.
 
-The format (8 bytes of header length, a JSON header, then the bytes of each tensor without gaps) is that of
-the safetensors library, which reads the files; its writer wants every tensor in memory at once, ours does not.
-A tensor that is the stack of others is written part after part, which gives the same bytes as stacking first.
+`sscc.runtime.artifact.safetensors_file` has the format. The writer of the safetensors library wants every tensor in
+memory at once, ours does not. A tensor that is the stack of others is written part after part, which gives the same
+bytes as stacking first.
 
 Tensors are numpy arrays; those of bf16 have the dtype `ml_dtypes.bfloat16`.
 """
@@ -13,19 +13,21 @@ import hashlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from sscc.ir.errors import InputError, quoted
+from sscc.ir.errors import ErrorKind, InputError, quoted
+from sscc.ir.files import open_regular
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
 from sscc.ir.sharding import Cut
 from sscc.ir.sizes import ALIGNMENT
 from sscc.ir.weight_format import Encoding
+from sscc.runtime.artifact.safetensors_file import TensorEntry, read_header
 from sscc.runtime.quantization import encode
 
 SHARD_BYTES = 4 * 2**30
@@ -50,6 +52,24 @@ _FILE_DTYPES = {
     "i1": "BOOL",
 }
 _NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+_DTYPE_OF_FILE = {in_file: name for name, in_file in _FILE_DTYPES.items()}
+
+
+class TensorErrors(ErrorKind):
+    CANNOT_MAP = InputError, "{path} cannot be mapped: {reason}"
+    CUT_BETWEEN_SOURCES = InputError, (
+        "the schedule is malformed: {role} {tensor!r} is cut between its sources, as {cut!r}"
+    )
+    DTYPE_NOT_STORED = InputError, "a tensor of {dtype} cannot be stored, the dtype must be one of {dtypes}"
+    FOREIGN_DTYPE = InputError, "{path}: tensor {tensor!r} is {dtype}, the dtype must be one of {dtypes}"
+    MISSING = InputError, "{where} has no tensor {tensor!r}, which the program needs as {expected}"
+    NOT_ENCODED = InputError, "tensor {tensor!r}: {cause}"
+    OTHER_SPEC = InputError, "tensor {tensor!r} is {spec}, the program needs {expected}"
+    OTHER_TENSOR = InputError, "{where}: tensor {tensor!r} is {dtype} [{shape}], the program needs {expected}"
+    SOURCES_DIFFER = InputError, (
+        "the schedule is malformed: {role} {tensor!r} is {spec} and names {sources} sources, which do not make that "
+        "shape"
+    )
 
 Array = np.ndarray[Any, np.dtype[Any]]
 """An array of any shape and dtype."""
@@ -66,7 +86,7 @@ class TensorSpec:
     def of(cls, array: Array) -> TensorSpec:
         """Raises InputError for a dtype that a schedule cannot hold."""
         if array.dtype not in _NAMES:
-            raise InputError(f"a tensor of {array.dtype} cannot be stored, it must be one of {list(_FILE_DTYPES)}")
+            raise TensorErrors.DTYPE_NOT_STORED(dtype=str(array.dtype), dtypes=list(_FILE_DTYPES))
         return cls(array.shape, _NAMES[array.dtype])
 
     @property
@@ -172,7 +192,7 @@ class Stack:
             array = read(source, self.source) if kept is None else kept
             array = array if spans is None or array.shape != self.whole.part.shape else spans.of(array)
         if TensorSpec.of(array) != self.part:
-            raise InputError(f"tensor {source!r} is {TensorSpec.of(array)}, expected {self.source}")
+            raise TensorErrors.OTHER_SPEC(tensor=source, spec=TensorSpec.of(array), expected=self.source)
         return array
 
     def _encoded(self, source: str, read: Reader, encoding: Encoding) -> Array:
@@ -185,7 +205,7 @@ class Stack:
         try:
             return encode(array, encoding)
         except InputError as error:
-            raise InputError(f"tensor {source!r}: {error}") from None
+            raise TensorErrors.NOT_ENCODED(tensor=source, cause=error) from None
 
 
 Layout = Mapping[str, Stack]
@@ -281,15 +301,13 @@ def layout_of(program: Program, role: Role, rank: int | None = None) -> dict[str
         if tensor.role != role:
             continue
         if not tensor.sources or (len(tensor.sources) > 1 and tensor.shape[:1] != (len(tensor.sources),)):
-            raise InputError(
-                f"the schedule is malformed: {role} {tensor.name!r} is {tensor.dtype} {list(tensor.shape)} and names "
-                f"{len(tensor.sources)} sources"
-            )
+            spec = TensorSpec(tensor.shape, tensor.dtype)
+            raise TensorErrors.SOURCES_DIFFER(role=role, tensor=tensor.name, spec=spec, sources=len(tensor.sources))
         stack = Stack(TensorSpec(tensor.shape, tensor.dtype), tensor.sources, tensor.encoding)
         if tensor.cut:
             cut = Cut.parse(tensor.cut)
             if cut.axis == 0 and len(tensor.sources) > 1:
-                raise InputError(f"{role} {tensor.name!r} is cut between its sources, as {tensor.cut!r}")
+                raise TensorErrors.CUT_BETWEEN_SOURCES(role=role, tensor=tensor.name, cut=tensor.cut)
             spans = Spans(cut.axis, cut.size, tuple(cut.spans(rank or 0, program.ranks)))
             stack = replace(stack, spans=spans)
         layout[tensor.name] = stack.whole if rank is None else stack
@@ -399,44 +417,49 @@ def tensor_bytes(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def read_specs(path: Path) -> dict[str, TensorSpec]:
-    """Names, shapes and dtypes of a file, from its header alone.
+def read_specs(path: Path, file: BinaryIO | None = None) -> dict[str, TensorSpec]:
+    """Return names, shapes and dtypes of a file, from its header alone.
 
-    Raises InputError where the file is missing, truncated, damaged or holds a dtype that no schedule has.
+    Args:
+        file: the file, where it is open already; `path` is then its name in messages. None opens `path`.
+
+    Raises InputError where the file is missing, no regular file, truncated, damaged, or holds a dtype that no schedule
+    has.
     """
-    specs = {}
-    names = {file_name: name for name, file_name in _FILE_DTYPES.items()}
-    with _open(path) as file:
-        for name in sorted(file.keys()):
-            window = file.get_slice(name)
-            if window.get_dtype() not in names:
-                raise InputError(f"{path}: tensor {name!r} is {window.get_dtype()}, not one of {sorted(names)}")
-            specs[name] = TensorSpec(tuple(window.get_shape()), names[window.get_dtype()])
-    return specs
+    with _opened(path, file) as opened:
+        return {name: spec for name, (spec, _) in _described(path, opened).items()}
 
 
-def read_tensors(path: Path) -> dict[str, Array]:
-    """The tensors of a file, memory-mapped and read-only: bytes are read when they are used.
+def read_tensors(path: Path, file: BinaryIO | None = None) -> dict[str, Array]:
+    """Return the tensors of a file, memory-mapped and read-only: bytes are read when they are used.
 
-    The mapping lasts as long as one of the arrays. Raises InputError as `read_specs` does.
+    The mapping lasts as long as one of the arrays. Arguments and errors are those of `read_specs`.
     """
-    specs = read_specs(path)  # the library checks the header: its size, the shapes, and that data has no gaps
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        entries = json.loads(file.read(size))
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return {name: _mapped(data, 8 + size + entries[name]["data_offsets"][0], spec) for name, spec in specs.items()}
+    with _opened(path, file) as opened:
+        described = _described(path, opened)
+        try:
+            data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise TensorErrors.CANNOT_MAP(path=path, reason=quoted(error)) from None
+    return {
+        name: np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], buffer=data, offset=entry.begin)
+        for name, (spec, entry) in described.items()
+    }
 
 
-def _mapped(data: mmap.mmap, offset: int, spec: TensorSpec) -> Array:
-    return np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], buffer=data, offset=offset)
+def _opened(path: Path, file: BinaryIO | None) -> AbstractContextManager[BinaryIO]:
+    return open_regular(path) if file is None else nullcontext(file)
 
 
-def _open(path: Path) -> safe_open:
-    try:
-        return safe_open(path, framework="np")
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is missing or damaged: {quoted(error)}") from None
+def _described(path: Path, file: BinaryIO) -> dict[str, tuple[TensorSpec, TensorEntry]]:
+    described = {}
+    for name, entry in sorted(read_header(file, path).items()):
+        if entry.dtype not in _DTYPE_OF_FILE:
+            raise TensorErrors.FOREIGN_DTYPE(
+                path=path, tensor=name, dtype=entry.dtype, dtypes=sorted(_DTYPE_OF_FILE)
+            )
+        described[name] = TensorSpec(entry.shape, _DTYPE_OF_FILE[entry.dtype]), entry
+    return described
 
 
 def reading(tensors: Mapping[str, Array], where: str) -> Reader:
@@ -451,12 +474,13 @@ def reading(tensors: Mapping[str, Array], where: str) -> Reader:
     def read(source: str, spec: TensorSpec) -> Array:
         array = tensors.get(source)
         if array is None:
-            raise InputError(f"{where} has no tensor {source!r}, the program wants it as {spec}")
+            raise TensorErrors.MISSING(where=where, tensor=source, expected=spec)
         dtype = NUMPY_DTYPES[spec.dtype]
         convertible = array.dtype == dtype or (_is_float(array.dtype) and _is_float(dtype))
         if array.shape != spec.shape or not convertible:
-            held = f"{array.dtype} {list(array.shape)}"
-            raise InputError(f"{where}: tensor {source!r} is {held}, the program wants {spec}")
+            raise TensorErrors.OTHER_TENSOR(
+                where=where, tensor=source, dtype=str(array.dtype), shape=list(array.shape), expected=spec
+            )
         return array.astype(dtype, copy=False)
 
     return read

@@ -12,8 +12,18 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from sscc.ir.errors import InputError, InternalError, OutputError, UnsupportedError
-from sscc.ir.files import HashingFile, clear_leftovers, creating, exchange, output_errors, reserve, sync, sync_tree
+from sscc.ir.errors import ErrorKind, InputError, InternalError, OutputError, UnsupportedError, UsageError
+from sscc.ir.files import (
+    HashingFile,
+    check_name,
+    clear_leftovers,
+    creating,
+    exchange,
+    output_errors,
+    reserve,
+    sync,
+    sync_tree,
+)
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.files import CONSTANTS, LISTING, MANIFEST, SCHEDULE, SCHEDULE_BYTES, read_manifest
 from sscc.runtime.artifact.manifest import FileRecord, Manifest
@@ -32,21 +42,33 @@ from sscc.runtime.artifact.tensor_files import (
 )
 
 OLD = ".old"
-"""What the name of an artifact ends in that is being replaced, where two names cannot be swapped."""
+"""Suffix of an artifact that is being replaced, where two names cannot be swapped."""
+
+
+class ArtifactOutputErrors(ErrorKind):
+    DOUBLE_FILE = InternalError, "the artifact cannot hold a file {name!r}, or holds it already"
+    NOT_AN_ARTIFACT = OutputError, (
+        "{path} exists and is not an .rdu artifact, so it is not replaced: remove it, or choose another output"
+    )
+    NO_MANIFEST = InternalError, "the artifact {path} was written without a manifest"
+    SCHEDULE_TOO_LARGE = UnsupportedError, (
+        "the schedule has {nbytes} bytes, and at most {most} are read: compile with a higher -O level"
+    )
 
 
 class ArtifactWriter:
-    """Makes the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
+    """Make the folder `out`, or nothing: ``with ArtifactWriter(out) as writer: ...; writer.finish(manifest)``.
 
     An `out` that is an artifact is replaced at the end; anything else in its place is refused. If the block raises
     (Ctrl-C included), what was written is removed and an old `out` is untouched. What a process that was killed left
     beside `out`, its next writer removes. Equal contents give equal bytes. Every method raises OutputError where the
-    file system refuses.
+    file system refuses; the constructor raises UsageError where no file can have the name.
     """
 
     def __init__(self, out: str | os.PathLike[str]) -> None:
         self._out = Path(out)
-        if self._out.is_symlink():
+        check_name(self._out)
+        if os.path.islink(self._out):
             self._out = self._out.resolve()
         self._files: dict[str, FileRecord] = {}
         self._finished = False
@@ -64,7 +86,7 @@ class ArtifactWriter:
     ) -> None:
         try:
             if kind is None and not self._finished:
-                raise InternalError(f"the artifact {self._out} was written without a manifest")
+                raise ArtifactOutputErrors.NO_MANIFEST(path=self._out)
             if kind is None:
                 self._install()
         finally:
@@ -91,7 +113,7 @@ class ArtifactWriter:
         """
         text = program.to_json().encode()
         if len(text) > SCHEDULE_BYTES:
-            raise UnsupportedError(f"the schedule has {len(text)} bytes, at most {SCHEDULE_BYTES} are read: raise -O")
+            raise ArtifactOutputErrors.SCHEDULE_TOO_LARGE(nbytes=len(text), most=SCHEDULE_BYTES)
         self.write_bytes(SCHEDULE, text)
         if listing is not None:
             self.write_text(LISTING, listing)
@@ -135,7 +157,7 @@ class ArtifactWriter:
     @contextmanager
     def _create(self, path: str) -> Iterator[HashingFile]:
         if path == MANIFEST or path in self._files or ".." in PurePosixPath(path).parts:
-            raise InternalError(f"the artifact cannot hold a file {path!r}, or holds it already")
+            raise ArtifactOutputErrors.DOUBLE_FILE(name=path)
         target = self._folder / path
         with output_errors(self._out):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +170,7 @@ class ArtifactWriter:
         with output_errors(self._out):
             taken = self._out.exists() and not is_artifact(self._out)
         if taken:
-            raise OutputError(f"{self._out} exists and is not an .rdu artifact: remove it or choose another output")
+            raise ArtifactOutputErrors.NOT_AN_ARTIFACT(path=self._out)
 
     def _install(self) -> None:
         """Puts the folder in OUT's place, once all of it is on the disk. At every moment OUT is the old or the new one,
@@ -193,9 +215,9 @@ def _make_folder(path: Path) -> int:
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether a folder has an artifact's manifest, of whatever version."""
+    """Return True if a folder has an artifact's manifest, of any version."""
     try:
         data = json.loads(read_manifest(path))
-    except (InputError, ValueError, RecursionError):
+    except (InputError, UsageError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and "format" in data and "sscc" in data

@@ -15,16 +15,21 @@ from safetensors.torch import load_file, save_file
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
+from sscc.compiler.referred_checkpoints import ReferenceErrors, remember
 from sscc.compiler.sessions import open_session
 from sscc.compiler.signatures import program_signature
-from sscc.ir.errors import InputError, InternalError, OutputError
+from sscc.compiler.weight_cache import WeightCacheErrors
+from sscc.ir.errors import ErrorKind, InternalError
+from sscc.ir.files import FileErrors
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.artifact.tensor_files import Array, TensorErrors
 from sscc.runtime.session import Session
+from sscc.runtime.user_cache import HINT
+from tests.errors import raises
 from tests.limits import largest_file
 from tests.runtime.session_program import session_program
 
@@ -118,49 +123,58 @@ def test_another_checkpoint_is_stacked_too(checkpoint: Path, tmp_path: Path, mod
 
 
 CHANGES = {
-    "missing": (None, "has no tensor 'model.layers.1.mlp.down_proj.weight', the program wants it as f32 [64, 96]"),
-    "shape": (torch.zeros(96, 64), "'model.layers.1.mlp.down_proj.weight' is float32 [96, 64], the program wants f32"),
+    "missing": (None, TensorErrors.MISSING, {"expected": "f32 [64, 96]"}),
+    "shape": (torch.zeros(96, 64), TensorErrors.OTHER_TENSOR, {"dtype": "float32", "shape": [96, 64]}),
 }
 
 
-@pytest.mark.parametrize(("tensor", "message"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("tensor", "kind", "fields"), CHANGES.values(), ids=CHANGES)
 def test_a_checkpoint_that_does_not_fit(
-    checkpoint: Path, tmp_path: Path, tensor: torch.Tensor | None, message: str
+    checkpoint: Path, tmp_path: Path, tensor: torch.Tensor | None, kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
     package(checkpoint, tmp_path / "embedded.rdu")
     package(checkpoint, tmp_path / "referring.rdu", weights="reference")
     change(checkpoint, NAMES[1], tensor)
     for mode in ("embed", "reference"):
-        with pytest.raises(InputError) as caught:
+        with raises(kind, where=str(checkpoint), tensor=NAMES[1], **fields):
             package(checkpoint, tmp_path / "new.rdu", weights=mode)
-        assert message in str(caught.value)
     assert not (tmp_path / "new.rdu").exists()
-    for artifact, other in (("embedded.rdu", checkpoint), ("referring.rdu", None)):
-        with pytest.raises(InputError) as caught:
-            loaded(tmp_path / artifact, other)
-        assert message in str(caught.value)
-        assert str(checkpoint) in str(caught.value)
+    for artifact in ("embedded.rdu", "referring.rdu"):
+        with raises(kind, where=f"the checkpoint {checkpoint}", tensor=NAMES[1], **fields):
+            loaded(tmp_path / artifact, checkpoint)
+    with raises(ReferenceErrors.CHANGED, artifact=str(tmp_path / "referring.rdu"), checkpoint=str(checkpoint)):
+        loaded(tmp_path / "referring.rdu")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "weight-cache") == [
         "checkpoint",
         "embedded.rdu",
         "referring.rdu",
     ]
-    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
+    assert not (tmp_path / "weight-cache" / "weights").exists()
 
 
 def test_a_layer_that_changed_since_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     package(checkpoint, tmp_path / "x.rdu", weights="reference")
     change(checkpoint, NAMES[2], torch.zeros(SHAPE))
-    with pytest.raises(InputError, match="is not the one that this artifact was compiled with: its digest differs"):
+    with raises(ReferenceErrors.CHANGED, checkpoint=str(checkpoint)):
         loaded(tmp_path / "x.rdu")
+
+
+def test_other_weights_are_refused_by_their_digest(checkpoint: Path, tmp_path: Path) -> None:
+    """Whatever the times of files say, packing compares what was read."""
+    package(checkpoint, tmp_path / "x.rdu", weights="reference")
+    digest = Artifact.load(tmp_path / "x.rdu").manifest.weights.digest
+    remember(digest, write_checkpoint(tmp_path / "other", 1))
+    with raises(WeightCacheErrors.DIGEST_DIFFERS, expected=digest):
+        loaded(tmp_path / "x.rdu")
+    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
 
 
 def test_a_full_disk_while_packing(checkpoint: Path, tmp_path: Path) -> None:
     package(checkpoint, tmp_path / "x.rdu", weights="reference")
-    with largest_file(50_000), pytest.raises(OutputError, match=r"cannot be written: File too large \(set SSCC_CACHE"):
+    with raises(FileErrors.CANNOT_WRITE, reason="File too large", advice_hint=f" ({HINT})"), largest_file(50_000):
         loaded(tmp_path / "x.rdu")
     assert list((tmp_path / "weight-cache").rglob("*.*")) == []
-    with largest_file(50_000), pytest.raises(OutputError, match=r"y.rdu cannot be written: File too large"):
+    with raises(FileErrors.CANNOT_WRITE, path=tmp_path / "y.rdu", reason="File too large"), largest_file(50_000):
         package(checkpoint, tmp_path / "y.rdu")
     assert not (tmp_path / "y.rdu").exists()
 

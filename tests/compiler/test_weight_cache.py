@@ -31,7 +31,7 @@ LAYOUT = {
     "b": Stack(TensorSpec((4,), "bf16"), ("b",)),
 }
 READ = reading(CHECKPOINT, "tiny")
-RECORD = WeightsRecord("reference", digest_of(LAYOUT, READ), "/somewhere")
+RECORD = WeightsRecord("reference", digest_of(LAYOUT, READ))
 
 
 @pytest.fixture(autouse=True)

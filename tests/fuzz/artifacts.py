@@ -341,8 +341,12 @@ def refusal(error: SsccError) -> str:
     return f"exit code {error.exit_code}"
 
 
-def compiled(folder: Path) -> Path:
-    """The artifact of a tiny model with all that an artifact can hold."""
+def compiled(folder: Path, **options: Any) -> Path:
+    """The artifact of a tiny model with all that an artifact can hold.
+
+    Args:
+        options: of the compilation, besides.
+    """
     from sscc.compiler.driver import compile_model
     from sscc.compiler.options import CompileOptions
     from tests.models.tiny_llama import byte_tokenizer, save_tiny_llama
@@ -352,7 +356,7 @@ def compiled(folder: Path) -> Path:
     template = "{% for message in messages %}{{ bos_token }}{{ message['content'] }}{% endfor %}"
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|end|>", "chat_template": template}
     (folder / "model" / "tokenizer_config.json").write_text(json.dumps(about))
-    options = CompileOptions(
+    compile_options = CompileOptions(
         folder / "model",
         folder / "base.rdu",
         kv_budget=12,
@@ -364,5 +368,6 @@ def compiled(folder: Path) -> Path:
         save_golden=True,
         golden_tokens=2,
         native_code=True,
+        **options,
     )
-    return compile_model(options).path
+    return compile_model(compile_options).path

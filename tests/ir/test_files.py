@@ -14,7 +14,18 @@ from typing import BinaryIO
 import pytest
 
 from sscc.ir.errors import InputError, OutputError
-from sscc.ir.files import file_digest, output_errors, replacing
+from sscc.ir.files import (
+    FileErrors,
+    check_name,
+    file_digest,
+    mapped,
+    open_regular,
+    output_errors,
+    read_text,
+    replacing,
+    state_of,
+)
+from tests.errors import raises
 from tests.limits import largest_file
 
 
@@ -101,8 +112,8 @@ def as_libraries_do(file: BinaryIO) -> None:
 def test_a_full_disk_is_one_error_and_keeps_the_old_file(tmp_path: Path, write: Callable[[BinaryIO], None]) -> None:
     path = tmp_path / "x"
     path.write_text("old")
-    message = r"x cannot be written: File too large \(buy a disk\)$"
-    with largest_file(4_000), pytest.raises(OutputError, match=message), replacing(path, hint="buy a disk") as file:
+    expected = raises(FileErrors.CANNOT_WRITE, path=path, reason="File too large", advice_hint=" (buy a disk)")
+    with expected, largest_file(4_000), replacing(path, hint="buy a disk") as file:
         write(file)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["x"]
@@ -152,3 +163,41 @@ def test_the_digest_of_a_file(tmp_path: Path) -> None:
     for name in ("missing", "."):
         with pytest.raises(InputError, match="cannot be read: "):
             file_digest(tmp_path / name)
+
+
+LONG = "x" * 5_000
+
+
+@pytest.mark.parametrize("name", [LONG, "a/" * 4_000, f"{LONG}/x", "nul\0byte"])
+def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for use in (check_name, state_of, open_regular, file_digest, mapped, read_text):
+        with raises(FileErrors.NOT_A_FILE_NAME, start=str(path)[:100], letters=len(str(path))):
+            use(path)
+
+
+def test_a_missing_file_is_no_impossible_name(tmp_path: Path) -> None:
+    check_name(tmp_path / "missing" / "x")
+    (tmp_path / "report.txt").touch()
+    with raises(FileErrors.MISSING, path=tmp_path / "reprt.txt", similar_hint="; did you mean 'report.txt'?"):
+        state_of(tmp_path / "reprt.txt")
+    with raises(FileErrors.MISSING, path=tmp_path / "report.txt" / "x"):
+        state_of(tmp_path / "report.txt" / "x")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        for use in (open_regular, file_digest, mapped):
+            with raises(FileErrors.NOT_REGULAR, path=path):
+                use(path)
+
+
+def test_links_that_the_user_names_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"data")
+    (tmp_path / "link").symlink_to("x")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"data"
+    (tmp_path / "loop").symlink_to("loop")
+    with raises(FileErrors.CANNOT_READ, path=tmp_path / "loop"):
+        state_of(tmp_path / "loop")

@@ -115,9 +115,9 @@ def write(out: Path, mode: str = "embedded", shard_bytes: int = SHARD_BYTES) -> 
         writer.write_text("tokenizer/tokenizer.json", "{}")
         GOLDEN.save(writer)
         if mode == "embedded":
-            record = WeightsRecord(mode, writer.write_weights(LAYOUT, READ, shard_bytes=shard_bytes), None)
+            record = WeightsRecord(mode, writer.write_weights(LAYOUT, READ, shard_bytes=shard_bytes))
         else:
-            record = WeightsRecord(mode, digest_of(LAYOUT, READ), "/checkpoints/tiny")
+            record = WeightsRecord(mode, digest_of(LAYOUT, READ))
         model = {"model_type": "tiny", "scale": float("inf")}
         writer.finish(Manifest("0.1", {"torch": "2"}, "rdu", model, SIGNATURE, record, LOOPING))
 
@@ -159,7 +159,7 @@ def test_what_is_written_is_loaded(out: Path) -> None:
 @pytest.mark.parametrize("rows", ["compact", "indexed"])
 def test_numbers_of_layers_survive_the_manifest(rows: str) -> None:
     signature = altered(SIGNATURE, geometry=replace(SIGNATURE.geometry, rows=rows).with_layers([3, 1]))
-    manifest = Manifest("0.1", {}, "rdu", {}, signature, WeightsRecord("embedded", "", None))
+    manifest = Manifest("0.1", {}, "rdu", {}, signature, WeightsRecord("embedded", ""))
     assert Manifest.from_json(manifest.to_json()).signature == signature
     assert '"layer_topk"' not in replace(manifest, signature=SIGNATURE).to_json()
 
@@ -181,7 +181,7 @@ def test_machine_code_in_an_artifact_is_never_read(tmp_path: Path) -> None:
     with ArtifactWriter(out) as writer:
         writer.write_program(program())
         writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
-        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ), None)
+        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ))
         for kind in ("json", "plan", "so"):
             writer.write_text(f"native/x86_64-0123456789abcdef.{kind}", "{}")
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
@@ -415,7 +415,7 @@ def test_a_file_that_exists_or_lies_outside_is_our_bug(tmp_path: Path, path: str
         writer.write_program(program())
         with pytest.raises(InternalError, match="cannot hold a file"):
             writer.write_text(path, "")
-        record = WeightsRecord("reference", "", None)
+        record = WeightsRecord("reference", "")
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
 
 
@@ -536,7 +536,7 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         (("groups", 0, "geometry", "max_context"), 100000, "their max_context is not the geometry's"),
         (("eos_token_ids",), ["x"], "eos_token_ids is"),
         (("weights", "mode"), "none", "weights.mode is 'none'"),
-        (("weights", "source"), 3, "weights.source is '3', expected str"),
+        (("weights", "digest"), "../../x", "weights.digest is '../../x'"),
         (("weights", "packed"), [3], "weights.packed is .* expected names"),
         (("weights", "packer"), None, "weights.packer is 'None', expected str"),
         (("weights", "packer"), "gpu", "its weights are packed for .*gpu.*, which this sscc has not"),
@@ -714,7 +714,7 @@ def test_a_program_that_wants_other_tensors_is_refused(
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
         writer.write_program(program(tensors))
         writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
-        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ), None)
+        record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ))
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
     with pytest.raises(InputError, match=message):
         Artifact.load(tmp_path / "m.rdu")

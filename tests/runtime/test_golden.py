@@ -163,7 +163,7 @@ def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_golden_is_refused(tmp_path: Path, field: str | None, value: object, message: str) -> None:
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
         record().save(writer)
-        writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, WeightsRecord("reference", "", None)))
+        writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, WeightsRecord("reference", "")))
     path = tmp_path / "m.rdu" / "golden" / "golden.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps(value if field is None else {**data, field: value}))

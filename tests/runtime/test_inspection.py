@@ -112,7 +112,7 @@ def _layer(param: Param, layer: int) -> View:
 
 
 def artifact(folder: Path = Path()) -> Artifact:
-    manifest = Manifest("0", {}, "rdu", {"model_type": "fake"}, SIGNATURE, WeightsRecord("reference", "", None))
+    manifest = Manifest("0", {}, "rdu", {"model_type": "fake"}, SIGNATURE, WeightsRecord("reference", ""))
     return Artifact(folder, replace(manifest, looping=LOOPING), artifact_program())
 
 

@@ -259,7 +259,8 @@ def _kept(key: str) -> NativeCode | None:
         if file is None:
             return None
         with file:
-            return _parsed(file.read(CODE_BYTES))
+            nbytes = os.fstat(file.fileno()).st_size  # room for more would be reserved
+            return _parsed(file.read(min(nbytes, CODE_BYTES)))
     except UnsafeCacheError:
         raise
     except InputError as error:

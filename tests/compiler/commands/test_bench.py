@@ -54,10 +54,11 @@ def test_a_table_of_what_fits(artifact: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-b", "3"], "-b is 3, the program has 1 to 2 slots"),
-        (["-p", "200"], "-p is 200, the program takes up to 128 tokens"),
-        (["-n", "30", "-d", "100"], "100 tokens (-d), 30 steps (-n) and 2 untimed ones are 132"),
-        (["-p", "many"], "argument -p/--prompt-tokens: 'many' is no list of numbers"),
+        (["-b", "3"], "-b is 3, but the program has 2 slots"),
+        (["-p", "200"], "-p is 200, but the program takes at most 128"),
+        (["-n", "30", "-d", "100"], "100 tokens (-d), 30 steps (-n) and 2 untimed steps are 132"),
+        (["-p", "many"], "argument -p/--prompt-tokens: 'many'"),
+        (["-n", "9" * 5_000], "argument -n/--new-tokens: "),
         (["-r", "0"], "--repetitions is 0, it must be at least 1"),
     ],
 )

@@ -79,4 +79,4 @@ def test_two_of_a_kind(artifact: Path, smaller: tuple[Path, Path], capsys: pytes
     dump = str(next(smaller[1].glob("*.mlir")))
     assert main(["diff", str(artifact), dump]) == 2
     assert main(["diff", dump, dump, "--prompt", "abc"]) == 2
-    assert "sscc compile makes one" in capsys.readouterr().err
+    assert "`sscc compile`" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler import cli
+from sscc.compiler.commands import run
 from sscc.compiler.commands.generation import parse_token_ids
 from sscc.ir.errors import UsageError
 
@@ -192,7 +194,7 @@ class TestCheck:
     def test_without_goldens(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         bare = without(artifact, tmp_path, "golden/")
         assert cli.main(["run", str(bare), "--check"]) == 5
-        assert "compile with --save-golden" in capsys.readouterr().err
+        assert "--save-golden" in capsys.readouterr().err
 
 
 REFUSED = {
@@ -212,8 +214,8 @@ REFUSED = {
     "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], 2, "keep is 0, it must be above 0"),
     "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], 2, "keep is 1.5, it must be above 0 and at"),
     "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], 5, "no-such.rdu does not exist"),
-    "draft-and-check": (["--check", "--draft", "d.rdu"], 2, "--draft leaves out a part of the prompt, and --check"),
-    "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], 2, "--show-needed is of a whole"),
+    "draft-and-check": (["--check", "--draft", "d.rdu"], 2, "--check replays a recorded one"),
+    "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], 2, "--show-needed needs all of it"),
     "interpreter": (["--prompt", "a", "--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
     "temperature": (["--prompt", "a", "--temperature", "-1"], 2, "temperature is -1.0"),
     "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], 5, "/nowhere/prompt.txt cannot be read"),
@@ -239,6 +241,33 @@ class TestRefusals:
     def test_an_artifact_that_is_not_there(self, tmp_path: Path, capsys: Capture) -> None:
         assert cli.main(["run", str(tmp_path / "nofile.rdu"), "--prompt", "a"]) == 5
         assert capsys.readouterr().err == f"sscc: error: {tmp_path / 'nofile.rdu'} does not exist\n"
+
+    @pytest.mark.parametrize("name", ["x.gguf", "my model.pt", "x.pt2"])
+    def test_a_model_that_is_not_compiled(self, name: str, tmp_path: Path, capsys: Capture) -> None:
+        (tmp_path / name).touch()
+        assert cli.main(["run", str(tmp_path / name), "--prompt", "a"]) == 5
+        model, output = (shlex.quote(str(path)) for path in (tmp_path / name, Path(name).with_suffix(".rdu")))
+        assert capsys.readouterr().err.endswith(f"Run: sscc compile {model} -o {output}\n")
+
+    def test_a_hugging_face_folder_that_is_not_compiled(self, checkpoint: Path, capsys: Capture) -> None:
+        assert cli.main(["inspect", str(checkpoint)]) == 5
+        assert f"Run: sscc compile {checkpoint} -o {checkpoint.name}.rdu\n" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("version", [1, 4, 99])
+    def test_another_format(self, version: int, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+        copy = Path(shutil.copytree(artifact, tmp_path / "old.rdu"))
+        manifest = json.loads((copy / "manifest.json").read_text())
+        (copy / "manifest.json").write_text(json.dumps({**manifest, "format": version}))
+        assert cli.main(["run", str(copy), "--prompt", "a"]) == 5
+        assert f"`sscc compile MODEL -o {copy}`" in capsys.readouterr().err
+
+    def test_a_trace_that_cannot_be_written_is_refused_first(
+        self, artifact: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(run, "open_artifact", lambda *_, **__: pytest.fail("the artifact is opened"))
+        words = ["run", str(artifact), "--prompt", "a", "--trace", str(tmp_path / "missing" / "trace.json")]
+        assert cli.main(words) == 6
+        assert "trace.json cannot be written" in capsys.readouterr().err
 
     def test_damaged_weights(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         damaged = Path(shutil.copytree(artifact, tmp_path / "damaged.rdu"))

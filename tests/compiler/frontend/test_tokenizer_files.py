@@ -50,7 +50,7 @@ def test_an_older_tokenizer_is_converted_without_asking_anybody(
     older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What transformers saves comes before what the folder holds; a tokenizer.json of its own before everything."""
-    asked: list[tuple[Path, dict[str, bool]]] = []
+    asked: list[tuple[dict[str, str], dict[str, bool]]] = []
 
     class Converted:
         def save_pretrained(self, folder: str) -> None:
@@ -58,20 +58,22 @@ def test_an_older_tokenizer_is_converted_without_asking_anybody(
                 (Path(folder) / name).write_text(f"converted {name}")
 
     def from_pretrained(folder: Path, **options: bool) -> Converted:
-        asked.append((folder, options))
+        asked.append(({path.name: path.read_text() for path in folder.iterdir()}, options))
         return Converted()
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", from_pretrained)
     for name in (older, "tokenizer_config.json", "generation_config.json"):
         (tmp_path / name).write_text("own")
+    (tmp_path / "tokenizer_config.json").write_text('{"own": 1, "vocab_file": "/x"}')
     assert folder_tokenizer(tmp_path) == {
         "generation_config.json": b"own",
         "tokenizer.json": b"converted tokenizer.json",
         "tokenizer_config.json": b"converted tokenizer_config.json",
     }
-    assert asked == [(tmp_path, {"local_files_only": True, "trust_remote_code": False})]
+    given = {older: "own", "generation_config.json": "own", "tokenizer_config.json": '{"own": 1}'}
+    assert asked == [(given, {"local_files_only": True, "trust_remote_code": False})]
     (tmp_path / "tokenizer.json").write_text("own")
-    assert set(folder_tokenizer(tmp_path).values()) == {b"own"}
+    assert folder_tokenizer(tmp_path)["tokenizer.json"] == b"own"
     assert len(asked) == 1
 
 

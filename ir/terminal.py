@@ -1,0 +1,52 @@
+"""Text of unknown origin on a terminal: it shows, and gives the terminal no command.
+
+A model may generate escape sequences, and names in an artifact or a checkpoint may hold them. Written as they are,
+they move the cursor, change what was printed before, set the title, or write to the clipboard.
+`sscc.ir.errors.printable` makes one line safe; this module has what prints texts and tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from sscc.ir.errors import printable
+
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters other than tab and newline, marks that reverse the direction of text, halves of surrogate pairs.
+Joiners, wide spaces and private characters are text in some languages and fonts."""
+
+
+def terminal_text(text: str) -> str:
+    """Return `text` with each control character as its escape. Newlines and tabs stay.
+
+    No state passes from one character to the next, so a text may be given in pieces, cut anywhere.
+    """
+    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def shown_text(text: str, stream: TextIO) -> str:
+    """Return generated text as `stream` gets it: a terminal as `terminal_text`, a file or a pipe unchanged."""
+    return terminal_text(text) if stream.isatty() else text
+
+
+class _LogFormatter(logging.Formatter):
+    """Log messages whose lines are safe on a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return listing(super().format(record).split("\n"))
+
+
+def send_log_to_stderr(level: int, message_format: str = "%(message)s") -> None:
+    """Send log messages of `level` and above to stderr, as `logging.basicConfig` does, and safe on a terminal."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_LogFormatter(message_format))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def listing(lines: Iterable[str]) -> str:
+    """Return a table or a list of facts, one line of print for each of `lines`, whatever names they hold."""
+    return "\n".join(printable(line) for line in lines)
