@@ -83,6 +83,7 @@ LAYERS: Layers = (
         "sscc.compiler.result",
         "sscc.compiler.signatures",
         "sscc.compiler.versions",
+        "sscc.compiler.warning",
         "sscc.compiler.weight_cache",
     ),
     ("sscc.compiler.checkpoint_tensors", "sscc.compiler.frontend"),
