@@ -89,6 +89,7 @@ LAYERS: Layers = (
     ("sscc.compiler.checkpoint_tensors", "sscc.compiler.frontend"),
     ("sscc.compiler.backend",),
     ("sscc.compiler.interpret", "sscc.compiler.loading", "sscc.compiler.needed", "sscc.compiler.packaging"),
+    ("sscc.compiler.preflight",),
     ("sscc.compiler.kept_tokens",),
     ("sscc.compiler.ranks",),
     ("sscc.compiler.sessions",),

@@ -23,11 +23,9 @@ from sscc.compiler.frontend.model_config import (
     config_from_dict,
     config_to_dict,
     model_parts,
-    parse_json,
     quantization_of,
     read_config,
     text_decoder,
-    token_ids,
 )
 from sscc.compiler.frontend.naming import RenamedSource
 from sscc.compiler.frontend.quantised_source import QuantisedSource, quantised_weights
@@ -41,6 +39,7 @@ from sscc.compiler.frontend.sources import (
     state_dict,
 )
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
+from sscc.compiler.frontend.tokens import answer_ends
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
@@ -113,15 +112,8 @@ class Checkpoint:
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text: those of generation_config.json, else the config's, else none."""
-        name = "generation_config.json"
-        # The tokenizer of a .gguf takes seconds and never holds this file.
-        generation = self.tokenizer.get(name) if self.path.suffix != ".gguf" else None
-        if generation is not None:
-            tokens = token_ids(parse_json(generation, name).get("eos_token_id"), name)
-            if tokens:
-                return tokens
-        return token_ids(getattr(self.config, "eos_token_id", None), "config")
+        """Tokens that end a text (`answer_ends`). Takes seconds for a `.gguf`."""
+        return answer_ends(self.config, self.whole, self.tokenizer)
 
     def names(self) -> dict[str, TensorInfo]:
         """name -> (shape, dtype as stored; f32 where it is quantized); empty without weights."""

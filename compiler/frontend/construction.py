@@ -198,6 +198,16 @@ def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> tran
     return model
 
 
+def logits_width(model: torch.nn.Module) -> int | None:
+    """Return the size of a model's vocabulary, from its head; None where that is known once it is captured."""
+    try:
+        head = model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    weight = getattr(head, "weight", None)
+    return int(weight.shape[0]) if isinstance(head, torch.nn.Linear) and weight is not None else None
+
+
 def canonical_names(model: torch.nn.Module) -> dict[str, str]:
     """Every name of every parameter -> the one under which a checkpoint holds it: of a tied embedding the name that
     transformers ties the other to, otherwise the first."""
