@@ -65,7 +65,7 @@ from sscc.compiler.frontend.recognition import lost_scores, position_biases
 from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
-from sscc.compiler.frontend.tokens import check_vocabulary, stated_ends
+from sscc.compiler.frontend.tokens import check_vocabulary
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.preflight import check_golden_prompt, check_outputs, golden_prompt, kept_formats
@@ -361,8 +361,8 @@ def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
 def _check_tokens(options: CompileOptions, opened: Opened, size: int) -> None:
     """Check the tokenizer, the ends of an answer and the golden prompt against a vocabulary of `size` tokens."""
     checkpoint = opened.checkpoint
-    ends = stated_ends(checkpoint.config, checkpoint.whole, checkpoint.tokenizer)
-    check_vocabulary(checkpoint.path, ends, checkpoint.tokenizer, size)
+    files = checkpoint.tokenizer if options.compile_to == "schedule" else {}
+    check_vocabulary(checkpoint.path, checkpoint.ends, files, size)
     check_golden_prompt(options, checkpoint, opened.golden_prompt, size)
 
 

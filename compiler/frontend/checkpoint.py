@@ -39,7 +39,7 @@ from sscc.compiler.frontend.sources import (
     state_dict,
 )
 from sscc.compiler.frontend.tokenizer_files import folder_tokenizer, packed_tokenizer
-from sscc.compiler.frontend.tokens import answer_ends
+from sscc.compiler.frontend.tokens import stated_ends
 from sscc.ir.errors import InputError, UnsupportedError, UsageError
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
@@ -111,9 +111,15 @@ class Checkpoint:
         return torch.bfloat16 if elements[True] > elements[False] else torch.float32
 
     @cached_property
+    def ends(self) -> dict[str, tuple[int, ...]]:
+        """Tokens that end an answer, by where they are stated (`stated_ends`). The config of a `.gguf` has that of its
+        tokenizer, whose conversion takes seconds."""
+        return stated_ends(self.config, self.whole, {} if self.path.suffix == ".gguf" else self.tokenizer)
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text (`answer_ends`). Takes seconds for a `.gguf`."""
-        return answer_ends(self.config, self.whole, self.tokenizer)
+        """Tokens that end an answer: the union of those that config, generation_config.json and tokenizer state."""
+        return tuple(dict.fromkeys(token for tokens in self.ends.values() for token in tokens))
 
     def names(self) -> dict[str, TensorInfo]:
         """name -> (shape, dtype as stored; f32 where it is quantized); empty without weights."""

@@ -38,8 +38,8 @@ class TokenErrors(ErrorKind):
 class TokenWarnings(ErrorKind):
     BEYOND_VOCABULARY = (
         SsccWarning,
-        "{path}: the tokenizer has {count} tokens beyond the model's vocabulary of {size}; a prompt with one of them is refused: "
-        "{tokens!r}{hint}",
+        "{path}: {count} tokens of the tokenizer are beyond the model's vocabulary of {size}, and prompts with them "
+        "are refused: {tokens!r}{hint}",
     )
 
 
@@ -87,13 +87,6 @@ def stated_ends(
     if not any(ends.values()):
         ends["eos_token_id of the config"] = token_ids(getattr(config, "eos_token_id", None), "config")
     return ends
-
-
-def answer_ends(
-    config: PreTrainedConfig | None, whole: PreTrainedConfig | None, files: Mapping[str, bytes]
-) -> tuple[int, ...]:
-    """Return the union of `stated_ends`, in their order."""
-    return tuple(dict.fromkeys(token for tokens in stated_ends(config, whole, files).values() for token in tokens))
 
 
 def check_vocabulary(path: Path, ends: Mapping[str, Sequence[int]], files: Mapping[str, bytes], size: int) -> None:
