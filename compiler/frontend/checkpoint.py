@@ -21,10 +21,11 @@ from transformers import PreTrainedConfig
 from sscc.compiler.frontend.model_config import (
     config_bytes,
     config_from_dict,
-    config_to_dict,
+    file_form,
     model_parts,
     quantization_of,
     read_config,
+    refuse_artifact,
     text_decoder,
 )
 from sscc.compiler.frontend.naming import RenamedSource
@@ -179,6 +180,7 @@ def open_checkpoint(path: Path, *, config: Path | None = None, weights: bool = T
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path} does not exist{similar_file(path)}")
+    refuse_artifact(path)
     if path.is_dir():
         return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
@@ -385,7 +387,7 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
         raise UsageError(f"{out}: the packed file must be named .pt or .pth")
     source = checkpoint.source
     values = {
-        "config": config_to_dict(checkpoint.config),
+        "config": file_form(checkpoint.config),
         "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
         # An empty `bytes` is pickled as a call, which nobody may unpickle.
         "tokenizer": {name: data or "" for name, data in sorted(checkpoint.tokenizer.items())},

@@ -31,8 +31,9 @@ from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.warning import SsccWarning, warn
-from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, quoted
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.suggestions import similar_file
+from sscc.runtime.artifact.writer import is_artifact
 
 MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
 MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
@@ -58,6 +59,11 @@ class ModelConfigErrors(ErrorKind):
     NOT_AN_OBJECT = InputError, "{origin} holds a JSON {type}, it must hold an object"
     TOO_DEEP = InputError, "{origin} is nested deeper than {depth} levels, or holds over {items} items"
     TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
+    ARTIFACT = (
+        UsageError,
+        "{path} is a compiled artifact, and a model is wanted: give the checkpoint that it was compiled from. `sscc run "
+        "{path}` runs the artifact, `sscc inspect {path}` shows it",
+    )
     NO_MODEL_TYPE = InputError, "{origin} has no model_type: it is not the config of a Hugging Face model"
     NOT_VALID = InputError, "{origin} is not a valid {model} config: {cause}"
     UNKNOWN_ARCHITECTURE = (
@@ -79,6 +85,14 @@ class ModelConfigWarnings(ErrorKind):
         "{origin}: transformers {version} does not know the model_type {model!r}: it is compiled as {known}, whose "
         "class architectures names, {name}{custom_hint}{lost_hint}",
     )
+
+
+def refuse_artifact(path: Path) -> None:
+    """Refuse an artifact, or a file of one, in a model's place. Raises UsageError."""
+    folder = path if path.is_dir() else path.parent
+    named = path.is_dir() or path.suffix == ".json"
+    if named and not (folder / "config.json").is_file() and is_artifact(folder):
+        raise ModelConfigErrors.ARTIFACT(path=folder)
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
@@ -302,6 +316,21 @@ def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
     for name in ("transformers_version", "_name_or_path", "quantization_config"):
         values.pop(name, None)
     return values
+
+
+def file_form(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the config as a file holds it, so that `config_from_dict` reads an equal one: without ends of a text that
+    the file it was read from did not state."""
+    return _with_stated_ends(config_to_dict(config), config)
+
+
+def _with_stated_ends(values: dict[str, Any], config: PreTrainedConfig) -> dict[str, Any]:
+    kept = {name: value for name, value in values.items() if name != "eos_token_id" or states_end(config)}
+    for name in config.sub_configs:
+        inner = getattr(config, name, None)
+        if isinstance(inner, PreTrainedConfig) and isinstance(kept.get(name), dict):
+            kept[name] = _with_stated_ends(kept[name], inner)
+    return kept
 
 
 def _without_notes(values: Any) -> Any:

@@ -56,8 +56,8 @@ class TokenizerFilesErrors(ErrorKind):
 def folder_tokenizer(folder: Path) -> dict[str, bytes]:
     """Return the tokenizer's files in a Hugging Face folder by name.
 
-    A tokenizer.json that is missing is made from older forms. A chat template that stands in a file of its own or in
-    one of the processor's is given as chat_template.jinja (`_template`).
+    A tokenizer.json that is missing is made from older forms. A chat template that stands in another file is given as
+    chat_template.jinja (`_template`).
     """
     try:
         files = _known_files(folder)
@@ -103,19 +103,18 @@ def _template(folder: Path, files: Mapping[str, bytes]) -> bytes | None:
     """Return the chat template that stands neither in chat_template.jinja nor in tokenizer_config.json; None where
     there is none, or one of these counts.
 
-    The order is that of transformers: chat_template.jinja, the folder of additional templates, tokenizer_config.json,
-    and for a checkpoint whose tokenizer has no template the files of its processor.
+    The order is that of transformers: the default one in the folder of additional templates, chat_template.jinja,
+    tokenizer_config.json, and for a checkpoint whose tokenizer has no template the files of its processor.
     """
-    if TEMPLATE_FILE in files:
-        return None
+    additional = folder / ADDITIONAL_TEMPLATES
     try:
-        named = {path.stem: path for path in sorted((folder / ADDITIONAL_TEMPLATES).glob("*.jinja")) if path.is_file()}
-        if named:
-            if DEFAULT_NAME not in named and len(named) > 1:
-                raise TokenizerFilesErrors.NO_DEFAULT_TEMPLATE(
-                    path=folder / ADDITIONAL_TEMPLATES, names=sorted(named), default=DEFAULT_NAME
-                )
-            return named.get(DEFAULT_NAME, next(iter(named.values()))).read_bytes()
+        names = sorted(path.stem for path in additional.glob("*.jinja"))
+        if DEFAULT_NAME in names:
+            return (additional / f"{DEFAULT_NAME}.jinja").read_bytes()
+        if TEMPLATE_FILE in files:
+            return None
+        if names:  # these would take the place of the one in tokenizer_config.json
+            raise TokenizerFilesErrors.NO_DEFAULT_TEMPLATE(path=additional, names=names, default=DEFAULT_NAME)
         if CONFIG_FILE in files and _template_in(files[CONFIG_FILE], folder / CONFIG_FILE) is not None:
             return None
         for name in PROCESSOR_TEMPLATES:
