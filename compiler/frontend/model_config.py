@@ -61,7 +61,7 @@ class ModelConfigErrors(ErrorKind):
     TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
     ARTIFACT = (
         UsageError,
-        "{path} is a compiled artifact, and a model is wanted: give the checkpoint that it was compiled from. `sscc run "
+        "{path} is a compiled artifact, and a model is wanted: give the checkpoint that it is made of. `sscc run "
         "{path}` runs the artifact, `sscc inspect {path}` shows it",
     )
     NO_MODEL_TYPE = InputError, "{origin} has no model_type: it is not the config of a Hugging Face model"
