@@ -139,7 +139,8 @@ class CompilationErrors(ErrorKind):
         "the rule {rule} has nothing to select, because all layers attend within a sliding window: leave --kv-policy "
         "out",
     )
-    NOT_CAPTURED = UnsupportedError, "{model} cannot be compiled: {reasons_hint}{cause}"
+    NOT_CAPTURED = UnsupportedError, "{model} cannot be compiled: {cause}"
+    NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
     ALIBI_ROWS = (
         UnsupportedError,
         "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold positions, of "
@@ -151,17 +152,18 @@ class CompilationErrors(ErrorKind):
         "{path} comes from an exported program, whose constants a dump does not hold: give the program with "
         "--checkpoint",
     )
-    DUMPS_HOLD_INPUT = (
-        UsageError,
-        "--dump-ir-dir {folder} holds {path}, which it would replace: give another folder",
-    )
+    DUMPS_HOLD_INPUT = UsageError, "--dump-ir-dir {folder} holds {path}, which it would replace: give another folder"
     STALE_DUMP = OutputError, "{folder}: an earlier dump cannot be removed: {reason}"
     DUMP_FOLDER = OutputError, "{folder} cannot be made: {reason}"
 
 
 class CompilationWarnings(ErrorKind):
     SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and lie in {far}"
-    STRETCHED = SsccWarning, "{text}"
+    STRETCHED = (
+        SsccWarning,
+        "all positions get the frequencies ({type}) of a text of {context} tokens, shorter texts too: within {length} "
+        "tokens the model itself has others",
+    )
     OTHER_CHECKPOINT = (
         SsccWarning,
         "{path} was made from another checkpoint than {checkpoint}: only shapes and names are checked",
@@ -335,8 +337,8 @@ def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
         windows = [layer_window(config, layer, context) for layer in keeping]
         geometry = shape.geometry_of(sum(not window for window in windows))
         _check_rule(shape, all(windows))
-        if stretched(config, context):
-            warn(CompilationWarnings.STRETCHED(text=stretched(config, context)))
+        for kind, length in stretched(config, context).items():
+            warn(CompilationWarnings.STRETCHED(type=kind, context=context, length=length))
     dtype = DTYPE_NAMES[checkpoint.default_dtype]
     if checkpoint.program is not None and options.dtype is not None and shape.dtype != dtype:
         raise CompilationErrors.DTYPE_OF_PROGRAM(path=options.model, dtype=dtype, option=options.dtype)
@@ -443,9 +445,12 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
-        suspected = (*suspicions(config), *module_suspicions(config, model), *lost_scores(model))
-        reasons = "".join(f"{reason}; " for reason in suspected)
-        raise CompilationErrors.NOT_CAPTURED(model=config.model_type, reasons_hint=reasons, cause=error) from error
+        reasons = [*suspicions(config), *module_suspicions(config, model), *lost_scores(model)]
+        if reasons:
+            raise CompilationErrors.NOT_CAPTURED_BECAUSE(
+                model=config.model_type, reasons=reasons, cause=error
+            ) from error
+        raise CompilationErrors.NOT_CAPTURED(model=config.model_type, cause=error) from error
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:

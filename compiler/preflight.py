@@ -28,8 +28,8 @@ class PreflightErrors(ErrorKind):
     IS_A_FOLDER = OutputError, "{path} cannot be written: it is a folder"
     NOTHING_TO_KEEP = (
         UsageError,
-        "--weights keep: no weights of {path} are stored as codes of a format that a program has{hint}: choose int8 or "
-        "int4, or leave --weights out",
+        "--weights keep: no weights of {path} are stored as codes of a format that a program has{hint}: choose int8 "
+        "or int4, or leave --weights out",
     )
     NO_ROOM_FOR_GOLDEN = UsageError, "--golden-tokens {tokens} leaves no room for a prompt in {context} tokens"
     GOLDEN_TOO_LONG = (
