@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from sscc.compiler.options import CompileArguments, options_of
 from sscc.compiler.result import CompileResult
-from sscc.ir.errors import UsageError
+from sscc.compiler.warning import collecting
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
     from sscc.runtime.session import Session
 
 
+class CompileCallErrors(ErrorKind):
+    OWN_TOKENIZER = UsageError, "tokenizer is for a model in memory, {model} brings its own"
+    OPTION_OF_FILES = UsageError, "a model in memory brings its config and its weights: leave {option} out"
+    NO_REFERENCE = (
+        UsageError,
+        "weights='reference' refers to a checkpoint, and this model is in memory: embed its weights",
+    )
+
+
 def compile(
     model: str | PathLike[str] | PreTrainedModel,
     *,
     tokenizer: PreTrainedTokenizerBase | Tokenizer | None = None,
     **options: Unpack[CompileArguments],
 ) -> CompileResult:
-    """Compiles `model` into an artifact.
+    """Compile `model` into an artifact.
 
     Args:
         model: a Hugging Face folder, a .gguf, .pt, .pth or .pt2 file, or with `compile_from` a dumped .mlir file; or a
@@ -43,18 +53,18 @@ def compile(
 
     if isinstance(model, str | PathLike):
         if tokenizer is not None:
-            raise UsageError(f"tokenizer is for a model in memory, {os.fspath(model)} brings its own")
+            raise CompileCallErrors.OWN_TOKENIZER(model=os.fspath(model))
         return compile_model(options_of(model, options))
     from sscc.compiler.frontend.in_memory import open_model
 
-    reasons = {"config": "has a config", "compile_from": "is no dump", "checkpoint": "has its weights"}
-    for option, reason in reasons.items():
+    for option in ("config", "compile_from", "checkpoint"):
         if options.get(option) is not None:
-            raise UsageError(f"a model in memory {reason}: leave out {option}")
+            raise CompileCallErrors.OPTION_OF_FILES(option=option)
     settled = options_of(type(model).__name__, options)
     if settled.weights == "reference":
-        raise UsageError("weights='reference' refers to a checkpoint, and this model is in memory: embed them")
-    return compile_model(settled, open_model(model, tokenizer, weights=settled.weights != "none"))
+        raise CompileCallErrors.NO_REFERENCE()
+    with collecting():
+        return compile_model(settled, open_model(model, tokenizer, weights=settled.weights != "none"))
 
 
 def load(
@@ -65,7 +75,7 @@ def load(
     threads: int | None = None,
     verify: bool = True,
 ) -> Session:
-    """Opens the artifact in `path` and gives a session, ready to generate.
+    """Open the artifact in `path` and return a session, ready to generate.
 
     A session's logits are float32 numpy arrays, [V] of `prefill` and [batch, V] of `decode`.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -48,7 +48,7 @@ from sscc.compiler.frontend.capture import (
     vocabulary,
 )
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint
-from sscc.compiler.frontend.construction import build_model
+from sscc.compiler.frontend.construction import build_model, canonical_names, logits_width
 from sscc.compiler.frontend.distinct import find_kinds
 from sscc.compiler.frontend.experts import expert_modules
 from sscc.compiler.frontend.frequencies import stretched
@@ -65,16 +65,28 @@ from sscc.compiler.frontend.recognition import lost_scores, position_biases
 from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
+from sscc.compiler.frontend.tokens import check_vocabulary
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
+from sscc.compiler.preflight import check_golden_prompt, check_outputs, golden_prompt, kept_formats
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.referred_checkpoints import check_referable
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature, query_heads
+from sscc.compiler.warning import SsccWarning, collecting, warn
 from sscc.ir.cache_plan import STORES
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.context import mlir, print_module
-from sscc.ir.errors import InputError, InternalError, OutputError, SsccError, UnsupportedError, UsageError
+from sscc.ir.errors import (
+    ErrorKind,
+    InputError,
+    InternalError,
+    OutputError,
+    SsccError,
+    UnsupportedError,
+    UsageError,
+    quoted,
+)
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import (
     ProgramFacts,
@@ -91,7 +103,7 @@ from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.ir.stages import Stages, recorded, stage
 from sscc.ir.target import Target, load_target
-from sscc.ir.weight_format import KEEP, Encoding
+from sscc.ir.weight_format import Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.shard import Shard
@@ -108,13 +120,65 @@ logger = logging.getLogger("sscc")
 DTYPE_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 
+class CompilationErrors(ErrorKind):
+    LAYERS_MISSING = InputError, "{path}: {cause}, so it lacks layers: compile from the model"
+    DUMP_FAILED = (
+        InputError,
+        "{path} cannot be compiled on from {level}: {cause}; if sscc wrote this dump as it is, please report it with "
+        "what --traceback prints",
+    )
+    FUNCTION_NOT_SHOWN = UsageError, "--ir-function {name}: no level that is shown has a function of this name"
+    DUMP_NOT_VALID = InputError, "{path} gives a schedule that does not validate: {cause}"
+    SCHEDULE_NOT_VALID = InternalError, "the schedule that was made does not validate: {cause}"
+    DTYPE_OF_PROGRAM = (
+        UsageError,
+        "{path} is a program of {dtype}, which --dtype {option} cannot change: export it again in that dtype",
+    )
+    NOTHING_TO_SELECT = UsageError, "the rule {rule} has nothing to select, because topk is 0: leave --kv-policy out"
+    NO_LAYER_TO_SELECT_IN = (
+        UsageError,
+        "the rule {rule} has nothing to select, because all layers attend within a sliding window: leave --kv-policy "
+        "out",
+    )
+    NOT_CAPTURED = UnsupportedError, "{model} cannot be compiled: {cause}"
+    NOT_CAPTURED_BECAUSE = UnsupportedError, "{model} cannot be compiled: {reasons}; {cause}"
+    ALIBI_ROWS = (
+        UnsupportedError,
+        "{model} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold positions, of "
+        "which every bit counts",
+    )
+    OTHER_LEVEL = UsageError, "{path} is a dump of level {level}, not {option}: give --compile-from {level}"
+    NO_CONSTANTS = (
+        UsageError,
+        "{path} comes from an exported program, whose constants a dump does not hold: give the program with "
+        "--checkpoint",
+    )
+    DUMPS_HOLD_INPUT = UsageError, "--dump-ir-dir {folder} holds {path}, which it would replace: give another folder"
+    STALE_DUMP = OutputError, "{folder}: an earlier dump cannot be removed: {reason}"
+    DUMP_FOLDER = OutputError, "{folder} cannot be made: {reason}"
+
+
+class CompilationWarnings(ErrorKind):
+    SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and lie in {far}"
+    STRETCHED = (
+        SsccWarning,
+        "all positions get the frequencies ({type}) of a text of {context} tokens, shorter texts too: within {length} "
+        "tokens the model itself has others",
+    )
+    OTHER_CHECKPOINT = (
+        SsccWarning,
+        "{path} was made from another checkpoint than {checkpoint}: only shapes and names are checked",
+    )
+
+
 @dataclass(frozen=True)
 class Source:
-    """Where a compilation starts: a module, the weights that belong to it, and its constants.
+    """The start of a compilation: a module, the weights that belong to it, and its constants.
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
         constants: computes values by name; called where the schedule uses any.
+        golden_prompt: tokens to record a run with; None for the default ones.
     """
 
     module: ir.Module
@@ -122,10 +186,28 @@ class Source:
     geometry: Geometry
     checkpoint: Checkpoint | None
     constants: Callable[[], dict[str, torch.Tensor]]
+    golden_prompt: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model whose config, headers and tokenizer were checked against the options, before it is captured.
+
+    Attributes:
+        geometry: None for an exported program, whose layers are counted once it is captured.
+        formats: those in which weights are kept, by name.
+        golden_prompt: see `Source`.
+    """
+
+    checkpoint: Checkpoint
+    shape: ProgramShape
+    geometry: Geometry | None
+    formats: Mapping[str, Encoding]
+    golden_prompt: Sequence[int] | None
 
 
 def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None) -> CompileResult:
-    """Compiles as `options` say and writes the artifact, or the module of a lower level.
+    """Compile as `options` say and write the artifact, or the module of a lower level.
 
     Args:
         checkpoint: the model, where it is open already; None opens `options.model`.
@@ -133,8 +215,8 @@ def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None)
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
-    with recorded(Stages()) as stages:
-        result = _compile_model(options, checkpoint)
+    with recorded(Stages()) as stages, collecting() as warnings:
+        result = replace(_compile_model(options, checkpoint), warnings=tuple(warnings))
         if options.timing:
             for line in stages.lines():
                 logger.info(line)
@@ -146,29 +228,30 @@ def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None) -> Co
     if options.weights == "reference" and brought is not None:
         check_referable(brought)
     if options.native_code and options.compile_to == "schedule":
-        check_cache_folder(NATIVE)  # an unsafe folder is refused now, and not after a minute of work
+        check_cache_folder(NATIVE)
+    check_outputs(options)
     if options.compile_from:
         try:
             return _compile(options, _from_dump(options))
         except LayersDiffer as difference:
-            raise InputError(f"{options.model}: {difference}, so it lacks layers: compile from the model") from None
+            raise CompilationErrors.LAYERS_MISSING(path=options.model, cause=quoted(difference)) from None
         except Exception as error:
             if isinstance(error, SsccError) and not isinstance(error, InternalError):
                 raise
             # Most often it is the person's text that a pass stumbles upon, and no fault of the pass.
-            raise InputError(
-                f"{options.model} cannot be compiled on from {options.compile_from}: {one_line(error)}; if sscc wrote "
-                "this dump as it is, please report it with what --traceback prints"
+            raise CompilationErrors.DUMP_FAILED(
+                path=options.model, level=options.compile_from, cause=one_line(error)
             ) from error
+    opened = _opened(options, checkpoint)
     try:
-        return _compile(options, _from_model(options, checkpoint))
+        return _compile(options, _from_model(options, opened))
     except LayersDiffer as difference:
         logger.info("%s: capturing every layer", difference)
-        return _compile(options, _from_model(options, checkpoint, every_layer=True))
+        return _compile(options, _from_model(options, opened, every_layer=True))
 
 
 def _shard(options: CompileOptions) -> Shard | None:
-    """How to cut the program over ranks; None where no option says it."""
+    """Return the pass that cuts the program over ranks; None where no option asks for it."""
     return None if options.tp is None else Shard(options.tp, options.tp_sums)
 
 
@@ -192,7 +275,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
             write_text(options.output_path, excerpt.of_result(source.module))
             return CompileResult(options.output_path, options.compile_to)
         if options.ir_function is not None and not (dumps.seen or printer.seen):
-            raise UsageError(f"--ir-function {options.ir_function}: at no level that is shown is a function called so")
+            raise CompilationErrors.FUNCTION_NOT_SHOWN(name=options.ir_function)
         groups, heads = get_groups(source.module), query_heads(source.module)
         looping = get_looping(source.module)
         with stage("emission of the schedule"):
@@ -214,13 +297,13 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
 
 
 def _prove(program: Program, signature: Signature, target: Target, options: CompileOptions) -> None:
-    """Has the schedule proved by the validator, which knows nothing of how it was made."""
+    """Have the schedule proved by the validator, which knows nothing of how it was made."""
     try:
         report = prove(program, signature, target)
     except InputError as error:
         if options.compile_from:
-            raise InputError(f"{options.model} gives a schedule that does not validate: {error}") from None
-        raise InternalError(f"the schedule that was made does not validate: {error}") from None
+            raise CompilationErrors.DUMP_NOT_VALID(path=options.model, cause=error) from None
+        raise CompilationErrors.SCHEDULE_NOT_VALID(cause=error) from None
     logger.debug("validated: %d bounds proved", report.proved)
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
@@ -228,22 +311,24 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
         stores = STORES if signature.geometry.by_query else ()
         spilled = sum(tensor.nbytes for tensor in far if tensor.name.partition(".")[0] not in stores)
         if spilled:
-            logger.warning(
-                "sscc: %s do not fit into %s of %s and lie in %s",
-                format_bytes(spilled),
-                format_bytes(target.capacity(target.main.name)),
-                target.main.label,
-                level.label,
+            warn(
+                CompilationWarnings.SPILLED(
+                    size=format_bytes(spilled),
+                    capacity=format_bytes(target.capacity(target.main.name)),
+                    memory=target.main.label,
+                    far=level.label,
+                )
             )
 
 
 # ------------------------------------------------------------------------------------------------ where it starts
 
 
-def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, every_layer: bool = False) -> Source:
+def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
+    """Open the model and refuse whatever options, config, headers and tokenizer rule out. Nothing is captured."""
     with_weights = options.weights != "none"
     with stage("opening of the model"):
-        checkpoint = opened or open_checkpoint(
+        checkpoint = checkpoint or open_checkpoint(
             options.model, config=options.config, weights=with_weights, trust_pt2=options.trust_pt2
         )
     config = checkpoint.config
@@ -252,31 +337,60 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
         context, longest = model_context(config), longest_context(config)
         check_config(config, options.max_context or context)
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
-    context = shape.geometry.max_context
-    if config is not None:  # refused before the capture, which takes its time
+    context, geometry = shape.geometry.max_context, None
+    if config is not None:
         keeping = range(layer_count(config) - shared_layers(config))
         windows = [layer_window(config, layer, context) for layer in keeping]
         geometry = shape.geometry_of(sum(not window for window in windows))
-    dtype = TORCH_DTYPES[shape.dtype]
-    if checkpoint.program is not None and options.dtype is not None and dtype != checkpoint.default_dtype:
-        raise UsageError(
-            f"{options.model} is a program of {DTYPE_NAMES[checkpoint.default_dtype]}, --dtype {options.dtype} "
-            "cannot change it: export it again in that dtype"
-        )
+        _check_rule(shape, all(windows))
+        for kind, length in stretched(config, context).items():
+            warn(CompilationWarnings.STRETCHED(type=kind, context=context, length=length))
+    dtype = DTYPE_NAMES[checkpoint.default_dtype]
+    if checkpoint.program is not None and options.dtype is not None and shape.dtype != dtype:
+        raise CompilationErrors.DTYPE_OF_PROGRAM(path=options.model, dtype=dtype, option=options.dtype)
+    formats = kept_formats(options, checkpoint)
     if options.compile_to == "schedule":
         check_chat_template(checkpoint.path, checkpoint.tokenizer)
-    if config is not None and stretched(config, context):
-        logger.warning("sscc: %s", stretched(config, context))
+    return Opened(checkpoint, shape, geometry, formats, golden_prompt(options, checkpoint, shape.geometry))
+
+
+def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
+    """Check that a user's rule has rows to select.
+
+    Args:
+        is_windowed: all layers attend within a window.
+    """
+    if shape.rule is not None and is_windowed:
+        raise CompilationErrors.NO_LAYER_TO_SELECT_IN(rule=shape.rule.name)
+    if shape.rule is not None and not shape.geometry.selects:
+        raise CompilationErrors.NOTHING_TO_SELECT(rule=shape.rule.name)
+
+
+def _check_tokens(options: CompileOptions, opened: Opened, size: int) -> None:
+    """Check the tokenizer, the ends of an answer and the golden prompt against a vocabulary of `size` tokens."""
+    checkpoint = opened.checkpoint
+    files = checkpoint.tokenizer if options.compile_to == "schedule" else {}
+    check_vocabulary(checkpoint.path, checkpoint.ends, files, size)
+    check_golden_prompt(options, checkpoint, opened.golden_prompt, size)
+
+
+def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = False) -> Source:
+    with_weights = options.weights != "none"
+    checkpoint, shape, geometry = opened.checkpoint, opened.shape, opened.geometry
+    config, context, dtype = checkpoint.config, shape.geometry.max_context, TORCH_DTYPES[shape.dtype]
     logger.info("capturing %s", options.model)
     with stage("capture"):
-        captured = _captured(checkpoint, shape, every_layer)
+        captured = _captured(options, opened, every_layer)
     layers = count_layers(captured, config)
-    if config is None:
+    if geometry is None:
         check_attention(captured.prefill, layers)
-        geometry = shape.geometry_of(count_governed(captured.prefill, context))
+        governed = count_governed(captured.prefill, context)
+        geometry = shape.geometry_of(governed)
+        _check_rule(shape, not governed)
     check_positions(captured)
     check_tables(captured.prefill, geometry.max_context)
     tokens = vocabulary(captured.prefill)
+    _check_tokens(options, opened, tokens)
     if with_weights:
         check_names(checkpoint, captured.weight_shapes)
         with stage("comparison with the untouched model"):
@@ -295,31 +409,36 @@ def _from_model(options: CompileOptions, opened: Checkpoint | None = None, *, ev
         module = import_capture(captured, facts, geometry, _rules(captured.prefill, shape, facts, geometry))
     with mlir():
         set_target(module, load_target(options.target))
-        _note_stored_formats(module, options, checkpoint)
-    return Source(module, facts, geometry, checkpoint, lambda: captured.constants)
+        set_stored_formats(module, opened.formats)
+    return Source(module, facts, geometry, checkpoint, lambda: captured.constants, opened.golden_prompt)
 
 
 def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
-    """The programs of a rule of one's own: one for each kind of layers whose prompts it scores. Raises UsageError where
-    it would score none."""
+    """Return the programs of a user's rule: one for each kind of layers whose prompts it scores."""
     if shape.rule is None:
         return []
     kinds = governed_attentions(prefill, geometry.max_context)
-    if not kinds or not geometry.selects:
-        reason = "topk is 0" if kinds else "all layers attend within a sliding window"
-        raise UsageError(f"the rule {shape.rule.name} has nothing to select, {reason}: leave --kv-policy out")
+    _check_rule(shape, not kinds)
     rows = facts.scratch_rows(geometry)
     return [capture_rule(shape.rule, sizes, geometry, rows) for sizes in kinds]
 
 
-def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) -> Capture:
-    """Both entries of a model. A refusal begins with what the model's class says of itself: most often the reason."""
+def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Capture:
+    """Capture both entries of a model. A refusal begins with what the model's class says of itself, which is most often
+    the reason."""
+    checkpoint, shape = opened.checkpoint, opened.shape
     config, context = checkpoint.config, shape.geometry.max_context
     if config is None:
         assert checkpoint.program is not None
         return capture(checkpoint.program, batch=shape.batch, chunk=shape.chunk, max_context=context)
     model = build_model(config, TORCH_DTYPES[shape.dtype])
     check_modules(config, model)
+    logits = logits_width(model)
+    if logits is not None:
+        _check_tokens(options, opened, logits)
+    if options.weights != "none":
+        shapes = dict(model.named_parameters(remove_duplicate=False))
+        check_names(checkpoint, {source: tuple(shapes[name].shape) for name, source in canonical_names(model).items()})
     _check_rows(config.model_type, position_biases(model), shape.geometry)
     kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
@@ -332,71 +451,67 @@ def _captured(checkpoint: Checkpoint, shape: ProgramShape, every_layer: bool) ->
     try:
         return capture(model, batch=shape.batch, chunk=shape.chunk, max_context=context, kinds=kinds, check=check)
     except UnsupportedError as error:
-        suspected = (*suspicions(config), *module_suspicions(config, model), *lost_scores(model))
-        reasons = "".join(f"{reason}; " for reason in suspected)
-        raise UnsupportedError(f"{config.model_type} cannot be compiled: {reasons}{error}") from error
+        reasons = [*suspicions(config), *module_suspicions(config, model), *lost_scores(model)]
+        if reasons:
+            raise CompilationErrors.NOT_CAPTURED_BECAUSE(
+                model=config.model_type, reasons=reasons, cause=error
+            ) from error
+        raise CompilationErrors.NOT_CAPTURED(model=config.model_type, cause=error) from error
 
 
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
-    """Refuses to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
+    """Refuse to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
     coarse = {
         "--kv-dtype int8 or int4": geometry.encoded,
         "landmarks of fewer than 16 bits (--kv-landmark-bits)": 0 < geometry.landmark_bits < PLAIN_BITS,
     }
     for option, asked in coarse.items():
         if biased and asked:
-            raise UnsupportedError(
-                f"{model_type} cannot be compiled with {option}: it has ALiBi position biases, so its rows of K hold "
-                "positions, of which every bit counts"
-            )
+            raise CompilationErrors.ALIBI_ROWS(model=model_type, option=option)
 
 
 def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Source:
-    """Args:
-    module: what is in the dump, for whoever has read it already.
+    """Return the start that a dump is.
+
+    Args:
+        module: the dump's, if it was read already.
     """
     with mlir():
         with stage("reading of the dump"):
             module = read_dump(options.model) if module is None else module
         level = get_level(module)
         if level != options.compile_from:
-            raise UsageError(f"{options.model} is a dump of level {level}, not {options.compile_from}")
+            raise CompilationErrors.OTHER_LEVEL(path=options.model, level=level, option=options.compile_from)
         facts, geometry = get_facts(module)
     checkpoint = None
     if options.weights != "none" and options.checkpoint is not None:
         with stage("opening of the model"):
             checkpoint = open_checkpoint(options.checkpoint, trust_pt2=options.trust_pt2)
         if checkpoint.digest != facts.digest:
-            logger.warning("sscc: the dump was made from another checkpoint; only shapes and names are checked")
+            warn(CompilationWarnings.OTHER_CHECKPOINT(path=options.model, checkpoint=options.checkpoint))
+        check_vocabulary(checkpoint.path, {"the dump": facts.eos}, checkpoint.tokenizer, facts.vocab_size)
+        formats = kept_formats(options, checkpoint)
         with mlir():
-            _note_stored_formats(module, options, checkpoint)
-    return Source(module, facts, geometry, checkpoint, lambda: _dump_constants(facts, geometry.max_context, checkpoint))
+            set_stored_formats(module, formats)
+    prompt = golden_prompt(options, checkpoint, geometry)
+    if checkpoint is not None:
+        check_golden_prompt(options, checkpoint, prompt, facts.vocab_size)
+
+    def constants() -> dict[str, torch.Tensor]:
+        return _dump_constants(options.model, facts, geometry.max_context, checkpoint)
+
+    return Source(module, facts, geometry, checkpoint, constants, prompt)
 
 
-def _note_stored_formats(module: ir.Module, options: CompileOptions, checkpoint: Checkpoint) -> None:
-    """Writes into the module what weights are to be kept as. Raises UsageError where there is nothing to keep."""
-    if options.weight_format != KEEP:
-        return
-    stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
-    formats = {
-        name: Encoding(form.format, "values", form.transposed)
-        for name, form in stored.items()
-        if form is not None and form.format is not None
-    }
-    if not formats:
-        texts = sorted({form.text for form in stored.values() if form is not None})
-        held = f"its weights are stored as {', '.join(texts)}" if texts else "its weights are stored as numbers"
-        raise UsageError(f"--weights keep: {checkpoint.path} has no weights of codes that a program holds: {held}")
-    set_stored_formats(module, formats)
-
-
-def _dump_constants(facts: ProgramFacts, context: int, checkpoint: Checkpoint | None) -> dict[str, torch.Tensor]:
+def _dump_constants(
+    path: Path, facts: ProgramFacts, context: int, checkpoint: Checkpoint | None
+) -> dict[str, torch.Tensor]:
     """A dump holds no constants: they are computed again from the config, or read from the exported program."""
     if checkpoint is not None and checkpoint.program is not None:
         return program_constants(checkpoint.program)
     config = json.loads(facts.config)
     if not config:
-        raise UsageError("this dump comes from an exported program: give it with --checkpoint for its constants")
+        raise CompilationErrors.NO_CONSTANTS(path=path)
     model = build_model(config_from_dict(config, "the dump's config"), TORCH_DTYPES[facts.dtype])
     return config_constants(model, context)
 
@@ -404,8 +519,7 @@ def _dump_constants(facts: ProgramFacts, context: int, checkpoint: Checkpoint | 
 def _golden(options: CompileOptions, source: Source, program: Program, signature: Signature) -> Golden | None:
     if not options.save_golden:
         return None
-    if source.checkpoint is None:
-        raise UsageError("--save-golden runs the model: give its weights with --checkpoint")
+    assert source.checkpoint is not None  # `golden_prompt` refuses it
     logger.info("recording eager PyTorch's outputs")
     golden = golden_for(
         source.checkpoint,
@@ -413,7 +527,7 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
         source.geometry,
         source.facts,
         layout_of(program, "weight"),
-        options.golden_prompt_file,
+        source.golden_prompt,
         options.golden_tokens,
         frozenset(layer for group in signature.plan if group.latent for layer in group.layers),
         signature.plan.sources,
@@ -439,12 +553,12 @@ class _Dumps(Showing):
             return
         stale = [path for path in folder.glob("[0-9][0-9]-*") if path.suffix in (".mlir", ".json")]
         if any(path.samefile(start) for path in stale):
-            raise UsageError(f"--dump-ir-dir {folder} holds {start}, which it would replace: give another folder")
+            raise CompilationErrors.DUMPS_HOLD_INPUT(folder=folder, path=start)
         try:
             for path in stale:
                 path.unlink()
         except OSError as error:
-            raise OutputError(f"{folder}: an earlier dump cannot be removed: {error.strerror}") from None
+            raise CompilationErrors.STALE_DUMP(folder=folder, reason=error.strerror) from None
 
     def write(self, name: str) -> None:
         if self.folder is not None:
@@ -468,6 +582,6 @@ class _Dumps(Showing):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(f"{self.folder} cannot be made: {error.strerror}") from None
+            raise CompilationErrors.DUMP_FOLDER(folder=self.folder, reason=error.strerror) from None
         write_text(self.folder / f"{self.count:02d}-{name}", text)
         self.count += 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from sscc.compiler.sessions import open_session
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.engine import (
@@ -46,6 +46,17 @@ Conversation = Sequence[Mapping[str, Any]]
 """Messages with `role` and `content`, the oldest first."""
 
 _SEEDS = 2**63
+
+
+class LlmErrors(ErrorKind):
+    TOO_SMALL = UsageError, "{parameter} is {value}, it must be at least 1"
+    NO_CHAT_TEMPLATE = InputError, "{path} has no chat template, so it cannot chat: use generate"
+    SEVERAL_STREAMED = UsageError, "n is {n}, and only one answer can be streamed: use generate"
+    PARAMETERS_DIFFER = (
+        UsageError,
+        "{parameters} sampling_params were given for {prompts} prompts: give one, or one for each prompt",
+    )
+    PROMPT = UsageError, "prompt {number}: {cause}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +99,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise UsageError(f"n is {self.n}, it must be at least 1")
+            raise LlmErrors.TOO_SMALL(parameter="n", value=self.n)
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UsageError(f"max_tokens is {self.max_tokens}, it must be at least 1")
+            raise LlmErrors.TOO_SMALL(parameter="max_tokens", value=self.max_tokens)
         self.requests((0,), 2, frozenset())  # which refuses what is wrong with the rest
 
     def requests(self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int]) -> list[Request]:
@@ -257,7 +268,7 @@ class LLM:
         folder = self._artifact.tokenizer
         template = None if folder is None else ChatTemplate.load(folder, names=self._artifact.tokenizer_files)
         if template is None:
-            raise InputError(f"{self._artifact.path} has no chat template, so it cannot chat: use generate")
+            raise LlmErrors.NO_CHAT_TEMPLATE(path=self._artifact.path)
         return template
 
     def generate(
@@ -299,7 +310,7 @@ class LLM:
         Raises UsageError and InputError at the call, as `generate` does, and UsageError for several answers.
         """
         if sampling_params is not None and sampling_params.n > 1:
-            raise UsageError(f"n is {sampling_params.n}, and only one answer can be streamed: use generate")
+            raise LlmErrors.SEVERAL_STREAMED(n=sampling_params.n)
         (asked,) = self._requests([self._prompt(prompt)], sampling_params)[0]
         return self._texts(self.engine.submit(asked))
 
@@ -340,7 +351,7 @@ class LLM:
         params = sampling_params or SamplingParams()
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else [*params]
         if len(each) != len(prompts):
-            raise UsageError(f"there are {len(each)} sampling_params for {len(prompts)} prompts: give one, or as many")
+            raise LlmErrors.PARAMETERS_DIFFER(parameters=len(each), prompts=len(prompts))
         signature = self.session.signature
         eos, context = frozenset(signature.eos_token_ids), signature.geometry.max_context
         requests = [one.requests(tokens, context, eos) for one, (_, tokens) in zip(each, prompts, strict=True)]
@@ -348,7 +359,7 @@ class LLM:
             try:
                 self.session.check_request(first.prompt, first.max_new_tokens)
             except UsageError as error:
-                raise UsageError(f"prompt {number}: {error}") from None
+                raise LlmErrors.PROMPT(number=number, cause=error) from None
         return requests
 
     def _answers(

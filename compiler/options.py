@@ -15,7 +15,7 @@ from sscc.compiler.files import StdoutErrors, refuse_stdout
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.policy import WHOLE_PROMPT, Policy, Rule, policy_of
 from sscc.ir.choices import DTYPES, LEVELS, OPT_LEVELS, SUMS
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
@@ -48,9 +48,66 @@ MIN_CHUNK = 2
 _MODEL_SUFFIXES = (".pt", ".pth", ".pt2", ".gguf", ".mlir", ".json")
 
 
+class OptionErrors(ErrorKind):
+    TOO_MANY_RANKS = UsageError, "--tp is {ranks}, a program has at most {most} ranks"
+    SUMS_WITHOUT_RANKS = UsageError, "--tp-sums {sums} says what ranks exchange: give --tp, too"
+    KEEP_WITHOUT_WEIGHTS = (
+        UsageError,
+        "--weights keep stores weights as the checkpoint has them, and this compilation has none: leave --no-weights "
+        "out",
+    )
+    NOTHING_SHOWN = (
+        UsageError,
+        "{option} goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level",
+    )
+    NO_OPT_LEVEL = UsageError, "-O{level} does not exist, the levels are {known}"
+    EVEN_POOL = UsageError, "--kv-pool is {pool}, the pooling kernel must be odd"
+    ONLY_BY_QUERY = UsageError, "{option} goes with --kv-policy query"
+    BUDGET_PER_LAYER = UsageError, "{option} is the same for all layers, it cannot be given with --kv-topk-per-layer"
+    BUDGETS_OF_RULE = (
+        UsageError,
+        "the rule {rule} says itself what each layer selects (its method topk): leave --kv-topk-per-layer out",
+    )
+    RULE_OVER_RANKS = UsageError, "the rule {rule} scores by all heads, which --tp would cut: leave --tp out"
+    BUDGET_DIFFERS = (
+        UsageError,
+        "--kv-budget {budget} is not sink + recent + topk = {sink} + {recent} + {topk} = {rows}: leave one of them out",
+    )
+    NO_GOLDEN = UsageError, "{option} needs --save-golden"
+    GOLDEN_WITHOUT_WEIGHTS = (
+        UsageError,
+        "--save-golden runs the model, which --no-weights leaves without weights: leave one of them out",
+    )
+    GOLDEN_WITHOUT_ARTIFACT = UsageError, "--save-golden goes into an artifact, and --compile-to {level} makes none"
+    ONLY_FOR_DUMPS = UsageError, "{option} goes with --compile-from: give the checkpoint as MODEL"
+    LEVEL_NOT_BELOW = UsageError, "--compile-from {start} is not below --compile-to {end}"
+    RECORDED = UsageError, "{option} is recorded in the dump, it cannot be given with --compile-from"
+    DUMP_WITHOUT_WEIGHTS = (
+        UsageError,
+        "a dump holds no weights: give them with --checkpoint, or compile with --no-weights",
+    )
+    MODEL_FROM_STDIN = UsageError, "a model cannot come from stdin, only a dump can: give --compile-from LEVEL"
+    NO_OUTPUT_NAME = UsageError, "the result of what comes from stdin needs a name: give -o"
+    NO_CONTEXT = UsageError, "the model does not say how long a context it takes: give --max-context"
+    CONTEXT_TOO_LONG = (
+        UsageError,
+        "--max-context {context} exceeds the {longest} tokens the model was made for: lower it to at most {longest}",
+    )
+    POLICY_TWICE = UsageError, "policy and kv_policy are the same option: give one of them"
+    UNKNOWN = UsageError, "sscc.compile has no option {option!r}{hint}"
+    WEIGHTS_TWICE = UsageError, "--weights {text} says {first} and {second}: give one of them"
+    UNKNOWN_WEIGHTS = UsageError, "--weights is {word!r}, it must be one of {known}"
+    TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
+    BUDGET_TOO_SMALL = (
+        UsageError,
+        "a KV budget of {budget} rows leaves {left} for {part} after {others}, at least {least} is needed: raise "
+        "--kv-budget or lower --kv-topk",
+    )
+
+
 @dataclass(frozen=True)
 class ProgramShape:
-    """What `CompileOptions.resolve` decides: the geometry and the sizes of the two static graphs.
+    """The geometry and the sizes of the two static graphs, as `CompileOptions.resolve` settles them.
 
     Attributes:
         batch: decode slots B.
@@ -183,28 +240,28 @@ class CompileOptions:
     def _check_choices(self) -> None:
         _at_least(1, tp=self.tp)
         if self.tp is not None and self.tp > MOST_RANKS:
-            raise UsageError(f"--tp is {self.tp}, a program has at most {MOST_RANKS} ranks")
+            raise OptionErrors.TOO_MANY_RANKS(ranks=self.tp, most=MOST_RANKS)
         check_choice("--tp-sums", self.tp_sums, SUMS)
         if self.tp is None and self.tp_sums != "f32":
-            raise UsageError(f"--tp-sums {self.tp_sums} is about what ranks exchange: give --tp, too")
+            raise OptionErrors.SUMS_WITHOUT_RANKS(sums=self.tp_sums)
         load_target(self.target).of_rank(self.tp or 1)
         if self.compile_to == "schedule":
             refuse_stdout(self.output, StdoutErrors.ARTIFACT)
         check_choice("--compile-to", self.compile_to, LEVELS)
         check_choice("--weights", self.weights, WEIGHTS)
         if self.weight_format == KEEP and self.weights == "none":
-            raise UsageError("--weights keep stores weights as the checkpoint has them, and here it has none")
+            raise OptionErrors.KEEP_WITHOUT_WEIGHTS()
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
-            raise UsageError(f"there is no -O{self.opt_level}, there are {', '.join(f'-O{n}' for n in OPT_LEVELS)}")
+            raise OptionErrors.NO_OPT_LEVEL(level=self.opt_level, known=[f"-O{level}" for level in OPT_LEVELS])
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--compile-from", self.compile_from, LEVELS[:-1])
 
     def _check_shown(self) -> None:
         shows = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
         if not shows and self.compile_to == "schedule":
-            reason = "goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level"
-            _absent(reason, ir_function=self.ir_function, no_ir_locations=None if self.ir_locations else True)
+            locations = None if self.ir_locations else True
+            _absent(OptionErrors.NOTHING_SHOWN, ir_function=self.ir_function, no_ir_locations=locations)
 
     def _check_sizes(self) -> None:
         _at_least(MIN_CHUNK, prefill_chunk=self.prefill_chunk)
@@ -212,60 +269,55 @@ class CompileOptions:
         _at_least(1, kv_recent=self.kv_recent, kv_obs=self.kv_obs, kv_pool=self.kv_pool)
         _at_least(0, kv_sink=self.kv_sink, kv_topk=self.kv_topk)
         if self.kv_pool is not None and self.kv_pool % 2 == 0:
-            raise UsageError(f"--kv-pool is {self.kv_pool}, the pooling kernel must be odd")
+            raise OptionErrors.EVEN_POOL(pool=self.kv_pool)
         check_choice("--kv-pool-mode", self.kv_pool_mode, POOL_MODES)
         check_choice("--kv-rows", self.kv_rows, KV_ROWS)
         check_choice("--kv-dtype", self.kv_dtype, KV_DTYPES)
         if self.kv_policy != QUERY:
-            _absent("goes with --kv-policy query", kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
+            _absent(OptionErrors.ONLY_BY_QUERY, kv_landmark_bits=self.kv_landmark_bits, kv_fetch=self.kv_fetch)
         if self.kv_topk_per_layer is not None:
-            reason = "is the same for all layers, it cannot be given with --kv-topk-per-layer"
-            _absent(reason, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
+            _absent(OptionErrors.BUDGET_PER_LAYER, kv_topk=self.kv_topk, kv_budget=self.kv_budget)
             if self.rule is not None and self.rule.has_budgets:
-                raise UsageError(
-                    f"the rule {self.rule.name} says itself what each layer selects (its method topk): leave "
-                    "--kv-topk-per-layer out"
-                )
+                raise OptionErrors.BUDGETS_OF_RULE(rule=self.rule.name)
         if self.rule is not None and (self.tp or 1) > 1:
-            raise UsageError(f"the rule {self.rule.name} scores by all heads, which --tp would cut: leave --tp out")
+            raise OptionErrors.RULE_OVER_RANKS(rule=self.rule.name)
         parts = [self.kv_sink, self.kv_recent, self.kv_topk]
         rows = sum(part for part in parts if part is not None)
         if self.kv_budget is not None and None not in parts and rows != self.kv_budget:
-            raise UsageError(
-                f"--kv-budget {self.kv_budget} is not sink + recent + topk = {self.kv_sink} + {self.kv_recent} + "
-                f"{self.kv_topk} = {rows}: leave one of them out"
+            raise OptionErrors.BUDGET_DIFFERS(
+                budget=self.kv_budget, sink=self.kv_sink, recent=self.kv_recent, topk=self.kv_topk, rows=rows
             )
 
     def _check_golden(self) -> None:
         if not self.save_golden:
-            _absent("needs --save-golden", golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens)
+            _absent(
+                OptionErrors.NO_GOLDEN, golden_prompt_file=self.golden_prompt_file, golden_tokens=self.golden_tokens
+            )
             return
         _at_least(1, golden_tokens=self.golden_tokens)
         if self.weights == "none":
-            raise UsageError(
-                "--save-golden runs the model, which --no-weights leaves without weights: drop one of them"
-            )
+            raise OptionErrors.GOLDEN_WITHOUT_WEIGHTS()
         if self.compile_to != "schedule":
-            raise UsageError(f"--save-golden goes into an artifact, and --compile-to {self.compile_to} makes none")
+            raise OptionErrors.GOLDEN_WITHOUT_ARTIFACT(level=self.compile_to)
 
     def _check_levels(self) -> None:
         if self.compile_from is None:
-            _absent("only goes with --compile-from: give the checkpoint as MODEL", checkpoint=self.checkpoint)
+            _absent(OptionErrors.ONLY_FOR_DUMPS, checkpoint=self.checkpoint)
             return
         if LEVELS.index(self.compile_from) >= LEVELS.index(self.compile_to):
-            raise UsageError(f"--compile-from {self.compile_from} is not below --compile-to {self.compile_to}")
+            raise OptionErrors.LEVEL_NOT_BELOW(start=self.compile_from, end=self.compile_to)
         _absent(
-            "is recorded in the dump, it cannot be given with --compile-from",
+            OptionErrors.RECORDED,
             **{name: getattr(self, name) for name in ("config", *_RECORDED)},
         )
         if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
-            raise UsageError("a dump holds no weights: give them with --checkpoint, or compile with --no-weights")
+            raise OptionErrors.DUMP_WITHOUT_WEIGHTS()
 
     def _check_stdin(self) -> None:
         if self.model == STANDARD and self.compile_from is None:
-            raise UsageError("a model cannot come from stdin, only a dump can: give --compile-from LEVEL")
+            raise OptionErrors.MODEL_FROM_STDIN()
         if self.model == STANDARD and self.output is None:
-            raise UsageError("what comes from stdin has no name for the result to be called after: give -o")
+            raise OptionErrors.NO_OUTPUT_NAME()
 
     @property
     def rule(self) -> Rule | None:
@@ -295,12 +347,10 @@ class CompileOptions:
             UsageError: an impossible geometry, or a context beyond the model's.
         """
         if self.max_context is None and model_context is None:
-            raise UsageError("the model does not say how long a context it takes: give --max-context")
+            raise OptionErrors.NO_CONTEXT()
         longest = longest or model_context
         if self.max_context is not None and longest is not None and self.max_context > longest:
-            raise UsageError(
-                f"--max-context {self.max_context} exceeds the {longest} tokens the model was made for"
-            )
+            raise OptionErrors.CONTEXT_TOO_LONG(context=self.max_context, longest=longest)
         context = self.max_context or model_context or 1
         layer_topk = None if self.kv_topk_per_layer is None else LayerTopk.parse(self.kv_topk_per_layer)
         topk = self.kv_topk if layer_topk is None else layer_topk.most
@@ -360,10 +410,10 @@ class CompileOptions:
             return sink, self.kv_recent or max(1, min(DEFAULT_RECENT, context - sink - topk))
         if self.kv_recent is not None:
             sink = self.kv_budget - self.kv_recent - topk
-            _fits(self.kv_budget, f"recent {self.kv_recent} + topk {topk}", "the sinks", sink, 0)
+            _fits(self.kv_budget, "the sinks", sink, 0, recent=self.kv_recent, topk=topk)
             return sink, self.kv_recent
         recent = self.kv_budget - sink - topk
-        _fits(self.kv_budget, f"sink {sink} + topk {topk}", "the ring", recent, 1)
+        _fits(self.kv_budget, "the ring", recent, 1, sink=sink, topk=topk)
         return sink, recent
 
 
@@ -417,16 +467,17 @@ class CompileArguments(TypedDict, total=False):
 
 
 def options_of(model: str | os.PathLike[str], arguments: CompileArguments) -> CompileOptions:
-    """What `sscc.compile` is given. Raises UsageError for an option that does not exist, and as `CompileOptions`."""
+    """Return the options of a call of `sscc.compile`. Raises UsageError for an option that does not exist, and as
+    `CompileOptions`."""
     kinds = {item.name: item.type for item in fields(CompileOptions)}
     values: dict[str, Any] = dict(arguments)
     if "policy" in values:
         if "kv_policy" in values:
-            raise UsageError("policy and kv_policy are the same option: give one of them")
+            raise OptionErrors.POLICY_TWICE()
         values["kv_policy"] = values.pop("policy")
     for name, value in values.items():
         if name not in kinds or name == "model":
-            raise UsageError(f"sscc.compile has no option {name!r}{did_you_mean(name, kinds)}")
+            raise OptionErrors.UNKNOWN(option=name, hint=did_you_mean(name, kinds))
         if kinds[name] == "Path | None" and value is not None:
             values[name] = Path(value)
     if "weights" in values:
@@ -456,9 +507,9 @@ def parse_weights(text: str) -> tuple[str, Weights | None]:
     formats = [word for word in text.split(",") if word not in WEIGHTS]
     for words in (places, formats):
         if len(words) > 1:
-            raise UsageError(f"--weights {text} says {words[0]} and {words[1]}: give one of them")
+            raise OptionErrors.WEIGHTS_TWICE(text=text, first=words[0], second=words[1])
     if formats and formats[0] != KEEP and not formats[0].startswith("int"):
-        raise UsageError(f"--weights is {formats[0]!r}, it must be {' or '.join(WEIGHTS)}, or keep, int8 or int4")
+        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, KEEP, "int8", "int4"])
     return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
 
 
@@ -469,18 +520,18 @@ def _option(name: str) -> str:
 def _at_least(low: int, **options: int | None) -> None:
     for name, value in options.items():
         if value is not None and value < low:
-            raise UsageError(f"{_option(name)} is {value}, it must be at least {low}")
+            raise OptionErrors.TOO_SMALL(option=_option(name), value=value, least=low)
 
 
-def _absent(reason: str, **options: object) -> None:
+def _absent(kind: ErrorKind, **options: object) -> None:
+    """Check that options were not given. An error of `kind` has the field `option`."""
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"{_option(name)} {reason}")
+            raise kind(option=_option(name))
 
 
-def _fits(budget: int, taken: str, part: str, left: int, low: int) -> None:
+def _fits(budget: int, part: str, left: int, low: int, **taken: int | None) -> None:
+    """Check that a budget leaves enough rows for one part of the cache once the other parts have theirs."""
     if left < low:
-        raise UsageError(
-            f"a KV budget of {budget} rows leaves {left} for {part} after {taken}, at least {low} is needed: "
-            f"raise --kv-budget or lower --kv-topk"
-        )
+        others = [f"{name} {rows}" for name, rows in taken.items()]
+        raise OptionErrors.BUDGET_TOO_SMALL(budget=budget, left=left, part=part, others=others, least=low)

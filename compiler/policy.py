@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.files import check_name
 from sscc.ir.geometry import DEFAULT_POOL, KV_POLICIES, POOL_MODES, RULE
 from sscc.ir.suggestions import did_you_mean, similar_file
@@ -30,6 +30,25 @@ WHOLE_PROMPT = "prompt"
 """As `obs`: every query of the prompt is observed."""
 SUFFIX = ".py"
 OPTION = "--kv-policy"
+
+
+class PolicyErrors(ErrorKind):
+    BAD_TOPK = UsageError, "{rule}.topk gives {rows!r} for layer {layer}, it must be a number of rows"
+    NO_POLICY = UsageError, "{option} is {value!r}, it must be a name, a file or an sscc.Policy"
+    UNKNOWN = (
+        UsageError,
+        "{option} is {value!r}, it must be one of {known}, or the file of a rule, which ends in {suffix}{hint}",
+    )
+    NOT_READABLE = InputError, "{path}: the rule cannot be read: {reason}{hint}"
+    NOT_IN_FILE = InputError, "{path} has no policy {rule}{hint}"
+    EMPTY_FILE = InputError, "{path} must have one policy, and has none: write a subclass of sscc.Policy"
+    SEVERAL = InputError, "{path} must have one policy, and has {rules}: name one, {path}:CLASS"
+    FILE_FAILS = InputError, "{place}: {type}: {cause}"
+    TAKES_ARGUMENTS = UsageError, "the policy {rule} cannot be made without arguments: {cause}"
+    BAD_OBS = UsageError, "{rule}.obs is {obs!r}, it must be a number of queries, {whole!r} or None"
+    BAD_POOL = UsageError, "{rule}.pool is {pool!r}, it must be an odd number of positions"
+    BAD_POOL_MODE = UsageError, "{rule}.pool_mode is {mode!r}, it must be one of {known}"
+    NO_SCORES = UsageError, "{rule} has no method scores(self, prompt)"
 
 
 class Policy:
@@ -105,7 +124,7 @@ class Rule:
         numbers = [self.policy.topk(layer, layers, topk) for layer in range(layers)]
         for layer, number in enumerate(numbers):
             if type(number) is not int or number < 0:
-                raise UsageError(f"{self.name}.topk gives {number!r} for layer {layer}, it must be a number of rows")
+                raise PolicyErrors.BAD_TOPK(rule=self.name, rows=number, layer=layer)
         return tuple(numbers)
 
 
@@ -128,13 +147,16 @@ def policy_of(asked: object) -> str | Rule | None:
     if isinstance(asked, Policy):
         return _of_object(asked)
     if not isinstance(asked, str | os.PathLike):
-        raise UsageError(f"{OPTION} is {asked!r}, it must be a name, a file or an sscc.Policy")
+        raise PolicyErrors.NO_POLICY(option=OPTION, value=asked)
     path, _, name = str(asked).partition(f"{SUFFIX}:")
     if name or str(asked).endswith(SUFFIX):
         return _of_file(Path(path + SUFFIX if name else path), name)
-    raise UsageError(
-        f"{OPTION} is {str(asked)!r}, it must be {' or '.join(KV_POLICIES)}, or the file of a rule, which ends in "
-        f"{SUFFIX}{did_you_mean(str(asked), KV_POLICIES)}"
+    raise PolicyErrors.UNKNOWN(
+        option=OPTION,
+        value=str(asked),
+        known=KV_POLICIES,
+        suffix=SUFFIX,
+        hint=did_you_mean(str(asked), KV_POLICIES),
     )
 
 
@@ -161,7 +183,7 @@ def _of_file(path: Path, name: str) -> Rule:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: the rule cannot be read: {error.strerror}{similar_file(path)}") from None
+        raise PolicyErrors.NOT_READABLE(path=path, reason=error.strerror, hint=similar_file(path)) from None
     digest = hashlib.sha256(data).hexdigest()
     module = _run(path, f"sscc_rule_{path.stem}_{digest[:8]}")
     kinds = {
@@ -170,10 +192,11 @@ def _of_file(path: Path, name: str) -> Rule:
         if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == module.__name__
     }
     if name and name not in kinds:
-        raise InputError(f"{path} has no policy {name}{did_you_mean(name, kinds)}")
+        raise PolicyErrors.NOT_IN_FILE(path=path, rule=name, hint=did_you_mean(name, kinds))
+    if not name and not kinds:
+        raise PolicyErrors.EMPTY_FILE(path=path)
     if not name and len(kinds) != 1:
-        there = f"{', '.join(kinds)}: name one, {path}:CLASS" if kinds else "none: write a subclass of sscc.Policy"
-        raise InputError(f"{path} must have one policy, and has {there}")
+        raise PolicyErrors.SEVERAL(path=path, rules=list(kinds))
     return _checked(_made(kinds[name] if name else next(iter(kinds.values()))), digest)
 
 
@@ -187,7 +210,9 @@ def _run(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise InputError(f"{place_of(error, str(path))}: {type(error).__name__}: {error}") from None
+        raise PolicyErrors.FILE_FAILS(
+            place=place_of(error, str(path)), type=type(error).__name__, cause=quoted(error)
+        ) from None
     return module
 
 
@@ -219,18 +244,18 @@ def _made(kind: type[Policy]) -> Policy:
     try:
         return kind()
     except TypeError as error:
-        raise UsageError(f"the policy {kind.__name__} cannot be made without arguments: {error}") from None
+        raise PolicyErrors.TAKES_ARGUMENTS(rule=kind.__name__, cause=quoted(error)) from None
 
 
 def _checked(policy: Policy, digest: str) -> Rule:
     name = type(policy).__name__
     obs: Any = policy.obs
     if obs is not None and obs != WHOLE_PROMPT and (type(obs) is not int or obs < 1):
-        raise UsageError(f"{name}.obs is {obs!r}, it must be a number of queries, {WHOLE_PROMPT!r} or None")
+        raise PolicyErrors.BAD_OBS(rule=name, obs=obs, whole=WHOLE_PROMPT)
     if type(policy.pool) is not int or policy.pool < 1 or policy.pool % 2 == 0:
-        raise UsageError(f"{name}.pool is {policy.pool!r}, it must be an odd number of positions")
+        raise PolicyErrors.BAD_POOL(rule=name, pool=policy.pool)
     if policy.pool_mode not in POOL_MODES:
-        raise UsageError(f"{name}.pool_mode is {policy.pool_mode!r}, it must be {' or '.join(POOL_MODES)}")
+        raise PolicyErrors.BAD_POOL_MODE(rule=name, mode=policy.pool_mode, known=POOL_MODES)
     if type(policy).scores is Policy.scores:
-        raise UsageError(f"{name} has no method scores(self, prompt)")
+        raise PolicyErrors.NO_SCORES(rule=name)
     return Rule(policy, name, digest)

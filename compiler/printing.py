@@ -88,6 +88,15 @@ class Showing(Observer):
         return shown, changed and shown != last
 
 
+def check_pass_names(before: Sequence[str], after: Sequence[str]) -> None:
+    """Check the names of passes to print modules around. Raises UsageError for a name that no pass has."""
+    for name in (*before, *after):
+        if name not in (ALL, CHANGE):
+            pass_by_name(name)
+    if CHANGE in before:
+        raise UsageError("what will change is not known before a pass: give a name or all")
+
+
 class IrPrinter(Showing):
     """Prints modules before and after passes.
 
@@ -105,11 +114,7 @@ class IrPrinter(Showing):
     def __init__(
         self, module: ir.Module, before: Sequence[str], after: Sequence[str], out: TextIO, excerpt: Excerpt
     ) -> None:
-        for name in (*before, *after):
-            if name not in (ALL, CHANGE):
-                pass_by_name(name)
-        if CHANGE in before:
-            raise UsageError("what will change is not known before a pass: give a name or all")
+        check_pass_names(before, after)
         super().__init__(module, excerpt)
         self._before, self._after, self._out = set(before), set(after), out
 

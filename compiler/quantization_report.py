@@ -1,4 +1,4 @@
-"""What a compilation says about quantised weights: their bytes, and how far they are from the checkpoint's."""
+"""The report of a compilation on quantised weights: their bytes, and how far they are from the checkpoint's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from math import prod
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_format import Encoding
@@ -16,6 +16,10 @@ from sscc.runtime.quantization import Error, measure_error
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _MATRIX = 2
+
+
+class QuantizationReportErrors(ErrorKind):
+    TENSOR = InputError, "tensor {tensor!r}: {cause}"
 
 
 def quantization_report(
@@ -101,7 +105,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
                 weight.swapaxes(-1, -2) if encoding.transposed else weight, encoding.format
             )
         except InputError as error:
-            raise InputError(f"tensor {source!r}: {error}") from None
+            raise QuantizationReportErrors.TENSOR(tensor=source, cause=error) from None
     return errors
 
 

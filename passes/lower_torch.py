@@ -7,6 +7,8 @@ it would merge what two layers compute alike and blur the boundary between them.
 What the model assigns to a part of a tensor (`x[..., 1::2] = y`) becomes a computation of the whole: an insertion of
 later levels is an update in place, and the model may read what was there before.
 
+Products whose operands were widened from bf16 to f32 read them as they are stored (`narrow_operands`).
+
 Checks that a token is inside the vocabulary become a check at entry (the program's `vocab_size`), so the
 assertions inside loops are dropped here.
 
@@ -51,6 +53,7 @@ from sscc.ir.levels import walk
 from sscc.ir.locations import origin_of
 from sscc.passes.base import Pass, count, run_upstream
 from sscc.passes.insertions import compute_insertions
+from sscc.passes.narrow_operands import narrow_operands
 
 _CANONICALIZE = "func.func(canonicalize)"
 _TO_BACKEND_CONTRACT = "builtin.module(torchdynamo-export-to-torch-backend-pipeline)"
@@ -91,6 +94,7 @@ class LowerTorch(Pass):
                 op.erase()
             elif op.name.startswith("tm_tensor."):  # sequential operations of a dialect that comes with torch-mlir
                 raise UnsupportedError(f"{origin_of(op)}an operator is lowered to {op.name}, which sscc does not have")
+        count("products of narrow operands", narrow_operands(module))
         run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
         count("insertions computed", compute_insertions(module))
 

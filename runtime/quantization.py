@@ -43,7 +43,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.weight_format import Encoding, WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,6 +51,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _LARGEST_E4M3 = 448
 _BLOCK_ELEMENTS = 1 << 22
 """Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
+
+
+class QuantizationErrors(ErrorKind):
+    GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
+    NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
+    TOO_LARGE = InputError, "a weight is too large for scales of f16"
 
 
 @dataclass(frozen=True)
@@ -145,12 +151,12 @@ def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array,
     """W [N, K] in f32 and what it becomes, some rows at a time."""
     rows, columns = weight.shape
     if columns % weight_format.group:
-        raise InputError(f"rows of {columns} weights cannot be cut into groups of {weight_format.group}")
+        raise QuantizationErrors.GROUPS(columns=columns, group=weight_format.group)
     step = max(1, _BLOCK_ELEMENTS // max(1, columns))
     for start in range(0, max(1, rows), step):
         block = np.ascontiguousarray(weight[start : start + step], dtype=np.float32)
         if not np.isfinite(block).all():
-            raise InputError("a weight that is not finite cannot be quantised")
+            raise QuantizationErrors.NOT_FINITE()
         yield block, _quantize_block(block, weight_format)
 
 
@@ -220,5 +226,5 @@ def _round_away(numbers: Array, f: WeightFormat) -> Array:
     away = np.nextafter(rounded, np.copysign(np.float16(np.inf), rounded))
     rounded = np.where(np.abs(rounded.astype(np.float32)) < np.abs(exact), away, rounded)
     if not np.isfinite(rounded).all():
-        raise InputError("a weight is too large for scales of f16")
+        raise QuantizationErrors.TOO_LARGE()
     return rounded

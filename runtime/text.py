@@ -22,13 +22,22 @@ _TRIED_AT_ONCE = 8  # tokens without text after which a window is decoded at eve
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer in a tokenizer.json. Raises InputError where it is missing or damaged."""
+    """Return the tokenizer in a tokenizer.json, which encodes whole prompts (`encode_whole`). Raises InputError where
+    it is missing or damaged."""
     if not path.is_file():
         raise InputError(f"{path} does not exist: the artifact has no tokenizer, give --token-ids")
     try:
-        return Tokenizer.from_file(str(path))
+        return encode_whole(Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises bare Exception
         raise InputError(f"{path} is not a tokenizer that can be read: {quoted(error)}") from None
+
+
+def encode_whole(tokenizer: Tokenizer) -> Tokenizer:
+    """Return `tokenizer` without the truncation and padding that its file may ask for. transformers resets both, too:
+    a prompt is neither cut nor padded in silence."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def read_prompt(path: Path) -> str:

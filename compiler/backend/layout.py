@@ -7,6 +7,7 @@ iterations, with the loads before it (once, first) and the stores after it (last
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from torch_mlir import ir
 from sscc.compiler.backend.access import identity_map
 from sscc.compiler.backend.bodies import EmittedBody, dtype_of
 from sscc.compiler.backend.flow import Flow
-from sscc.compiler.backend.windows import dropped, is_whole, whole
+from sscc.compiler.backend.windows import dropped, is_dense, is_whole, whole
 from sscc.ir import schedule as sch
 from sscc.ir.choices import ON_CHIP
 from sscc.ir.dialects import df
@@ -96,6 +97,44 @@ def copy_body(shape: tuple[int, ...], dtype: Any) -> sch.Body:
     step = sch.Vector(shape, (sch.Access("x0", identity),), sch.Access("y0", identity), (), "in0")
     params = sch.Param("x0", shape, dtype, "read"), sch.Param("y0", shape, dtype, "write")
     return sch.Body(f"copy.{'x'.join(map(str, shape))}.{dtype}", params, (), (), (), (step,))
+
+
+def gathered(body: sch.Body, strided: Sequence[bool]) -> sch.Body:
+    """Return `body` with its windows of strided parameters moved to dense copies, which it makes first.
+
+    Offsets and strides of a window count elements of a dense region. An operand may be strided where the model slices
+    what it has computed, as Falcon does with the rows of one product that holds queries, keys and values of each group.
+
+    Args:
+        strided: whether the operand of each parameter that is read is not dense; results come behind.
+    """
+    wanted = {window.view.tensor for window in body.windows}
+    pairs = zip(body.params, strided, strict=False)
+    sources = [param for param, is_strided in pairs if is_strided and param.name in wanted]
+    if not sources:
+        return body
+    if any(param.access != "read" for param in sources):
+        raise InternalError(f"{body.name} updates windows of an operand that is not dense")
+    taken = {item.name for item in (*body.params, *body.locals, *body.windows)}
+    names = iter(name for name in map("t{}".format, itertools.count(len(body.locals))) if name not in taken)
+    copies = {param.name: sch.Local(next(names), param.shape, param.dtype) for param in sources}
+    steps = [
+        sch.Vector(
+            param.shape,
+            (sch.Access(param.name, identity_map(len(param.shape))),),
+            sch.Access(copies[param.name].name, identity_map(len(param.shape))),
+            (),
+            "in0",
+        )
+        for param in sources
+    ]
+    windows = tuple(
+        replace(window, view=replace(window.view, tensor=copies[window.view.tensor].name))
+        if window.view.tensor in copies
+        else window
+        for window in body.windows
+    )
+    return replace(body, locals=(*body.locals, *copies.values()), windows=windows, steps=(*steps, *body.steps))
 
 
 @dataclass
@@ -265,7 +304,8 @@ class KernelAnalysis(Flow):
             self.windows[op.results[index]] = view
         pcus = int(op.attributes[df.PCUS].value) if df.PCUS in op.attributes else 0
         name, grid = df.stage_name(op), self._grid(op)
-        self._add(StageLayout(name, emitted.body, reads, tuple(writes), scalars, grid, pcus=pcus))
+        body = gathered(emitted.body, [not is_dense(view) for view in reads])
+        self._add(StageLayout(name, body, reads, tuple(writes), scalars, grid, pcus=pcus))
 
     def _place(self, op: ir.Operation, index: int) -> sch.View:
         """Where a result of a stage goes that is no operand: a window of what its tile loop accumulates, a buffer, or

@@ -36,6 +36,12 @@ def is_whole(view: View, shape: Sequence[int]) -> bool:
     return view == whole(view.tensor, shape)
 
 
+def is_dense(view: View) -> bool:
+    """Return True if `view` shows its elements row after row, whatever the strides of dimensions of one element."""
+    pairs = zip(view.strides, dense_strides(view.shape), view.shape, strict=True)
+    return all(stride == dense or size == 1 for stride, dense, size in pairs)
+
+
 def dropped(view: View, shape: Sequence[int]) -> View:
     """`view` without the unit dimensions that `shape` lacks."""
     kept: list[int] = []

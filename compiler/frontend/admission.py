@@ -36,7 +36,7 @@ from sscc.compiler.frontend.model_config import (
     reads_a_backbone,
 )
 from sscc.compiler.frontend.sparse_experts import stacked_experts
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Span
 
 _EXPERT_COUNTS = re.compile(r"(experts|zero_expert_num)$")
@@ -56,6 +56,84 @@ INDEXED_LAYERS = frozenset(
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
 
 
+SHOWN_FIELDS = 3
+
+
+class AdmissionErrors(ErrorKind):
+    REFUSED = UnsupportedError, "{model} cannot be compiled: {reasons}"
+    NO_CONTEXT = UsageError, "the config of {model} does not say how long a context it takes: give --max-context"
+    CONTEXT_TOO_LONG = (
+        UsageError,
+        "--max-context {context} exceeds the {limit} positions of the model (max_position_embeddings): lower "
+        "--max-context to at most {limit}",
+    )
+    BAD_SHARED_LAYERS = (
+        InputError,
+        "{model}: num_kv_shared_layers is {shared!r:.80}, it must be a number below the {layers} layers",
+    )
+    BAD_ROPE_PARAMETERS = InputError, "{model}: rope_parameters is {value:.80}, it must be an object"
+    BAD_ROPE_TYPE = InputError, "{model}: rope_type is {value:.80}, it must be a word"
+    # Reasons of REFUSED, and what is suspected where capture refuses a model.
+    APPENDED_TOKENS = (
+        UnsupportedError,
+        "it predicts at a token of its own, which its generation appends to the text "
+        "({type}.prepare_inputs_for_generation gives {tokens} more), and not at the last token of the text",
+    )
+    CONVOLUTION = UnsupportedError, "{module} is a convolution over tokens"
+    EXPERTS = (
+        UnsupportedError,
+        "mixture of experts that do not go through transformers' interface: {module} ({type}) multiplies by them in a "
+        "way of its own",
+    )
+    EXPERTS_OF_FIELDS = (
+        UnsupportedError,
+        "mixture of experts ({fields}) that do not go through transformers' interface: {module} ({type}) multiplies "
+        "by them in a way of its own",
+    )
+    ALIBI = UnsupportedError, "ALiBi position biases (alibi)"
+    LANGUAGE_ADAPTERS = UnsupportedError, "adapters that are chosen by language while it runs (languages = {languages})"
+    STATEFUL = UnsupportedError, "state-space or recurrent layers (model_type = {model})"
+    NO_ATTENTION_INTERFACE = UnsupportedError, "its attention does not go through transformers' attention interface"
+    ENCODER_DECODER = UnsupportedError, "it is an encoder-decoder (is_encoder_decoder)"
+    BACKBONE = UnsupportedError, "it reads the hidden states of another model (backbone_hidden_size)"
+    NO_CAUSAL_CLASS = UnsupportedError, "transformers has no causal language model for it"
+    NO_TEXT_DECODER = (
+        UnsupportedError,
+        "it is composed of several models ({parts}), and transformers has no causal language model for a text decoder "
+        "of it alone",
+    )
+    SEVERAL_STACKS = (
+        UnsupportedError,
+        "it is composed of several models ({parts}), and is no one stack of layers (num_hidden_layers)",
+    )
+    LAYERS_DIFFER = UnsupportedError, "layers that differ in more than their heads (per_layer_config: {fields})"
+    NOT_CAUSAL = UnsupportedError, "its attention is not causal ({field} = {value})"
+    CROSS_ATTENTION = UnsupportedError, "cross-attention ({field} = {value})"
+    NO_CHUNK = UnsupportedError, "layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
+    STATE_LAYER = (
+        UnsupportedError,
+        "layer {layer} is a state-space or hybrid layer ({field}[{layer}] = {type}), which keeps another state than K "
+        "and V",
+    )
+    INDEXED_LAYER = (
+        UnsupportedError,
+        "layer {layer} attends to positions that an index of its own chooses ({field}[{layer}] = {type}): a choice by "
+        "query, and sscc keeps no keys of such an index",
+    )
+    OTHER_LAYER = UnsupportedError, "layer {layer} is not full attention ({field}[{layer}] = {type})"
+    NO_WINDOW = UnsupportedError, "layer {layer} is sliding-window attention, of no window ({field} = {window})"
+    UNKNOWN_WINDOW = UnsupportedError, "attention within a window ({field} = {window}, less than max-context {context})"
+    LONGROPE_WITHOUT_LENGTH = UnsupportedError, "longrope of {field} = {value}: which texts are long it does not say"
+    UNKNOWN_ROPE_TYPE = UnsupportedError, "rope_type {type} is not one of {known}"
+    BLOCK_SPARSE = UnsupportedError, "block-sparse attention (attention_type = block_sparse)"
+    MASK_BY_VALUES = UnsupportedError, "a mask that the values of its tokens choose (keep_window_size = {size})"
+    LEARNED_BIASES = (
+        UnsupportedError,
+        "learned biases of scores by distance ({field} = {value}), which the cache has no positions for",
+    )
+    CHUNKED = UnsupportedError, "chunked attention (attention_chunk_size = {size})"
+
+
 def longest_context(config: PreTrainedConfig) -> int | None:
     """The longest context that a program may have: that of the model, or what dynamic frequencies stretch it to."""
     context = model_context(config)
@@ -73,17 +151,14 @@ def check_config(config: PreTrainedConfig, max_context: int | None) -> None:
         UsageError: `max_context` exceeds the positions the model was made for, or neither is known.
     """
     model = config.model_type
-    reasons = list(_reasons(config, max_context))
+    reasons = {str(reason): reason for reason in _reasons(config, max_context)}
     if reasons:
-        raise UnsupportedError(f"{model} cannot be compiled: {'; '.join(dict.fromkeys(reasons))}")
+        raise AdmissionErrors.REFUSED(model=model, reasons=list(reasons.values()))
     limit = longest_context(config)
     if max_context is None:
-        raise UsageError(f"the config of {model} does not say how long a context it takes: give --max-context")
+        raise AdmissionErrors.NO_CONTEXT(model=model)
     if limit is not None and max_context > limit:
-        raise UsageError(
-            f"--max-context {max_context} exceeds the {limit} positions of the model (max_position_embeddings): "
-            f"lower --max-context to at most {limit}"
-        )
+        raise AdmissionErrors.CONTEXT_TOO_LONG(context=max_context, limit=limit)
 
 
 def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
@@ -97,15 +172,13 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     """
     appended = _appended_tokens(model)
     if appended:
-        raise UnsupportedError(
-            f"{config.model_type} cannot be compiled: it predicts at a token of its own, which its generation appends "
-            f"to the text ({type(model).__name__}.prepare_inputs_for_generation gives {appended} more), and not at the "
-            "last token of the text"
-        )
+        reason = AdmissionErrors.APPENDED_TOKENS(type=type(model).__name__, tokens=appended)
+        raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     for name, module in model.named_modules():
         if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
-            raise UnsupportedError(f"{config.model_type} cannot be compiled: {name} is a convolution over tokens")
+            reason = AdmissionErrors.CONVOLUTION(module=name)
+            raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
     counts = _expert_counts(config)
     names = (name for name, _ in model.named_parameters() if name.rpartition(".")[0] not in idle)
@@ -114,17 +187,17 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
     bypassing = min(sparse, key=lambda name: "router" in name, default=None)  # of two the experts, not their router
     if bypassing is not None:
         path = bypassing.rpartition(".")[0]
-        raise UnsupportedError(f"{config.model_type} cannot be compiled: {_bypassing_experts(config, model, path)}")
+        reason = _bypassing_experts(config, model, path)
+        raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
 
 
-def _bypassing_experts(config: PreTrainedConfig, model: torch.nn.Module, path: str) -> str:
-    """In words, which module runs experts in a way of its own."""
-    counts = _expert_counts(config)
-    fields = f" ({', '.join(counts[:3])})" if counts else ""
-    return (
-        f"mixture of experts{fields} that do not go through transformers' interface: {path} "
-        f"({type(model.get_submodule(path)).__name__}) multiplies by them in a way of its own"
-    )
+def _bypassing_experts(config: PreTrainedConfig, model: torch.nn.Module, path: str) -> SsccError:
+    """Return the reason that a module runs experts in a way of its own."""
+    counts = _expert_counts(config)[:SHOWN_FIELDS]
+    type_ = type(model.get_submodule(path)).__name__
+    if counts:
+        return AdmissionErrors.EXPERTS_OF_FIELDS(module=path, type=type_, fields=counts)
+    return AdmissionErrors.EXPERTS(module=path, type=type_)
 
 
 def _expert_counts(config: PreTrainedConfig) -> list[str]:
@@ -143,48 +216,46 @@ def _appended_tokens(model: torch.nn.Module) -> int:
         return 0
 
 
-def module_suspicions(config: PreTrainedConfig, model: torch.nn.Module) -> Iterator[str]:
+def module_suspicions(config: PreTrainedConfig, model: torch.nn.Module) -> Iterator[SsccError]:
     """Possible reasons why a built model cannot be captured: stacked experts that may not be applied to all tokens."""
     for path in stacked_experts(model)[:1]:
         yield _bypassing_experts(config, model, path)
 
 
-def suspicions(config: PreTrainedConfig) -> Iterator[str]:
+def suspicions(config: PreTrainedConfig) -> Iterator[SsccError]:
     """Possible reasons why a model cannot be captured, from what transformers' class says of itself. They explain a
     refusal and never cause one, because none is certain: StableLM uses the attention interface without saying so."""
     cls = causal_class(config)
     if cls is None:
         return
     if any(getattr(holder, "alibi", None) for holder in (config, getattr(config, "attn_config", None))):
-        yield "ALiBi position biases (alibi)"
+        yield AdmissionErrors.ALIBI()
     languages = getattr(config, "languages", None)
     if languages:
-        yield f"adapters that are chosen by language while it runs (languages = {list(languages)!r:.60})"
+        yield AdmissionErrors.LANGUAGE_ADAPTERS(languages=list(languages))
     if cls._is_stateful:
-        yield "state-space or recurrent layers"
+        yield AdmissionErrors.STATEFUL(model=config.model_type)
     if not cls._supports_attention_backend:
-        yield "its attention does not go through transformers' attention interface"
+        yield AdmissionErrors.NO_ATTENTION_INTERFACE()
 
 
-def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
+def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[SsccError]:
     if config.is_encoder_decoder:
-        yield "it is an encoder-decoder (is_encoder_decoder)"
+        yield AdmissionErrors.ENCODER_DECODER()
         return
     if reads_a_backbone(config):
-        yield "it reads the hidden states of another model (backbone_hidden_size)"
+        yield AdmissionErrors.BACKBONE()
         return
     cls, parts = causal_class(config), model_parts(config)
-    composed = f"it is composed of several models ({', '.join(parts)}), and " if parts else ""
     if cls is None:
-        alone = "a text decoder of it alone" if parts else "it"
-        yield f"{composed}transformers has no causal language model for {alone}"
+        yield AdmissionErrors.NO_TEXT_DECODER(parts=parts) if parts else AdmissionErrors.NO_CAUSAL_CLASS()
         return
     if parts and not hasattr(config, "num_hidden_layers"):
-        yield f"{composed}is no one stack of layers (num_hidden_layers)"
+        yield AdmissionErrors.SEVERAL_STACKS(parts=parts)
         return
     different = sorted(_different_attributes(config) - LAYER_FIELDS)
     if different:
-        yield f"layers that differ in more than their heads (per_layer_config: {', '.join(different)})"
+        yield AdmissionErrors.LAYERS_DIFFER(fields=different)
         return
     yield from _structure(config, cls)
     yield from _layer_types(config)
@@ -202,54 +273,51 @@ def _different_attributes(config: PreTrainedConfig) -> set[str]:
     return {n for n in names if any(getattr(x, n, None) != getattr(layers[0], n, None) for x in layers[1:])}
 
 
-def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[str]:
+def _structure(config: PreTrainedConfig, cls: type[PreTrainedModel]) -> Iterator[SsccError]:
     """Models that are more than one causal stack of equal decoder layers."""
     for name in ("use_bidirectional_attention", "prefix_lm"):
         if getattr(config, name, None) not in (None, False, "vision"):  # that is of the tokens of images alone
-            yield f"its attention is not causal ({name} = {getattr(config, name)})"
+            yield AdmissionErrors.NOT_CAUSAL(field=name, value=getattr(config, name))
     # GPT-NeoX says is_decoder = False and is causal all the same: the switch counts where the model heeds it.
     if hasattr(sys.modules[cls.__module__], "create_bidirectional_mask") and not getattr(config, "is_decoder", True):
-        yield "its attention is bidirectional (is_decoder = False)"
+        yield AdmissionErrors.NOT_CAUSAL(field="is_decoder", value=False)
     if getattr(config, "attn_type", None) == "bi":
-        yield "its attention is not causal (attn_type = bi)"
+        yield AdmissionErrors.NOT_CAUSAL(field="attn_type", value="bi")
     if getattr(config, "add_cross_attention", False):
-        yield "cross-attention (add_cross_attention)"
+        yield AdmissionErrors.CROSS_ATTENTION(field="add_cross_attention", value=True)
     crossing, layers = (getattr(config, name, None) for name in ("cross_attention_layers", "num_hidden_layers"))
     if isinstance(crossing, (list, tuple)) and any(layer in range(layers or 0) for layer in crossing):
-        yield f"layers of cross-attention (cross_attention_layers = {list(crossing)})"
+        yield AdmissionErrors.CROSS_ATTENTION(field="cross_attention_layers", value=list(crossing))
     if cls._is_stateful and not listed_layer_types(config):
-        yield f"state-space or recurrent layers (model_type = {config.model_type})"
+        yield AdmissionErrors.STATEFUL(model=config.model_type)
 
 
-def _layer_types(config: PreTrainedConfig) -> Iterator[str]:
+def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     """The first layer of each kind that is neither full attention nor within a window."""
     types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
-        said = f"({field}[{layer}] = {kind})"
+        said = {"layer": layer, "field": field, "type": kind}
         if kind in FULL_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
-            yield from _window(config, WINDOW_FIELDS[kind], f"layer {layer}")
+            yield from _window(config, WINDOW_FIELDS[kind], layer)
         elif kind == CHUNKED:
             size = attention_chunk(config, layer)
             if type(size) is not int or size < 1:
-                yield f"layer {layer} is chunked attention, of no chunk (attention_chunk_size = {size})"
+                yield AdmissionErrors.NO_CHUNK(layer=layer, size=size)
         elif kind in STATE_LAYERS:
-            yield f"layer {layer} is a state-space or hybrid layer {said}, which keeps another state than K and V"
+            yield AdmissionErrors.STATE_LAYER(**said)
         elif kind in INDEXED_LAYERS:
-            yield (
-                f"layer {layer} attends to positions that an index of its own chooses {said}: a choice by query, and "
-                "sscc keeps no keys of such an index"
-            )
+            yield AdmissionErrors.INDEXED_LAYER(**said)
         else:
-            yield f"layer {layer} is not full attention {said}"
+            yield AdmissionErrors.OTHER_LAYER(**said)
 
 
-def _window(config: PreTrainedConfig, field: str, where: str) -> Iterator[str]:
+def _window(config: PreTrainedConfig, field: str, layer: int) -> Iterator[SsccError]:
     window = getattr(config, field, None)
     if type(window) is not int or window < 1:
-        yield f"{where} is sliding-window attention, of no window ({field} = {window})"
+        yield AdmissionErrors.NO_WINDOW(layer=layer, field=field, window=window)
 
 
 def window_field(config: PreTrainedConfig, layer: int) -> str:
@@ -279,8 +347,7 @@ def shared_layers(config: PreTrainedConfig) -> int:
     """
     shared, layers = getattr(config, "num_kv_shared_layers", None) or 0, getattr(config, "num_hidden_layers", 0)
     if type(shared) is not int or not 0 <= shared < max(layers, 1):
-        least = f"it must be a number below the {layers} layers"
-        raise InputError(f"{config.model_type}: num_kv_shared_layers is {shared!r:.80}, {least}")
+        raise AdmissionErrors.BAD_SHARED_LAYERS(model=config.model_type, shared=shared, layers=layers)
     return shared
 
 
@@ -290,12 +357,12 @@ def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:
     return {name: value for name, value in _numbers(config) if re.search(r"att\w*soft_?cap", name) and value}
 
 
-def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]:
+def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[SsccError]:
     """Windows of models whose config does not list its layers, and windows under other names. Another name may repeat
     the window that layers have, as Gemma 2's `sliding_window_size` does."""
     window, types = getattr(config, "sliding_window", None), listed_layer_types(config)
     if window is not None and not types and getattr(config, "use_sliding_window", True):
-        yield from _window(config, "sliding_window", "every layer from layer 0")
+        yield from _window(config, "sliding_window", 0)
     if max_context is None:
         return
     known = {"sliding_window", *(["window_size"] if {"local", "global"} & set(types) else [])}
@@ -305,37 +372,37 @@ def _windows(config: PreTrainedConfig, max_context: int | None) -> Iterator[str]
         if name in known or name.startswith(parts) or (kept and value == window):
             continue
         if re.search(r"window(_size)?$", name) and 0 < value < max_context:
-            yield f"attention within a window ({name} = {value}, less than max-context {max_context})"
+            yield AdmissionErrors.UNKNOWN_WINDOW(field=name, window=value, context=max_context)
 
 
-def _rope(config: PreTrainedConfig) -> Iterator[str]:
+def _rope(config: PreTrainedConfig) -> Iterator[SsccError]:
     """What makes rotary tables must be known, and of those that depend on the length of the text how."""
     parameters = getattr(config, "rope_parameters", None) or {}
     if not isinstance(parameters, Mapping):
-        raise InputError(f"{config.model_type}: rope_parameters is {parameters!r:.80}, it must be an object")
+        raise AdmissionErrors.BAD_ROPE_PARAMETERS(model=config.model_type, value=repr(parameters))
     for values in rope_parameters(config):
         kind = values.get("rope_type", "default")
         if not isinstance(kind, str):
-            raise InputError(f"{config.model_type}: rope_type is {kind!r:.80}, it must be a word")
+            raise AdmissionErrors.BAD_ROPE_TYPE(model=config.model_type, value=repr(kind))
         if kind == LONGROPE and type(first_length(config, values)) is not int:
-            yield f"longrope of {ORIGINAL} = {first_length(config, values)}: which texts are long it does not say"
+            yield AdmissionErrors.LONGROPE_WITHOUT_LENGTH(field=ORIGINAL, value=first_length(config, values))
         elif kind not in (*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT):
-            yield f"rope_type {kind} is not one of {', '.join(sorted((*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT)))}"
+            yield AdmissionErrors.UNKNOWN_ROPE_TYPE(type=kind, known=sorted((*STATIC_ROPE_TYPES, *LENGTH_DEPENDENT)))
 
 
-def _fields(config: PreTrainedConfig) -> Iterator[str]:
+def _fields(config: PreTrainedConfig) -> Iterator[SsccError]:
     """Features that a single field of the config gives away, under any of the names in use."""
     if getattr(config, "attention_type", None) == "block_sparse":
-        yield "block-sparse attention (attention_type = block_sparse)"
+        yield AdmissionErrors.BLOCK_SPARSE()
     keep = getattr(config, "keep_window_size", None)
     if keep is not None:
-        yield f"a mask that the values of its tokens choose (keep_window_size = {keep})"
+        yield AdmissionErrors.MASK_BY_VALUES(size=keep)
     for name, value in _numbers(config):
         if name in ("position_bias_num_buckets", "relative_attention_num_buckets"):
-            yield f"learned biases of scores by distance ({name} = {value}), which the cache has no positions for"
+            yield AdmissionErrors.LEARNED_BIASES(field=name, value=value)
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and CHUNKED not in listed_layer_types(config):
-        yield f"chunked attention (attention_chunk_size = {chunk})"
+        yield AdmissionErrors.CHUNKED(size=chunk)
 
 
 def _numbers(config: PreTrainedConfig) -> list[tuple[str, int | float]]:

@@ -29,7 +29,7 @@ from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
 
@@ -53,6 +53,78 @@ COUNTING = frozenset(
         torch.ops.prims.iota.default,
     }
 )
+
+
+SHOWN_LAYERS = 8
+
+
+class CaptureErrors(ErrorKind):
+    NOT_EXPORTED = UnsupportedError, "torch.export cannot capture this model at [{shape}]: {cause}"
+    INPUT = (
+        UnsupportedError,
+        "the captured program has the input {name} of kind {kind}, for which a program has no place",
+    )
+    SHAPE_NOT_STATIC = (
+        UnsupportedError,
+        "{module} makes a tensor of shape [{shape}] ({operator}): its shape depends on values, and a compiled program "
+        "is static",
+    )
+    STATE = (
+        UnsupportedError,
+        "the model changes {name} while it runs: a compiled program keeps no state besides its KV cache",
+    )
+    CONSTANT_WITHOUT_BUFFER = UnsupportedError, "{module} makes a constant that no buffer holds: store it as a buffer"
+    LOST_CONSTANT = UnsupportedError, "the value of the constant {name!r} was lost at capture: store it as a buffer"
+    LOGITS_DIFFER = (
+        UnsupportedError,
+        "the model gives {logits} logits, and looks tokens up in a table of {rows} rows: both must be the size of one "
+        "vocabulary",
+    )
+    NO_LAYERS = InputError, "the config of {model} has {layers!r:.80} for num_hidden_layers, not 1 or more"
+    PROGRAM_WITHOUT_ATTENTION = (
+        UnsupportedError,
+        "the exported program never calls torch.ops.sscc.attention: its decoder must attend through this operator, "
+        "once per layer (docs/models.md shows how)",
+    )
+    LAYERS_BYPASS = (
+        UnsupportedError,
+        "the model must call sscc::attention once in each of its {total} layers, but layers {layers} never call it: "
+        "they compute attention in a way of their own, which would bypass the KV cache",
+    )
+    LAYERS_ATTEND_TWICE = (
+        UnsupportedError,
+        "the model must call sscc::attention once in each of its {total} layers, but layers {layers} call it up to "
+        "{calls} times, and a layer keeps one K and V",
+    )
+    LAYERS_OUT_OF_ORDER = (
+        UnsupportedError,
+        "the model must call sscc::attention once in each of its {total} layers, in order, but the order of the calls "
+        "is {layers}",
+    )
+    WINDOW_DIFFERS = (
+        UnsupportedError,
+        "layer {layer} attends to {expected} by its config ({field}), and tells its attention function of {window}: "
+        "sscc would compile something else",
+    )
+    SOFTCAP_DIFFERS = (
+        UnsupportedError,
+        "the config caps the scores of attention ({fields}), and layer {layer} tells its attention function of the "
+        "cap {softcap}: sscc would compile something else",
+    )
+    EXPERT_PRODUCTS = (
+        UnsupportedError,
+        "{module} multiplies by matrices of experts {products} times, expected are {expected} products: in and out "
+        "again",
+    )
+    COUNTS_TOKENS = (
+        UnsupportedError,
+        "the logits do not depend on the positions that the model is given: {module} counts its tokens itself, and "
+        "would start again at zero in every chunk and every decode step",
+    )
+    TABLE_TOO_SHORT = (
+        UsageError,
+        "--max-context {context} exceeds the {rows} positions of the table {table}: lower --max-context",
+    )
 
 
 @dataclass(frozen=True)
@@ -207,10 +279,8 @@ def _export(
     except UnsupportedError:
         raise
     except Exception as error:  # torch.export raises many kinds; all mean: this model cannot be captured
-        reason = str(error).strip().splitlines()
-        raise UnsupportedError(
-            f"torch.export cannot capture this model at {list(shape)}: {reason[0] if reason else error!r}"
-        ) from error
+        first, *_ = [*str(error).strip().splitlines(), repr(error)]
+        raise CaptureErrors.NOT_EXPORTED(shape=list(shape), cause=quoted(first)) from error
     return _classify(program, graph, aliases, hidden, "" if entry.exported else WRAPPER_PREFIX)
 
 
@@ -237,7 +307,7 @@ def _classify(
             if target not in hidden and node.users:
                 values[target] = _program_constant(program, target)
         else:
-            raise UnsupportedError(f"the captured program has an input of kind {spec.kind.name}: {targets[node]}")
+            raise CaptureErrors.INPUT(kind=spec.kind.name, name=targets[node])
     _refuse_what_is_not_static(graph, targets)
     return Captured(graph, weights, constants, inputs, values, path_prefix)
 
@@ -249,17 +319,11 @@ def _refuse_what_is_not_static(graph: torch.fx.Graph, targets: dict[torch.fx.Nod
         stack = list(node.meta.get("nn_module_stack", {}).values())
         where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
         if any(not isinstance(size, int) for size in _shape(node)):
-            raise UnsupportedError(
-                f"{where} makes a tensor of shape {list(_shape(node))} ({node.target}): its shape depends on values, "
-                "and a compiled program is static"
-            )
+            raise CaptureErrors.SHAPE_NOT_STATIC(module=where, shape=list(_shape(node)), operator=node.target)
         if works_in_place(node):
-            raise UnsupportedError(
-                f"the model changes {targets.get(node.args[0], where)} while it runs: a compiled program keeps no "
-                "state besides its KV cache"
-            )
+            raise CaptureErrors.STATE(name=targets.get(node.args[0], where))
         if node.op == "get_attr":
-            raise UnsupportedError(f"{where} makes a constant that no buffer holds: store it as a buffer")
+            raise CaptureErrors.CONSTANT_WITHOUT_BUFFER(module=where)
 
 
 def _weight_shapes(captured: Captured) -> dict[str, tuple[int, ...]]:
@@ -284,7 +348,7 @@ def _program_constant(program: ExportedProgram, name: str) -> torch.Tensor:
         value = table.get(WRAPPER_PREFIX + name, table.get(name))
         if isinstance(value, torch.Tensor) and value.device.type != "meta":
             return value.detach().clone()
-    raise UnsupportedError(f"the value of the constant {name!r} was lost at capture; store it as a buffer")
+    raise CaptureErrors.LOST_CONSTANT(name=name)
 
 
 def vocabulary(captured: Captured) -> int:
@@ -303,19 +367,16 @@ def vocabulary(captured: Captured) -> int:
     output = next(node for node in graph.nodes if node.op == "output")
     width = int(output.args[0][0].meta["val"].shape[-1])
     if tables and min(tables) != width:
-        raise UnsupportedError(
-            f"the model gives {width} logits, and looks tokens up in a table of {min(tables)} rows: a token that it "
-            "chooses must be one that it knows, and the other way round"
-        )
+        raise CaptureErrors.LOGITS_DIFFER(logits=width, rows=min(tables))
     return width
 
 
 def layer_count(config: transformers.PreTrainedConfig) -> int:
-    """Decoder layers by the config. Raises InputError where it has none."""
+    """Return the number of decoder layers by the config. Raises InputError where it has none."""
     # Where a class has both kinds of layers, num_hidden_layers counts the encoder's.
     layers = getattr(config, "decoder_layers", None) or getattr(config, "num_hidden_layers", None)
     if type(layers) is not int or layers < 1:
-        raise InputError(f"the config of {config.model_type} has {layers!r:.80} for num_hidden_layers, not 1 or more")
+        raise CaptureErrors.NO_LAYERS(model=config.model_type, layers=layers)
     return layers
 
 
@@ -325,10 +386,7 @@ def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None
         return layer_count(config)
     layers = len(attention_layers(captured.prefill))
     if layers == 0:
-        raise UnsupportedError(
-            "the exported program never calls torch.ops.sscc.attention: its decoder must attend through this "
-            "operator, once per layer (docs/models.md shows how)"
-        )
+        raise CaptureErrors.PROGRAM_WITHOUT_ATTENTION()
     return layers
 
 
@@ -352,16 +410,11 @@ def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = 
     missing = [layer for layer in expected if layer not in attentions]
     doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
     if missing:
-        detail = f"layers {missing[:8]} never call it: it computes attention in a way of its own"
-        detail += ", which would bypass the KV cache"
-    elif doubled:
+        raise CaptureErrors.LAYERS_BYPASS(total=layers, layers=missing[:SHOWN_LAYERS])
+    if doubled:
         calls = max(attentions.count(layer) for layer in doubled)
-        detail = f"layers {doubled[:8]} call it more than once ({calls} times), and a layer keeps one K and V"
-    else:
-        detail = f"it is called for layers {attentions[:8]} in this order"
-    raise UnsupportedError(
-        f"the model must call sscc::attention exactly once in each of its {layers} layers, in order, but {detail}"
-    )
+        raise CaptureErrors.LAYERS_ATTEND_TWICE(total=layers, layers=doubled[:SHOWN_LAYERS], calls=calls)
+    raise CaptureErrors.LAYERS_OUT_OF_ORDER(total=layers, layers=attentions[:SHOWN_LAYERS])
 
 
 def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]) -> None:
@@ -378,11 +431,8 @@ def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]
         layer, window = node.args[3], _window(node)
         expected, field = windows(layer)
         if window != expected:
-            by = f"its config ({field})" if field else "its config"
-            raise UnsupportedError(
-                f"layer {layer} attends to {expected} by {by}, and tells its attention function of {window}: sscc "
-                "would compile something else"
-            )
+            field = field or "layer_types"
+            raise CaptureErrors.WINDOW_DIFFERS(layer=layer, field=field, expected=str(expected), window=str(window))
 
 
 def check_softcaps(captured: Captured, softcaps: Mapping[str, float]) -> None:
@@ -400,11 +450,8 @@ def check_softcaps(captured: Captured, softcaps: Mapping[str, float]) -> None:
     for node in _attention_nodes(captured):
         softcap = (*node.args[6:], 0.0)[0]
         if softcap not in softcaps.values():
-            fields = ", ".join(f"{name} = {value}" for name, value in softcaps.items())
-            raise UnsupportedError(
-                f"the config caps the scores of attention ({fields}), and layer {node.args[3]} tells its attention "
-                f"function of {softcap or 'no cap'}: sscc would compile something else"
-            )
+            fields = [f"{name} = {value}" for name, value in softcaps.items()]
+            raise CaptureErrors.SOFTCAP_DIFFERS(layer=node.args[3], fields=fields, softcap=softcap)
 
 
 def check_experts(captured: Captured, modules: Sequence[str]) -> None:
@@ -421,10 +468,7 @@ def check_experts(captured: Captured, modules: Sequence[str]) -> None:
     calls = Counter(stack[-1][0].removeprefix(WRAPPER_PREFIX) for stack in stacks)
     for name in dict.fromkeys((*modules, *calls)):
         if calls[name] != (EXPERT_PRODUCTS if name in modules else 0):
-            raise UnsupportedError(
-                f"{name} multiplies by matrices of experts {calls[name]} times, expected are {EXPERT_PRODUCTS} "
-                "products: in and out again"
-            )
+            raise CaptureErrors.EXPERT_PRODUCTS(module=name, products=calls[name], expected=EXPERT_PRODUCTS)
 
 
 def count_governed(captured: Captured, max_context: int) -> int:
@@ -486,10 +530,7 @@ def check_positions(captured: Capture) -> None:
         return
     stack = list(counters[0].meta.get("nn_module_stack", {}).values())
     where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else counters[0].name
-    raise UnsupportedError(
-        f"the logits do not depend on the positions that the model is given: {where or 'the model'} counts its tokens "
-        "itself, and would start again at zero in every chunk and every decode step"
-    )
+    raise CaptureErrors.COUNTS_TOKENS(module=where or "the model")
 
 
 def check_tables(captured: Captured, max_context: int) -> None:
@@ -510,9 +551,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
         rows = _shape(node.args[0])[0]
         if rows < max_context:
             name = captured.weights.get(node.args[0].name, node.args[0].name)
-            raise UsageError(
-                f"--max-context {max_context} exceeds the {rows} positions of the table {name}: lower --max-context"
-            )
+            raise CaptureErrors.TABLE_TOO_SHORT(context=max_context, rows=rows, table=name)
 
 
 def _placeholders(captured: Captured, role: str) -> list[torch.fx.Node]:

@@ -24,14 +24,13 @@ from sscc.compiler.frontend.model_config import (
     causal_class,
     config_bytes,
     config_from_dict,
-    config_to_dict,
+    file_form,
     model_parts,
-    parse_json,
     quantization_of,
     read_config,
     read_json,
+    refuse_artifact,
     text_decoder,
-    token_ids,
 )
 from sscc.compiler.frontend.naming import RenamedSource
 from sscc.compiler.frontend.quantised_source import QuantisedSource, quantised_weights
@@ -46,6 +45,7 @@ from sscc.compiler.frontend.sources import (
     state_dict,
 )
 from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
+from sscc.compiler.frontend.tokens import stated_ends
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
@@ -174,16 +174,15 @@ class Checkpoint:
         return torch.bfloat16 if elements[True] > elements[False] else torch.float32
 
     @cached_property
+    def ends(self) -> dict[str, tuple[int, ...]]:
+        """Tokens that end an answer, by where they are stated (`stated_ends`). The config of a `.gguf` has that of its
+        tokenizer, whose conversion takes seconds."""
+        return stated_ends(self.config, self.whole, {} if self.path.suffix == ".gguf" else self.tokenizer)
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text: those of generation_config.json, else the config's, else none."""
-        name = "generation_config.json"
-        # The tokenizer of a .gguf takes seconds and never holds this file.
-        generation = self.tokenizer.get(name) if self.path.suffix != ".gguf" else None
-        if generation is not None:
-            tokens = token_ids(parse_json(generation, name).get("eos_token_id"), name)
-            if tokens:
-                return tokens
-        return token_ids(getattr(self.config, "eos_token_id", None), "config")
+        """Tokens that end an answer: the union of those that config, generation_config.json and tokenizer state."""
+        return tuple(dict.fromkeys(token for tokens in self.ends.values() for token in tokens))
 
     def names(self) -> dict[str, TensorInfo]:
         """name -> (shape, dtype as stored; f32 where it is quantized); empty without weights."""
@@ -248,7 +247,9 @@ def open_checkpoint(
     if config is not None:
         _check_regular(config)
         refuse_pointer(config)
-    if _is_folder(path):
+    is_folder = _is_folder(path)
+    refuse_artifact(path)
+    if is_folder:
         return _open_folder(path, config, weights)
     openers: dict[str, Callable[[Path, Path | None, bool], Checkpoint]] = {
         ".gguf": _open_gguf,
@@ -553,7 +554,7 @@ def pack(checkpoint: Checkpoint, out: Path) -> None:
         raise CheckpointErrors.PACKED_NAME(path=out)
     source = checkpoint.source
     values = {
-        "config": config_to_dict(checkpoint.config),
+        "config": file_form(checkpoint.config),
         "state_dict": {name: source.tensor(name) for name in sorted(source.names())},
         # An empty `bytes` is pickled as a call, which nobody may unpickle.
         "tokenizer": {name: data or "" for name, data in sorted(checkpoint.tokenizer.items())},

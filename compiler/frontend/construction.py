@@ -32,7 +32,7 @@ from sscc.compiler.frontend.recognition import (
     run_within,
 )
 from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
 
 MAX_MODULE_PARAMETERS = 100_000  # parameters by name: the deepest model of today has some thousands
@@ -40,6 +40,20 @@ MAX_ELEMENTS = 1 << 42  # of all parameters together: the largest model of today
 OBSERVED_TOKENS = 512
 MAX_OBSERVED_TOKENS = 4096
 MAX_BUFFER_BYTES = 1 << 30  # buffers are computed, not read: rotary frequencies, masks of old models
+
+
+class ConstructionErrors(ErrorKind):
+    NOT_BUILT = InputError, "transformers cannot build the {model} of this config{hint}: {type}: {cause}"
+    TOO_LARGE = (
+        InputError,
+        "the {model} of this config has {parameters} parameters, more than any model: {largest} alone is [{shape}]",
+    )
+    LARGE_TABLES = (
+        InputError,
+        "the {model} of this config computes tables of {size}, at most {most} are compiled: {table} alone takes "
+        "{table_size}",
+    )
+    TOO_MANY_PARAMETERS = InputError, "the model of this config has more than {most} parameters by name"
 
 
 def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> torch.nn.Module:
@@ -202,6 +216,16 @@ def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> tran
     return model
 
 
+def logits_width(model: torch.nn.Module) -> int | None:
+    """Return the size of a model's vocabulary, from its head; None where that is known once it is captured."""
+    try:
+        head = model.get_output_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    weight = getattr(head, "weight", None)
+    return int(weight.shape[0]) if isinstance(head, torch.nn.Linear) and weight is not None else None
+
+
 def canonical_names(model: torch.nn.Module) -> dict[str, str]:
     """Every name of every parameter -> the one under which a checkpoint holds it: of a tied embedding the name that
     transformers ties the other to, otherwise the first."""
@@ -230,9 +254,8 @@ def _building(config: transformers.PreTrainedConfig) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"transformers cannot build the {config.model_type} of this config{_suspect(config, error)}: "
-            f"{type(error).__name__}: {one_line(error)}"
+        raise ConstructionErrors.NOT_BUILT(
+            model=config.model_type, hint=_suspect(config, error), type=type(error).__name__, cause=one_line(error)
         ) from error
 
 
@@ -250,16 +273,18 @@ def _check_sizes(config: transformers.PreTrainedConfig, skeleton: torch.nn.Modul
     elements = sum(parameter.numel() for parameter in skeleton.parameters())
     if elements > MAX_ELEMENTS:
         largest = max(skeleton.named_parameters(), key=lambda item: item[1].numel())
-        raise InputError(
-            f"the {config.model_type} of this config has {elements} parameters, more than any model: "
-            f"{largest[0]} alone is {list(largest[1].shape)}"
+        raise ConstructionErrors.TOO_LARGE(
+            model=config.model_type, parameters=elements, largest=largest[0], shape=list(largest[1].shape)
         )
     buffers = {name: buffer.numel() * buffer.element_size() for name, buffer in skeleton.named_buffers()}
     if sum(buffers.values()) > MAX_BUFFER_BYTES:
         name = max(buffers, key=lambda name: buffers[name])
-        raise InputError(
-            f"the {config.model_type} of this config computes tables of {format_bytes(sum(buffers.values()))}, at most "
-            f"{format_bytes(MAX_BUFFER_BYTES)} are compiled: {name} alone takes {format_bytes(buffers[name])}"
+        raise ConstructionErrors.LARGE_TABLES(
+            model=config.model_type,
+            size=format_bytes(sum(buffers.values())),
+            most=format_bytes(MAX_BUFFER_BYTES),
+            table=name,
+            table_size=format_bytes(buffers[name]),
         )
 
 
@@ -293,7 +318,7 @@ def _parameters_on_meta() -> Iterator[None]:
         nonlocal count
         count += 1
         if count > MAX_MODULE_PARAMETERS:
-            raise InputError(f"the model of this config has more than {MAX_MODULE_PARAMETERS} parameters by name")
+            raise ConstructionErrors.TOO_MANY_PARAMETERS(most=MAX_MODULE_PARAMETERS)
         if param is not None and param.device.type != "meta":
             param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
             # transformers draws no random numbers for it, which takes half the time of building a model.

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_mlir.extras.fx_decomp_util import get_decomposition_table
 
 from sscc.compiler.frontend import experts  # noqa: F401, registers the operators that decompositions call
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 
 WITHOUT_EFFECT = (
     torch.ops.prims.device_put.default,
@@ -28,6 +28,10 @@ WITHOUT_EFFECT = (
 """Operators that give their first operand, or nothing: a program is on one device, has no gradients, and its types are
 those that were exported."""
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+class DecompositionErrors(ErrorKind):
+    COMPLEX_NUMBERS = UnsupportedError, "{operator} of complex numbers cannot be compiled: only rotations by them can"
 
 
 def decompose(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -88,7 +92,7 @@ class _WithoutComplexNumbers(torch.fx.Interpreter):
         rule = COMPLEX.get(target)
         held = any(isinstance(argument, _Complex) for argument in args)
         if rule is None and held:
-            raise UnsupportedError(f"{target} of complex numbers cannot be compiled: of them only rotations are")
+            raise DecompositionErrors.COMPLEX_NUMBERS(operator=target)
         if rule is None or not (held or target in MAKES_COMPLEX):
             return super().call_function(target, args, kwargs)
         return rule(*args, **kwargs)

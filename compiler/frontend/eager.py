@@ -33,7 +33,7 @@ from sscc.compiler.frontend.query_selection import (
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.compiler.frontend.rules import scores_by
 from sscc.compiler.policy import Rule
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
 
@@ -42,6 +42,25 @@ Forward = Callable[[Tensor, Tensor], Tensor]
 NO_SOURCES: Mapping[int, int] = MappingProxyType({})
 """Where no layer reads the rows of another one."""
 Model = Union[ExportedProgram, torch.nn.Module]  # a transformers model is a module
+
+
+class EagerErrors(ErrorKind):
+    EMPTY_PROMPT = UsageError, "the prompt has 0 tokens, it must have at least 1"
+    PROMPT_TOO_LONG = UsageError, "the prompt has {tokens} tokens, more than max-context {context}"
+    NO_ATTENTION = UnsupportedError, "the model never calls sscc::attention: its attention cannot be compressed"
+    NO_PREFILL = UsageError, "decode needs a prefill first"
+    POSITION_OUTSIDE = UsageError, "position {position} is outside max-context {context}"
+    LAYERS_OUT_OF_ORDER = (
+        UnsupportedError,
+        "the model calls sscc::attention for layer {layer} where layer {expected} was expected: every layer must "
+        "attend exactly once, in order",
+    )
+    NO_FETCH = UsageError, "a step fetches {rows} rows, it must be at least 1"
+    TEXT_TOO_LONG = UsageError, "{prompt} prompt tokens and {tokens} new ones exceed max-context {context}"
+    OTHER_IMPLEMENTATION = (
+        UnsupportedError,
+        "the model runs attention implementation {used!r}: load it with attn_implementation={wanted!r}",
+    )
 
 
 class EagerSnapStream:
@@ -108,14 +127,14 @@ class EagerSnapStream:
         """
         g, n = self.geometry, len(prompt)
         if n == 0:
-            raise UsageError("the prompt has 0 tokens, it must have at least 1")
+            raise EagerErrors.EMPTY_PROMPT()
         if n > g.max_context:
-            raise UsageError(f"the prompt has {n} tokens, more than max-context {g.max_context}")
+            raise EagerErrors.PROMPT_TOO_LONG(tokens=n, context=g.max_context)
         self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, list(prompt), 0)
         if not self.k_cache:
-            raise UnsupportedError("the model never calls sscc::attention: its attention cannot be compressed")
+            raise EagerErrors.NO_ATTENTION()
         return logits
 
     def decode(self, token: int, position: int | None = None) -> Tensor:
@@ -134,9 +153,9 @@ class EagerSnapStream:
         """
         at = self.position if position is None else position
         if not self.k_cache:
-            raise UsageError("decode needs a prefill first")
+            raise EagerErrors.NO_PREFILL()
         if not 0 <= at < self.geometry.max_context:
-            raise UsageError(f"position {at} is outside max-context {self.geometry.max_context}")
+            raise EagerErrors.POSITION_OUTSIDE(position=at, context=self.geometry.max_context)
         self.position = at + 1
         return self._run(self._decode_layer, [token], at)
 
@@ -198,10 +217,7 @@ class EagerSnapStream:
     def _next_geometry(self, layer: int, window: Span) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
         if layer != len(self.geometries):
-            raise UnsupportedError(
-                f"the model calls sscc::attention for layer {layer} where layer {len(self.geometries)} was expected: "
-                "every layer must attend exactly once, in order"
-            )
+            raise EagerErrors.LAYERS_OUT_OF_ORDER(layer=layer, expected=len(self.geometries))
         if layer in self.sources:
             g = self.geometries[self.sources[layer]]
         elif window:
@@ -264,7 +280,7 @@ class EagerQuerySelection(EagerSnapStream):
         """
         super().__init__(model, geometry, latent, sources)
         if fetch is not None and fetch < 1:
-            raise UsageError(f"a step fetches {fetch} rows, it must be at least 1")
+            raise EagerErrors.NO_FETCH(rows=fetch)
         self.bits = bits
         self.fetch = fetch
         self.landmarks: list[Landmarks | None] = []
@@ -360,8 +376,8 @@ def make_golden(
         UsageError: prompt and new tokens together exceed max_context.
     """
     if len(prompt) + new_tokens_count > geometry.max_context:
-        raise UsageError(
-            f"{len(prompt)} prompt tokens and {new_tokens_count} new ones exceed max-context {geometry.max_context}"
+        raise EagerErrors.TEXT_TOO_LONG(
+            prompt=len(prompt), tokens=new_tokens_count, context=geometry.max_context
         )
     by_query = geometry.by_query
     run = EagerSnapStream(model, geometry, latent, sources, rule)
@@ -408,9 +424,7 @@ def forward_of(model: Model) -> Forward:
         return plain_forward(model.module() if isinstance(model, ExportedProgram) else model)
     used = model.config._attn_implementation
     if used not in IMPLEMENTATIONS:
-        raise UnsupportedError(
-            f'the model runs attention implementation {used!r}: load it with attn_implementation="{IMPLEMENTATION}"'
-        )
+        raise EagerErrors.OTHER_IMPLEMENTATION(used=used, wanted=IMPLEMENTATION)
     return model_forward(model, slice(-1, None))
 
 

@@ -17,9 +17,15 @@ from torch import Tensor
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from sscc.compiler.frontend.operator import IMPLEMENTATION
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 
 # -------------------------------------------------------------------------------------------------- the operators
+
+
+class ExpertErrors(ErrorKind):
+    PARALLEL = UnsupportedError, "{type} divides its experts among devices: load the model without expert parallelism"
+    SHAPES = UnsupportedError, "{type} gets tensors of {shapes}, expected tokens [T, H], experts and weights [T, k]"
+    DTYPES = UnsupportedError, "{type} multiplies {dtype} by {weight} of {weight_dtype}, expected one dtype"
 
 
 @torch.library.custom_op("sscc::expert_product", mutates_args=())
@@ -88,10 +94,10 @@ def experts_forward(
     """
     name = type(self).__name__
     if self._is_expert_parallel:
-        raise UnsupportedError(f"{name} divides its experts among devices: load the model without expert parallelism")
+        raise ExpertErrors.PARALLEL(type=name)
     if hidden_states.dim() != 2 or top_k_index.dim() != 2 or top_k_weights.shape != top_k_index.shape:
         shapes = [list(tensor.shape) for tensor in (hidden_states, top_k_index, top_k_weights)]
-        raise UnsupportedError(f"{name} gets tensors of {shapes}, expected tokens [T, H], experts and weights [T, k]")
+        raise ExpertErrors.SHAPES(type=name, shapes=[str(shape) for shape in shapes])
     x = _linear(self, "gate_up_proj" if self.has_gate else "up_proj", hidden_states[:, None], top_k_index)
     x = self._apply_gate(x) if self.has_gate else self.act_fn(x)
     x = _linear(self, "down_proj", x, top_k_index)
@@ -106,7 +112,7 @@ def _linear(module: Any, name: str, x: Tensor, expert: Tensor) -> Tensor:
     if module.is_transposed:
         weight = weight.transpose(1, 2)
     if weight.dtype != x.dtype:
-        raise UnsupportedError(f"{type(module).__name__} multiplies {x.dtype} by {name} of {weight.dtype}")
+        raise ExpertErrors.DTYPES(type=type(module).__name__, dtype=x.dtype, weight=name, weight_dtype=weight.dtype)
     out: Tensor = torch.ops.sscc.expert_product(x, weight, expert)
     return out + getattr(module, f"{name}_bias")[expert] if module.has_bias else out
 

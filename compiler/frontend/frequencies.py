@@ -39,19 +39,14 @@ def first_length(config: PreTrainedConfig, values: Mapping[str, Any]) -> Any:
     return (values.get(ORIGINAL) or getattr(config, ORIGINAL, None)) if kind == LONGROPE else None
 
 
-def stretched(config: PreTrainedConfig, context: int) -> str:
-    """Which frequencies a program of this context has in the place of those of shorter texts, in words; "" where these
-    are the same."""
-    kinds = {
+def stretched(config: PreTrainedConfig, context: int) -> dict[str, int]:
+    """Return the types of rotary embedding whose frequencies a program of this context also has for shorter texts, with
+    the length of a text within which the model itself has others."""
+    return {
         values["rope_type"]: length
         for values in rope_parameters(config)
         if type(length := first_length(config, values)) is int and context > length
     }
-    return "; ".join(
-        f"all positions get the frequencies ({kind}) of a text of {context} tokens, shorter texts too: within {length} "
-        "tokens the model itself has others"
-        for kind, length in kinds.items()
-    )
 
 
 def with_first_length(config: PreTrainedConfig, length: int) -> PreTrainedConfig:

@@ -23,7 +23,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_ty
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sscc.compiler.frontend.quiet import one_line
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
+
+
+class HeadlessErrors(ErrorKind):
+    NO_WHOLE = (
+        UnsupportedError,
+        "{model} cannot be compared with {whole}, whose text decoder it is ({cause}): bring the config.json of the "
+        "whole",
+    )
 
 
 class Headed:
@@ -112,9 +120,8 @@ def around(model: Any, whole_config: PreTrainedConfig | None) -> torch.nn.Module
     try:
         config = config_class.from_dict(fields | {"text_config": deepcopy(model.config).to_dict()})
     except Exception as error:  # whatever the checks of the class raise
-        raise UnsupportedError(
-            f"{model.config.model_type} cannot be compared with {type(model).whole.__name__}, of which it is the text "
-            f"decoder: bring the whole's config.json: {one_line(error)}"
+        raise HeadlessErrors.NO_WHOLE(
+            model=model.config.model_type, whole=type(model).whole.__name__, cause=one_line(error)
         ) from error
     with torch.device("meta"):
         whole: torch.nn.Module = type(model).whole._from_config(config)

@@ -25,7 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
+
+
+class LatentRowsErrors(ErrorKind):
+    NO_LINEAR_LAYER = (
+        UnsupportedError,
+        "layer {layer} keeps latent rows, and no linear layer of the model shows what its keys and values are made "
+        "of: it cannot be run eagerly",
+    )
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,4 @@ class Products:
                     rows = torch.cat([product.x, keys[0][:, shared]], 1)[None]
                     k_up = other.up(heads, first_key, len(own))
                     return LatentRows(rows, k_up, product.up(heads, first_value, values.shape[2]), own[0])
-        raise UnsupportedError(
-            f"layer {layer} keeps latent rows, and no linear layer of the model shows what its keys and values are "
-            "made of: it cannot be run eagerly"
-        )
+        raise LatentRowsErrors.NO_LINEAR_LAYER(layer=layer)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,10 +30,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from sscc.compiler.frontend.headless import headed_class
 from sscc.compiler.frontend.quantization_config import check_quantization
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.compiler.warning import SsccWarning, warn
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.suggestions import similar_file
-
-logger = logging.getLogger("sscc")
+from sscc.runtime.artifact.writer import is_artifact
 
 MAX_DEPTH = 64  # levels of a JSON file: real ones have below ten
 MAX_ITEMS = 1 << 20  # of one level; a pickled dictionary may even hold itself
@@ -49,28 +48,73 @@ LAYER_COUNTS = re.compile(r"(^|_)(n|num|encoder|decoder|hidden|mtp|nextn|dense)_
 LAYER_LISTS = ("layer_types", "block_types", "layers_block_type", "attention_layers", "attn_layers")
 # Under these names a config has always meant how many tokens a text may have.
 CONTEXT_FIELDS = ("max_position_embeddings", "max_seq_len", "max_target_positions", "model_max_length")
+_STATES_END = "_states_eos_token_id"
+"""Attribute of a config: True where its file has an `eos_token_id`, whose default in the class means nothing."""
+
+
+class ModelConfigErrors(ErrorKind):
+    NO_FILE = InputError, "{path} does not exist{hint}"
+    NOT_READABLE = InputError, "{path} cannot be read: {reason}"
+    NOT_JSON = InputError, "{origin} is not readable JSON: {cause}"
+    NOT_AN_OBJECT = InputError, "{origin} holds a JSON {type}, it must hold an object"
+    TOO_DEEP = InputError, "{origin} is nested deeper than {depth} levels, or holds over {items} items"
+    TOO_MANY_LAYERS = InputError, "{origin}: {field} is {layers:.6g}, at most {most} layers are compiled"
+    ARTIFACT = (
+        UsageError,
+        "{path} is a compiled artifact, and a model is wanted: give the checkpoint that it is made of. `sscc run "
+        "{path}` runs the artifact, `sscc inspect {path}` shows it",
+    )
+    NO_MODEL_TYPE = InputError, "{origin} has no model_type: it is not the config of a Hugging Face model"
+    NOT_VALID = InputError, "{origin} is not a valid {model} config: {cause}"
+    UNKNOWN_ARCHITECTURE = (
+        UnsupportedError,
+        "{origin}: transformers {version} does not know the architecture {model!r}{hint}: export the model yourself "
+        "and bring the .pt2",
+    )
+    BAD_LAYER_TYPES = InputError, "{model}: {field} is {value!r:.80}, it must be a list of words, one per layer"
+    BAD_TOKENS = InputError, "{origin}: {field} is {value!r:.80}, it must be a token id or a list of token ids"
+    ENCODER_DECODER = (
+        UnsupportedError,
+        "{origin}: {model} is an encoder-decoder (is_encoder_decoder = True), only decoder-only models compile",
+    )
+
+
+class ModelConfigWarnings(ErrorKind):
+    COMPILED_AS = (
+        SsccWarning,
+        "{origin}: transformers {version} does not know the model_type {model!r}: it is compiled as {known}, whose "
+        "class architectures names, {name}{custom_hint}{lost_hint}",
+    )
+
+
+def refuse_artifact(path: Path) -> None:
+    """Refuse an artifact, or a file of one, in a model's place. Raises UsageError."""
+    folder = path if path.is_dir() else path.parent
+    named = path.is_dir() or path.suffix == ".json"
+    if named and not (folder / "config.json").is_file() and is_artifact(folder):
+        raise ModelConfigErrors.ARTIFACT(path=folder)
 
 
 def read_json(path: Path, *, unique: bool = False) -> dict[str, Any]:
-    """The JSON object in `path`; InputError if it is missing, not JSON, not an object, or, with `unique`, has a name
-    twice."""
+    """Return the JSON object in `path`; InputError if it is missing, not JSON, not an object, or, with `unique`, has a
+    name twice."""
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist{similar_file(path)}") from error
+        raise ModelConfigErrors.NO_FILE(path=path, hint=similar_file(path)) from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise ModelConfigErrors.NOT_READABLE(path=path, reason=error.strerror) from error
     return parse_json(data, str(path), unique=unique)
 
 
 def parse_json(data: bytes, origin: str, *, unique: bool = False) -> dict[str, Any]:
-    """The JSON object in `data`, which came from `origin`."""
+    """Return the JSON object in `data`, which came from `origin`."""
     try:
         values = json.loads(data, object_pairs_hook=_unique if unique else None)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON
-        raise InputError(f"{origin} is not readable JSON: {error}") from error
+        raise ModelConfigErrors.NOT_JSON(origin=origin, cause=quoted(error)) from error
     if not isinstance(values, dict):
-        raise InputError(f"{origin} holds a JSON {type(values).__name__}, it must hold an object")
+        raise ModelConfigErrors.NOT_AN_OBJECT(origin=origin, type=type(values).__name__)
     _check_depth(values, origin)
     return values
 
@@ -84,13 +128,13 @@ def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(values: object, origin: str) -> None:
-    """Refuses what whoever walks it later, transformers among them, could only walk on a deeper stack."""
+    """Refuse values nested so deeply that a reader, transformers among them, would overflow its stack."""
     level: list[object] = [values]
     depth = 0
     while level:
         depth += 1
         if depth > MAX_DEPTH or len(level) > MAX_ITEMS:
-            raise InputError(f"{origin} is nested deeper than {MAX_DEPTH} levels, or holds over {MAX_ITEMS} items")
+            raise ModelConfigErrors.TOO_DEEP(origin=origin, depth=MAX_DEPTH, items=MAX_ITEMS)
         level = [inner for item in level for inner in _items(item)]
 
 
@@ -101,14 +145,14 @@ def _items(value: object) -> Iterable[object]:
 
 
 def _check_layers(values: Mapping[str, Any], origin: str) -> None:
-    """Refuses counts of layers that no model has: transformers' configs list every layer when they are made."""
+    """Refuse counts of layers that no model has: transformers' configs list every layer when they are made."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             _check_layers(value, origin)
         elif not isinstance(name, str) or not LAYER_COUNTS.search(name):
             continue
         elif isinstance(value, (int, float)) and value > MAX_LAYERS:
-            raise InputError(f"{origin}: {name} is {value:.6g}, at most {MAX_LAYERS} layers are compiled")
+            raise ModelConfigErrors.TOO_MANY_LAYERS(origin=origin, field=name, layers=value, most=MAX_LAYERS)
 
 
 def read_config(path: Path) -> PreTrainedConfig:
@@ -130,7 +174,7 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
     """
     model_type = values.get("model_type")
     if not isinstance(model_type, str) or not model_type:
-        raise InputError(f"{origin} has no model_type: it is not the config of a Hugging Face model")
+        raise ModelConfigErrors.NO_MODEL_TYPE(origin=origin)
     if model_type not in CONFIG_MAPPING:
         model_type = _type_by_class(values, model_type, origin)
         values = {**values, "model_type": model_type}
@@ -141,9 +185,24 @@ def config_from_dict(values: Mapping[str, Any], origin: str) -> PreTrainedConfig
         with quiet_libraries():
             config: PreTrainedConfig = CONFIG_MAPPING[model_type].from_dict(_decoded(dict(values)))
     except Exception as error:  # transformers raises many kinds, all of them about a field of this file
-        raise InputError(f"{origin} is not a valid {model_type} config: {one_line(error)}") from error
+        raise ModelConfigErrors.NOT_VALID(origin=origin, model=model_type, cause=one_line(error)) from error
     _refuse_foreign_forms(config, origin)
+    _note_stated_end(config, values)
     return config
+
+
+def _note_stated_end(config: PreTrainedConfig, values: Mapping[str, Any]) -> None:
+    """Note in a config and those inside it which of them state the end of a text."""
+    setattr(config, _STATES_END, values.get("eos_token_id") is not None)
+    for name in config.sub_configs:
+        inner, part = getattr(config, name, None), values.get(name)
+        if isinstance(inner, PreTrainedConfig):
+            _note_stated_end(inner, part if isinstance(part, Mapping) else {})
+
+
+def states_end(config: PreTrainedConfig) -> bool:
+    """Return True if the file of a config has an `eos_token_id` that is not null."""
+    return bool(getattr(config, _STATES_END, False))
 
 
 def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> str:
@@ -158,24 +217,22 @@ def _type_by_class(values: Mapping[str, Any], model_type: str, origin: str) -> s
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
     types = [known for known, listed in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if name == listed]
     custom = " (its own code, named in auto_map, is never run)" if "auto_map" in values else ""
-    version = f"transformers {transformers.__version__}"
+    version = transformers.__version__
     if not types:
-        raise UnsupportedError(
-            f"{origin}: architecture {model_type!r} is not known to {version}{custom}: "
-            f"export the model yourself and bring the .pt2"
-        )
+        raise ModelConfigErrors.UNKNOWN_ARCHITECTURE(origin=origin, version=version, model=model_type, hint=custom)
     config_class: type[PreTrainedConfig] = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[types[0]]].config_class
     known = {*inspect.signature(config_class).parameters, *_FIELDS_OF_ANY_CONFIG}
     lost = sorted(name for name in values if isinstance(name, str) and name not in known)
-    logger.warning(
-        "sscc: %s: model_type %r is not known to %s: it is compiled as %s, whose class architectures names, %s%s%s",
-        origin,
-        model_type,
-        version,
-        config_class.model_type,
-        name,
-        custom,
-        f"; fields that this class does not have: {', '.join(lost)}" if lost else "",
+    warn(
+        ModelConfigWarnings.COMPILED_AS(
+            origin=origin,
+            version=version,
+            model=model_type,
+            known=config_class.model_type,
+            name=name,
+            custom_hint=custom,
+            lost_hint=f"; fields that this class does not have: {', '.join(lost)}" if lost else "",
+        )
     )
     return str(config_class.model_type)
 
@@ -211,7 +268,7 @@ def model_parts(config: PreTrainedConfig) -> list[str]:
 
 
 def reads_a_backbone(config: PreTrainedConfig) -> bool:
-    """Whether a model continues the hidden states of another one, as drafting heads do."""
+    """Return True if a model continues the hidden states of another one, as drafting heads do."""
     return getattr(config, "backbone_hidden_size", None) is not None
 
 
@@ -236,11 +293,12 @@ def layer_types_field(config: PreTrainedConfig) -> str:
 
 
 def listed_layer_types(config: PreTrainedConfig) -> list[str]:
-    """What the config calls each of its layers; empty where it does not. Raises InputError for what is no such list."""
+    """Return the name of each layer's type in the config; empty where it has none. Raises InputError where the field is
+    no list of words."""
     name = layer_types_field(config)
     types = getattr(config, name) if name else []
     if not isinstance(types, (list, tuple)) or not all(isinstance(kind, str) for kind in types):
-        raise InputError(f"{config.model_type}: {name} is {types!r:.80}, it must be a list of words, one per layer")
+        raise ModelConfigErrors.BAD_LAYER_TYPES(model=config.model_type, field=name, value=types)
     return list(types)
 
 
@@ -252,11 +310,33 @@ def attention_chunk(config: PreTrainedConfig | None, layer: int) -> Any:
 
 
 def config_to_dict(config: PreTrainedConfig) -> dict[str, Any]:
-    """The config as plain data, without the fields that say where and when it was read, and how weights are stored."""
-    values: dict[str, Any] = config.to_dict()
+    """Return the config as plain data, without the fields that say where, when and how it was read, and how weights are
+    stored."""
+    values: dict[str, Any] = _without_notes(config.to_dict())
     for name in ("transformers_version", "_name_or_path", "quantization_config"):
         values.pop(name, None)
     return values
+
+
+def file_form(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the config as a file holds it, so that `config_from_dict` reads an equal one: without ends of a text that
+    the file it was read from did not state."""
+    return _with_stated_ends(config_to_dict(config), config)
+
+
+def _with_stated_ends(values: dict[str, Any], config: PreTrainedConfig) -> dict[str, Any]:
+    kept = {name: value for name, value in values.items() if name != "eos_token_id" or states_end(config)}
+    for name in config.sub_configs:
+        inner = getattr(config, name, None)
+        if isinstance(inner, PreTrainedConfig) and isinstance(kept.get(name), dict):
+            kept[name] = _with_stated_ends(kept[name], inner)
+    return kept
+
+
+def _without_notes(values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {name: _without_notes(value) for name, value in values.items() if name != _STATES_END}
 
 
 def config_bytes(config: PreTrainedConfig) -> bytes:
@@ -264,11 +344,11 @@ def config_bytes(config: PreTrainedConfig) -> bytes:
     return json.dumps(config_to_dict(config), sort_keys=True, default=str).encode()
 
 
-def token_ids(value: object, origin: str) -> tuple[int, ...]:
-    """A token id, a list of them or nothing, as a tuple."""
+def token_ids(value: object, origin: str, field: str = "eos_token_id") -> tuple[int, ...]:
+    """Return a token id, a list of them or nothing, as a tuple."""
     values = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
     if not all(type(item) is int and 0 <= item < MAX_TOKEN for item in values):
-        raise InputError(f"{origin}: eos_token_id is {value!r:.80}, it must be a token id or a list of them")
+        raise ModelConfigErrors.BAD_TOKENS(origin=origin, field=field, value=value)
     return tuple(values)
 
 
@@ -287,8 +367,7 @@ def _decoded(values: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_foreign_forms(config: PreTrainedConfig, origin: str) -> None:
     if config.is_encoder_decoder:
-        name = f"{config.model_type} is an encoder-decoder (is_encoder_decoder = True)"
-        raise UnsupportedError(f"{origin}: {name}, only decoder-only models compile")
+        raise ModelConfigErrors.ENCODER_DECODER(origin=origin, model=config.model_type)
     quantization = quantization_of(config)
     if quantization:
         check_quantization(quantization, origin)

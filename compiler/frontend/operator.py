@@ -23,7 +23,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.model_config import attention_chunk
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Span
 
 IMPLEMENTATION = "sscc"
@@ -60,6 +60,42 @@ HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
 
 # -------------------------------------------------------------------------------------------------- the operator
+
+
+class AttentionErrors(ErrorKind):
+    NO_LAYER = UnsupportedError, "{type} has no layer_idx, so that the layer it attends for is not known"
+    MASK = (
+        UnsupportedError,
+        "layer {layer} passes an attention mask, and sscc compiles plain causal attention only: leave attention_mask "
+        "out, and use a model that builds no mask of its own",
+    )
+    DROPOUT = UnsupportedError, "layer {layer} uses dropout {dropout}: call model.eval() first"
+    OTHER_KEYS = (
+        UnsupportedError,
+        "layer {layer} attends from {queries} queries to {keys} keys: cross-attention and caches of the model's own "
+        "are not supported; run it with use_cache=False",
+    )
+    KEYWORD = (
+        UnsupportedError,
+        "layer {layer} passes {keyword}={value} to its attention: sscc would ignore it and compile something else; "
+        "only models with causal attention, within a sliding window or not, are supported",
+    )
+    WINDOW_AND_MASK = (
+        UnsupportedError,
+        "layer {layer} passes sliding_window={window!r} to its attention, and a mask of a window of {mask} positions: "
+        "sscc compiles one or the other",
+    )
+    BAD_WINDOW = UnsupportedError, "layer {layer} attends with {keyword}={value!r}, expected a number of positions"
+    WINDOW_AND_CHUNK = (
+        UnsupportedError,
+        "layer {layer} attends within a chunk (attention_chunk_size = {size}) and passes sliding_window={window!r} to "
+        "its attention: sscc compiles one or the other",
+    )
+    BAD_SOFTCAP = UnsupportedError, "layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0"
+    BAD_SINKS = (
+        UnsupportedError,
+        "layer {layer} has learned sinks (s_aux) of {sinks}, expected one for each of {heads} heads",
+    )
 
 
 @torch.library.custom_op("sscc::attention", mutates_args=())
@@ -172,20 +208,14 @@ def attention_function(
     """
     layer = getattr(module, "layer_idx", None)
     if layer is None:
-        raise UnsupportedError(f"{type(module).__name__} has no layer_idx: sscc cannot tell which layer it attends for")
+        raise AttentionErrors.NO_LAYER(type=type(module).__name__)
     told = attention_mask if isinstance(attention_mask, WindowMask) else None
     if attention_mask is not told:
-        raise UnsupportedError(
-            f"layer {layer} passes an attention mask: sscc compiles plain causal attention only; "
-            "leave attention_mask out, and use a model that builds no mask of its own"
-        )
+        raise AttentionErrors.MASK(layer=layer)
     if dropout:
-        raise UnsupportedError(f"layer {layer} uses dropout {dropout}: call model.eval() first")
+        raise AttentionErrors.DROPOUT(layer=layer, dropout=dropout)
     if key.shape[2] != query.shape[2]:
-        raise UnsupportedError(
-            f"layer {layer} attends from {query.shape[2]} queries to {key.shape[2]} keys: cross-attention and "
-            "caches of the model's own are not supported; run it with use_cache=False"
-        )
+        raise AttentionErrors.OTHER_KEYS(layer=layer, queries=query.shape[2], keys=key.shape[2])
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = bounded_window(layer, sliding_window, getattr(module, "config", None), told)
@@ -208,10 +238,7 @@ def check_keywords(layer: int, keywords: dict[str, Any]) -> None:
         if name in HARMLESS_VALUES and value == HARMLESS_VALUES[name]:
             continue
         shown = f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
-        raise UnsupportedError(
-            f"layer {layer} passes {name}={shown} to its attention: sscc would ignore it and compile something else; "
-            "only models with causal attention, within a sliding window or not, are supported"
-        )
+        raise AttentionErrors.KEYWORD(layer=layer, keyword=name, value=shown)
 
 
 def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMask | None = None) -> Span:
@@ -223,19 +250,13 @@ def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMas
     size = attention_chunk(config, layer)
     if mask is not None and size is None:
         if sliding_window not in (None, mask.size):
-            raise UnsupportedError(
-                f"layer {layer} passes sliding_window={sliding_window!r} to its attention, and a mask of a window of "
-                f"{mask.size} positions: sscc compiles one or the other"
-            )
+            raise AttentionErrors.WINDOW_AND_MASK(layer=layer, window=sliding_window, mask=mask.size)
         sliding_window = mask.size
     for name, value in (("sliding_window", sliding_window), ("attention_chunk_size", size)):
         if value is not None and (type(value) is not int or value < 1):
-            raise UnsupportedError(f"layer {layer} attends with {name}={value!r}, expected a number of positions")
+            raise AttentionErrors.BAD_WINDOW(layer=layer, keyword=name, value=value)
     if size is not None and sliding_window is not None:
-        raise UnsupportedError(
-            f"layer {layer} attends within a chunk (attention_chunk_size = {size}) and passes "
-            f"sliding_window={sliding_window!r} to its attention: sscc compiles one or the other"
-        )
+        raise AttentionErrors.WINDOW_AND_CHUNK(layer=layer, size=size, window=sliding_window)
     window = Span(sliding_window or 0) if size is None else Span(size, size)
     limit = _context.get()
     return window if limit is None else window.inside(limit)
@@ -251,7 +272,7 @@ def _softcap(layer: int, softcap: Any) -> float:
     if softcap is None:
         return 0.0
     if type(softcap) not in (int, float) or not 0 < softcap < float("inf"):
-        raise UnsupportedError(f"layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0")
+        raise AttentionErrors.BAD_SOFTCAP(layer=layer, softcap=softcap)
     return float(softcap)
 
 
@@ -263,7 +284,7 @@ def _sinks(layer: int, sinks: Any, query: Tensor) -> Tensor | None:
     if isinstance(sinks, Tensor) and tuple(sinks.shape) == (heads,):
         return sinks if sinks.dtype == query.dtype else sinks.to(query.dtype)
     shown = list(sinks.shape) if isinstance(sinks, Tensor) else repr(sinks)
-    raise UnsupportedError(f"layer {layer} has learned sinks (s_aux) of {shown}, expected one of each of {heads} heads")
+    raise AttentionErrors.BAD_SINKS(layer=layer, sinks=str(shown), heads=heads)
 
 
 AttentionInterface.register(IMPLEMENTATION, attention_function)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
-from tokenizers import Tokenizer
 from torch.export import ExportedProgram
 
 from sscc.compiler.checkpoint_tensors import to_arrays
@@ -26,7 +24,6 @@ from sscc.ir.geometry import Geometry, Span
 from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
-from sscc.runtime.text import encode, read_prompt
 
 PROBE_TOKENS = 24
 PROBE_SEED = 0
@@ -193,7 +190,7 @@ def golden_for(
     geometry: Geometry,
     facts: ProgramFacts,
     layout: Layout,
-    prompt_file: Path | None,
+    prompt: Sequence[int] | None,
     tokens: int | None,
     latent: Collection[int] = (),
     sources: Mapping[int, int] = NO_SOURCES,
@@ -204,22 +201,20 @@ def golden_for(
     Args:
         layout: the program's weights. Those that are quantised are what they stand for in the recorded run too, so it
             differs from the program by rounding alone.
-        prompt_file: text to tokenize; without one a fixed random prompt longer than the cache, where it fits.
+        prompt: tokens; without any a fixed random prompt longer than the cache, where it fits.
         tokens: how many tokens to generate.
         latent: the layers that cache latent rows; sources: those that read the rows of others; rule: of one's own, that
             scores prompts (`EagerSnapStream`).
 
     Raises:
-        UsageError: the prompt and the new tokens do not fit the context, or there is no tokenizer for the text; or the
+        UsageError: the prompt and the new tokens do not fit the context, or the
             weights of an exported program are quantised.
     """
     count = DEFAULT_GOLDEN_TOKENS if tokens is None else tokens
     if count >= geometry.max_context:
         raise ProbeErrors.GOLDEN_TOKENS(tokens=count, context=geometry.max_context)
-    if prompt_file is None:
+    if prompt is None:
         prompt = _default_prompt(geometry, facts.vocab_size, count)
-    else:
-        prompt = _tokenize(checkpoint, prompt_file)
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
         model = load_model(checkpoint, dtype, layout=layout)
@@ -236,10 +231,3 @@ def _default_prompt(geometry: Geometry, vocab_size: int, new_tokens: int) -> lis
     length = min(geometry.budget + geometry.budget // 4 + 1, geometry.max_context - new_tokens)
     generator = torch.Generator().manual_seed(PROBE_SEED)
     return [int(token) for token in torch.randint(0, vocab_size, (length,), generator=generator)]
-
-
-def _tokenize(checkpoint: Checkpoint, prompt_file: Path) -> list[int]:
-    data = checkpoint.tokenizer.get("tokenizer.json")
-    if data is None:
-        raise ProbeErrors.NO_TOKENIZER(path=checkpoint.path, prompt=prompt_file)
-    return encode(Tokenizer.from_str(data.decode()), read_prompt(prompt_file))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 
 FP8, MXFP4, GPTQ, AWQ, COMPRESSED = "fp8", "mxfp4", "gptq", "awq", "compressed-tensors"
 
@@ -48,6 +48,24 @@ _FREE: Mapping[str, tuple[str, ...]] = {FP8: ("weight_block_size",)}
 """Fields that the reading of tensors honours, and checks."""
 
 
+class QuantizationConfigErrors(ErrorKind):
+    NO_METHOD = InputError, "{origin}: quantization_config names no quant_method"
+    UNKNOWN_METHOD = (
+        UnsupportedError,
+        "{origin}: the weights are quantized by quant_method {method!r}{hint}, and sscc reads {known}: dequantize "
+        "them to f32, f16 or bf16 and remove quantization_config",
+    )
+    OTHER_VALUE = (
+        UnsupportedError,
+        "{origin}: quant_method {method!r} with {field} = {value:.80} is not read, {field} must be one of {known}",
+    )
+    UNKNOWN_FIELD = (
+        UnsupportedError,
+        "{origin}: quant_method {method!r} with the field {field} = {value:.80} is not known: its effect on the "
+        "weights would be lost",
+    )
+
+
 def check_quantization(fields: Mapping[str, Any], origin: str) -> str:
     """The method of a `quantization_config`, one whose weights can be read.
 
@@ -60,28 +78,21 @@ def check_quantization(fields: Mapping[str, Any], origin: str) -> str:
         if fields.get("load_in_4bit") or fields.get("load_in_8bit"):
             method = "bitsandbytes"  # its older configs do not name it
         else:
-            raise InputError(f"{origin}: quantization_config names no quant_method")
+            raise QuantizationConfigErrors.NO_METHOD(origin=origin)
     if method not in _HARMLESS:
         kind = next((f" ({name})" for name in ("load_in_4bit", "load_in_8bit", "quant_algo") if fields.get(name)), "")
-        raise UnsupportedError(
-            f"{origin}: the weights are quantized by quant_method {method!r}{kind}, which is not read; "
-            f"{', '.join(_HARMLESS)} are: dequantize them to f32, f16 or bf16 and remove quantization_config"
-        )
+        raise QuantizationConfigErrors.UNKNOWN_METHOD(origin=origin, method=method, hint=kind, known=list(_HARMLESS))
     harmless = {"quant_method", *_HARMLESS[method].split(), *_FREE.get(method, ())}
     for name, value in fields.items():
         listed = _VALUES[method].get(name)
         if listed is not None and (value is None or value in listed):
             continue
         if listed is not None:
-            raise UnsupportedError(
-                f"{origin}: quant_method {method!r} with {name} = {value!r:.80} is not read, "
-                f"{name} may be {' or '.join(map(str, listed))}"
+            raise QuantizationConfigErrors.OTHER_VALUE(
+                origin=origin, method=method, field=name, value=repr(value), known=list(listed)
             )
         if name == "sparsity_config" and isinstance(value, Mapping) and value.get("format") == "dense":
             continue  # sparse in the making of the weights, and stored whole
         if name not in harmless and value not in (None, False, "", [], {}):
-            raise UnsupportedError(
-                f"{origin}: quant_method {method!r} with the field {name} = {value!r:.80} is not known: its effect on "
-                "the weights would be lost"
-            )
+            raise QuantizationConfigErrors.UNKNOWN_FIELD(origin=origin, method=method, field=name, value=repr(value))
     return method

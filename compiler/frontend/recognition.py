@@ -37,7 +37,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.known_values import KnownValues, for_real
 from sscc.compiler.frontend.operator import IMPLEMENTATION, bounded_window, stated_context
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError
 
 WRITTEN_OUT = "sscc_written_out"
 """The attention implementation of models that add a mask without asking whether there is one: they get zeros."""
@@ -64,6 +64,19 @@ LINEAR = 1e-5
 """How far a bias may be from a straight line, of its largest number."""
 DIGIT = 256
 """What a column of positions counts to: bf16 has every whole number up to here."""
+
+
+class RecognitionErrors(ErrorKind):
+    LOST_SCORES = (
+        UnsupportedError,
+        "the scores of layer {layer} go through {operator} with what is no scale, causal mask or ALiBi",
+    )
+    NO_POSITIONS = UnsupportedError, "a model with ALiBi must be given position_ids: its keys carry their positions"
+    TOO_MANY_POSITIONS = (
+        UnsupportedError,
+        "ALiBi over {positions} positions in {dtype}, which can tell only {most} apart: lower --max-context, or give "
+        "--dtype f32",
+    )
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,7 @@ class AttentionRecogniser(TorchFunctionMode):
     def __enter__(self) -> AttentionRecogniser:
         if self._columns is not None:
             if self._positions is None:
-                raise UnsupportedError("a model with ALiBi must be given position_ids: its keys carry their positions")
+                raise RecognitionErrors.NO_POSITIONS()
             self._key_columns = key_columns(self._positions, self._columns)
         super().__enter__()
         return self
@@ -455,12 +468,12 @@ def position_biases(model: Any) -> bool:
     return hasattr(model, POSITION_COLUMNS)
 
 
-def lost_scores(model: Any) -> Iterator[str]:
-    """What became of attention that was almost recognised, in words, of the first such layer."""
+def lost_scores(model: Any) -> Iterator[SsccError]:
+    """Give the reason why attention was almost recognised, of the first such layer."""
     recognition: Recognition | None = getattr(model, "attention_recognition", None)
     if recognition is not None and recognition.lost:
         layer, name = min(recognition.lost.items())
-        yield f"the scores of layer {layer} go through {name.strip('_')} with what is no scale, causal mask or ALiBi"
+        yield RecognitionErrors.LOST_SCORES(layer=layer, operator=name.strip("_"))
 
 
 def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
@@ -475,10 +488,7 @@ def key_columns(positions: Tensor, columns: Tensor) -> Tensor:
         return positions.to(columns.dtype)[:, None, :, None]
     limit = stated_context()
     if limit is not None and limit > DIGIT * DIGIT:
-        raise UnsupportedError(
-            f"ALiBi over {limit} positions in {str(columns.dtype).removeprefix('torch.')}, which can tell only "
-            f"{DIGIT * DIGIT} apart: lower --max-context, or --dtype f32"
-        )
+        raise RecognitionErrors.TOO_MANY_POSITIONS(positions=limit, dtype=columns.dtype, most=DIGIT * DIGIT)
     numbers = positions.float()
     high = torch.floor(numbers / DIGIT)
     digits = torch.stack([high, high, numbers - high * DIGIT, numbers - high * DIGIT], -1)

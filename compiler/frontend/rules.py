@@ -21,7 +21,7 @@ from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only, source_line
 from sscc.compiler.policy import Policy, Rule, file_of, method_of, place_of
 from sscc.compiler.prompt import Prompt
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.geometry import Geometry
 
 CHECK_TOKENS = 24
@@ -30,6 +30,40 @@ CHECK_SEED = 0
 CHECK_TOLERANCE = 1e-5
 TENSORS = ("observed", "log_sum_exp", "k_scratch", "v_scratch", "query_positions", "prompt_length")
 """What a rule's program takes, in this order."""
+
+
+class RuleErrors(ErrorKind):
+    SCORES_FAIL = InputError, "{place}: {rule}.scores: {cause}"
+    NO_TENSOR = InputError, "{place}: {rule}.scores gives {type}, it must be a tensor of scores"
+    OTHER_SHAPE = (
+        InputError,
+        "{place}: {rule}.scores gives [{shape}] numbers of {dtype}, it must be [{expected}]: a float for each KV head "
+        "and position",
+    )
+    NOT_TRACED = UnsupportedError, "{place}: {rule} cannot be traced: {cause}"
+    OWN_TENSOR = (
+        UnsupportedError,
+        "{place}: {rule} reads a tensor of its own: a rule may read the tensors of the prompt, and make others of "
+        "numbers (torch.arange, torch.full)",
+    )
+    CHANGES_PROMPT = UnsupportedError, "{place}: {rule} changes a tensor of the prompt: compute another one"
+    SHAPE_NOT_STATIC = (
+        UnsupportedError,
+        "{place}: {rule} makes a tensor of shape [{shape}] ({operator}): its shape depends on numbers, and a compiled "
+        "program is static",
+    )
+    RANDOM = UnsupportedError, "{place}: {rule}.scores gives other numbers each time: it must not use chance"
+    NOT_FINITE = (
+        InputError,
+        "{place}: {rule}.scores gives numbers that are not finite, for a random prompt of {tokens} tokens",
+    )
+    READS_BEHIND = (
+        InputError,
+        "{place}: {rule}.scores depends on what lies behind a prompt: the scores of {tokens} random tokens differ by "
+        "{apart:.1e} from those with {tokens} rows behind them, of a largest score of {largest:.1e}. A program has "
+        "room for the longest prompt: divide sums by prompt.length, and mask with prompt.exists or prompt.visible "
+        "what is not summed",
+    )
 
 
 @dataclass(frozen=True)
@@ -79,15 +113,13 @@ def scores_of(rule: Rule, prompt: Prompt) -> Tensor:
     except UnsupportedError:
         raise
     except Exception as error:  # whatever torch or the rule's own code raises
-        raise InputError(f"{place_of(error, file)}: {rule.name}.scores: {_reason(error)}") from error
+        raise RuleErrors.SCORES_FAIL(place=place_of(error, file), rule=rule.name, cause=_reason(error)) from error
     expected = tuple(prompt.keys_scratch.shape[1:3])
     if not isinstance(scores, Tensor):
-        kind = type(scores).__name__
-        raise InputError(f"{method_of(rule)}: {rule.name}.scores gives {kind}, it must be a tensor of scores")
+        raise RuleErrors.NO_TENSOR(place=method_of(rule), rule=rule.name, type=type(scores).__name__)
     if tuple(scores.shape) != expected or not scores.dtype.is_floating_point:
-        raise InputError(
-            f"{method_of(rule)}: {rule.name}.scores gives {list(scores.shape)} numbers of {scores.dtype}, it must be "
-            f"{list(expected)}: a float for each KV head and position"
+        raise RuleErrors.OTHER_SHAPE(
+            place=method_of(rule), rule=rule.name, shape=list(scores.shape), dtype=scores.dtype, expected=list(expected)
         )
     return scores.to(torch.float32)
 
@@ -189,7 +221,7 @@ def _traced(rule: Rule, sizes: AttentionSizes, g: Geometry, rows: int) -> torch.
     except (InputError, UnsupportedError):
         raise
     except Exception as error:
-        raise UnsupportedError(f"{place_of(error, file)}: {rule.name} cannot be traced: {_reason(error)}") from error
+        raise RuleErrors.NOT_TRACED(place=place_of(error, file), rule=rule.name, cause=_reason(error)) from error
     _refuse(graph, rule, file)
     return graph
 
@@ -201,16 +233,12 @@ def _refuse(graph: torch.fx.Graph, rule: Rule, file: str) -> None:
     for node in graph.nodes:
         value, place = node.meta.get("val"), source_line(node) or file
         if own & set(node.all_input_nodes):
-            raise UnsupportedError(
-                f"{place}: {rule.name} reads a tensor of its own: a rule has numbers and what is made of them "
-                "(torch.arange, torch.full), and no tensors besides those of the prompt"
-            )
+            raise RuleErrors.OWN_TENSOR(place=place, rule=rule.name)
         if works_in_place(node):
-            raise UnsupportedError(f"{place}: {rule.name} changes a tensor of the prompt: compute another one")
+            raise RuleErrors.CHANGES_PROMPT(place=place, rule=rule.name)
         if isinstance(value, Tensor) and any(not isinstance(size, int) for size in value.shape):
-            raise UnsupportedError(
-                f"{place}: {rule.name} makes a tensor of shape {list(value.shape)} ({node.target}): its shape depends "
-                "on numbers, and a compiled program is static"
+            raise RuleErrors.SHAPE_NOT_STATIC(
+                place=place, rule=rule.name, shape=list(value.shape), operator=node.target
             )
 
 
@@ -231,21 +259,16 @@ def _check(rule: Rule, sizes: AttentionSizes, g: Geometry) -> None:
         before = [tensor.clone() for tensor in _tensors(whole)]
         exact, again = scores_of(rule, whole), scores_of(rule, replace(whole))
         if not all(map(torch.equal, before, _tensors(whole))):
-            raise UnsupportedError(f"{place}: {rule.name}.scores changes a tensor of the prompt: compute another one")
+            raise RuleErrors.CHANGES_PROMPT(place=place, rule=rule.name)
         if bool(exact.isfinite().all()) and not torch.equal(exact, again):
-            raise UnsupportedError(f"{place}: {rule.name}.scores gives other numbers each time: it must not use chance")
+            raise RuleErrors.RANDOM(place=place, rule=rule.name)
         padded = scores_of(rule, _with_rows_behind(whole, g, rows))[:, :n]
     if not bool(exact.isfinite().all()):
-        raise InputError(
-            f"{place}: {rule.name}.scores gives numbers that are not finite, for a random prompt of {n} tokens"
-        )
+        raise RuleErrors.NOT_FINITE(place=place, rule=rule.name, tokens=n)
     apart = (exact - padded).abs().max() if bool(padded.isfinite().all()) else torch.inf
     if not apart <= CHECK_TOLERANCE * exact.abs().max():
-        raise InputError(
-            f"{place}: {rule.name}.scores depends on what lies behind a prompt: of {n} random tokens its scores differ "
-            f"by {float(apart):.1e} from those with {n} rows behind them, of a largest score of "
-            f"{float(exact.abs().max()):.1e}. A program has room for the longest prompt: divide sums by prompt.length, "
-            "and mask with prompt.exists or prompt.visible what is not summed"
+        raise RuleErrors.READS_BEHIND(
+            place=place, rule=rule.name, tokens=n, apart=float(apart), largest=float(exact.abs().max())
         )
 
 

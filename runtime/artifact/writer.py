@@ -74,7 +74,7 @@ class ArtifactWriter:
         self._finished = False
 
     def __enter__(self) -> ArtifactWriter:
-        self._check_replaceable()
+        self.check_replaceable()
         with output_errors(self._out):
             clear_leftovers(self._out.parent, self._out.name)
             self._clear_old()
@@ -166,7 +166,8 @@ class ArtifactWriter:
             yield file
         self._files[path] = FileRecord(file.size, file.sha256())
 
-    def _check_replaceable(self) -> None:
+    def check_replaceable(self) -> None:
+        """Check that nothing but an artifact is in the way of `out`. Raises OutputError."""
         with output_errors(self._out):
             taken = self._out.exists() and not is_artifact(self._out)
         if taken:
@@ -175,7 +176,7 @@ class ArtifactWriter:
     def _install(self) -> None:
         """Puts the folder in OUT's place, once all of it is on the disk. At every moment OUT is the old or the new one,
         but on a system that cannot swap two names there is a moment with neither."""
-        self._check_replaceable()
+        self.check_replaceable()
         with output_errors(self._out):
             sync_tree(self._folder)
             if not self._out.exists():

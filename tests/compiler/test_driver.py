@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.sessions import open_session
@@ -23,6 +23,7 @@ from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
+from tests.errors import raises
 from tests.limits import largest_file
 from tests.models.tiny_llama import save_tiny_llama
 
@@ -208,8 +209,8 @@ def refused(dump: Path, level: str, tmp_path: Path, error: type[Exception]) -> s
 
 
 def test_a_dump_of_another_level(dumps: Path, tmp_path: Path) -> None:
-    message = refused(dumps / "00-import.mlir", "graph", tmp_path, UsageError)
-    assert message.endswith("00-import.mlir is a dump of level import, not graph")
+    with raises(CompilationErrors.OTHER_LEVEL, level="import", option="graph"):
+        compiled(dumps / "00-import.mlir", tmp_path / "x.rdu", compile_from="graph", weights="none")
 
 
 def test_not_a_dump(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 import sscc
@@ -318,3 +318,40 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert cli.main(["compile", str(tmp_path), "--weights", text]) == UsageError.exit_code
     assert message in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------------------------------- biased linears
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_no_matrix_stays_but_one_that_is_looked_up(weights: str, opt_level: int, tmp_path: Path) -> None:
+    """Queries, keys and values have biases, which a product of bf16 is widened for."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=96,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model = Qwen2ForCausalLM(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    options: dict[str, Any] = {**SHAPE, "weights": weights, "dtype": "bf16", "opt_level": opt_level, **GOLDEN}
+    artifact = Artifact.load(sscc.compile(tmp_path / "model", output=tmp_path / "x.rdu", **options).path)
+    stays = {
+        source
+        for stack in artifact.layout.values()
+        if not stack.encoding and len(stack.source.shape) > 1
+        for source in stack.sources
+    }
+    assert stays == {"model.embed_tokens.weight"}
+    for interpreter in ("reference", "native"):
+        assert cli.main(["run", str(artifact.path), "--check", "--interpreter", interpreter]) == 0

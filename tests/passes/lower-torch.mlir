@@ -99,3 +99,49 @@ module attributes {kv.geometry = #geometry} {
     return %1 : !torch.vtensor<[2,6],f32>
   }
 }
+
+// -----
+
+// CASE: a product reads operands as they are stored
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // What was widened for a product of f32 is read as it is; sum and bias are f32, rounded once.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK-NOT: tensor<2x4xf32>
+  // CHECK: %[[T:.+]] = linalg.transpose ins(%arg1 : tensor<3x4xbf16>)
+  // CHECK: linalg.matmul ins(%arg0, %[[T]] : tensor<2x4xbf16>, tensor<4x3xbf16>) outs(%{{.+}} : tensor<2x3xf32>)
+  // CHECK: arith.addf
+  // CHECK: arith.truncf
+  func.func @decode(%x: !torch.vtensor<[2,4],bf16> {sscc.input = "x"}, %w: !torch.vtensor<[3,4],bf16> {sscc.weight = "w"}, %b: !torch.vtensor<[3],bf16> {sscc.weight = "b"}) -> !torch.vtensor<[2,3],bf16> {
+    %zero = torch.constant.int 0
+    %one = torch.constant.int 1
+    %f32 = torch.constant.int 6
+    %bf16 = torch.constant.int 15
+    %order = torch.prim.ListConstruct %one, %zero : (!torch.int, !torch.int) -> !torch.list<int>
+    %t = torch.aten.permute %w, %order : !torch.vtensor<[3,4],bf16>, !torch.list<int> -> !torch.vtensor<[4,3],bf16>
+    %a = torch.prims.convert_element_type %x, %f32 : !torch.vtensor<[2,4],bf16>, !torch.int -> !torch.vtensor<[2,4],f32>
+    %m = torch.prims.convert_element_type %t, %f32 : !torch.vtensor<[4,3],bf16>, !torch.int -> !torch.vtensor<[4,3],f32>
+    %c = torch.prims.convert_element_type %b, %f32 : !torch.vtensor<[3],bf16>, !torch.int -> !torch.vtensor<[3],f32>
+    %p = torch.aten.mm %a, %m : !torch.vtensor<[2,4],f32>, !torch.vtensor<[4,3],f32> -> !torch.vtensor<[2,3],f32>
+    %s = torch.aten.add.Tensor %p, %c, %one : !torch.vtensor<[2,3],f32>, !torch.vtensor<[3],f32>, !torch.int -> !torch.vtensor<[2,3],f32>
+    %r = torch.prims.convert_element_type %s, %bf16 : !torch.vtensor<[2,3],f32>, !torch.int -> !torch.vtensor<[2,3],bf16>
+    return %r : !torch.vtensor<[2,3],bf16>
+  }
+}
+
+// -----
+
+// CASE: a product of one widened operand stays
+// PASSES: lower-torch
+module attributes {kv.geometry = #geometry} {
+  // A router, say, whose inputs are f32.
+  // CHECK-LABEL: func.func @decode(
+  // CHECK: arith.extf
+  // CHECK: linalg.matmul ins(%arg0, %{{.+}} : tensor<2x4xf32>, tensor<4x3xf32>)
+  func.func @decode(%x: !torch.vtensor<[2,4],f32> {sscc.input = "x"}, %w: !torch.vtensor<[4,3],bf16> {sscc.weight = "w"}) -> !torch.vtensor<[2,3],f32> {
+    %f32 = torch.constant.int 6
+    %m = torch.prims.convert_element_type %w, %f32 : !torch.vtensor<[4,3],bf16>, !torch.int -> !torch.vtensor<[4,3],f32>
+    %p = torch.aten.mm %x, %m : !torch.vtensor<[2,4],f32>, !torch.vtensor<[4,3],f32> -> !torch.vtensor<[2,3],f32>
+    return %p : !torch.vtensor<[2,3],f32>
+  }
+}

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sscc.compiler.frontend.checkpoint import Checkpoint, check_names, open_checkpoint, pack
+from sscc.compiler.frontend.model_config import ModelConfigErrors
 from sscc.compiler.frontend.pt2_archive import Pt2Errors
 from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
 from sscc.compiler.frontend.stored_zip import StoredZipErrors
@@ -110,7 +111,7 @@ def test_safetensors_folder(saved: Path, model: transformers.LlamaForCausalLM) -
     assert checkpoint.config is not None
     assert checkpoint.config.model_type == "llama"
     assert checkpoint.default_dtype == torch.float32
-    assert checkpoint.eos_token_ids == (26, 5)
+    assert checkpoint.eos_token_ids == (26, 5, 2)
     assert set(checkpoint.tokenizer) == {
         "tokenizer.json",
         "tokenizer_config.json",
@@ -246,7 +247,7 @@ def test_pack_round_trip(saved: Path, tmp_path: Path, model: transformers.LlamaF
     assert_same_weights(packed, model.state_dict())
     assert packed.tokenizer == checkpoint.tokenizer
     assert packed.digest == checkpoint.digest
-    assert packed.eos_token_ids == (26, 5)
+    assert packed.eos_token_ids == (26, 5, 2)
 
 
 def test_pack_leaves_nothing_behind(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,10 +372,9 @@ def test_a_type_of_another_name_is_read_by_its_class(folder: Path, caplog: pytes
     renamed = open_checkpoint(folder)
     assert type(renamed.config) is transformers.LlamaConfig
     assert renamed.names() == plain.names()
-    words = r"'nosuch' is not known .* compiled as llama, .* LlamaForCausalLM; fields that .* not have: own_field$"
-    assert re.search(words, caplog.text.strip())
+    assert re.search(r"the model_type 'nosuch': .* as llama, .* LlamaForCausalLM; .* own_field$", caplog.text.strip())
     for names in (["LlamaForCausalLM", "LlamaForCausalLM"], ["LlamaModel"], "LlamaForCausalLM", [["LlamaForCausalLM"]]):
-        with pytest.raises(UnsupportedError, match=r"'nosuch' is not known"):
+        with raises(ModelConfigErrors.UNKNOWN_ARCHITECTURE, model="nosuch"):
             open_checkpoint(_edit_config(folder, architectures=names))
 
 
