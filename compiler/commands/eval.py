@@ -232,15 +232,16 @@ def main(args: argparse.Namespace) -> int:
     if not args.no_plot:
         require_plotting()
     evaluation = evaluate(options, args.output)
-    drawn = None
+    # The results of hours of work come first: a plot that fails takes none of them along.
+    write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
+    write_text(args.output / "report.md", report.page(options, evaluation, None))
+    shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
+    print("\n\n".join(report.text(table) for table in shown if table is not None))
     if not args.no_plot:
         drawn = args.output / "plot.svg"
         with replacing(drawn) as file:
             file.write(plot(evaluation.cells, options.model.name))
-    write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
-    write_text(args.output / "report.md", report.page(options, evaluation, drawn))
-    shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
-    print("\n\n".join(report.text(table) for table in shown if table is not None))
+        write_text(args.output / "report.md", report.page(options, evaluation, drawn))
     if not args.quiet:
         print(f"sscc: wrote {args.output}", file=sys.stderr)
     return 0

@@ -69,6 +69,30 @@ def test_a_run(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Captur
     assert "records.jsonl was made with seed 0, not 5: give another --output" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("error", [ValueError("'yerr' must not contain negative values"), OSError(28, "no space")])
+def test_a_plot_that_fails_takes_no_table_along(
+    error: Exception,
+    checkpoint: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(plot, "plot", fail)
+    output = tmp_path / "results"
+    assert cli.main(words(checkpoint, questions, output)) in (6, 70)
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["cache", "full", "snapstream"]
+    assert len(json.loads((output / "results.json").read_text())["cells"]) == 2
+    assert (output / "report.md").read_text().count("\n| ") == 4
+    assert "plot.svg" not in (output / "report.md").read_text()
+    assert not (output / "plot.svg").exists()
+    assert err.count("\n") == 1
+
+
 def test_chat(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture) -> None:
     model, output = tmp_path / "chatty", tmp_path / "results"
     shutil.copytree(checkpoint, model)
