@@ -148,6 +148,8 @@ KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict
 @dataclass(frozen=True)
 class BuildEntries(Pass):
     name: ClassVar[str] = "build-entries"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("thread-cache", "quantize-weights")
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:

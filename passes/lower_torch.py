@@ -76,6 +76,8 @@ _TO_LINALG = (
 @dataclass(frozen=True)
 class LowerTorch(Pass):
     name: ClassVar[str] = "lower-torch"
+    takes: ClassVar[tuple[str, ...]] = ("import",)
+    follows: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "graph"
     # What two layers compute alike must stay two operations until each layer is a function of its own.
     tidied: ClassVar[bool] = False

@@ -87,6 +87,8 @@ GRANULARITIES = ("operation", "layer")
 @dataclass(frozen=True)
 class OutlineKernels(Pass):
     name: ClassVar[str] = "outline-kernels"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("build-entries",)
     level: ClassVar[str] = "kernels"
 
     granularity: str = "operation"

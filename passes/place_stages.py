@@ -89,6 +89,8 @@ from sscc.passes.tile_stages import carried_on_chip
 @dataclass(frozen=True)
 class PlaceStages(Pass):
     name: ClassVar[str] = "place-stages"
+    takes: ClassVar[tuple[str, ...]] = ("placed",)
+    follows: ClassVar[tuple[str, ...]] = ("tile-stages",)
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:

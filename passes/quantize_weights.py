@@ -114,6 +114,8 @@ NIBBLE_BITS = 4
 @dataclass(frozen=True)
 class QuantizeWeights(Pass):
     name: ClassVar[str] = "quantize-weights"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("thread-cache",)
     level: ClassVar[str] = "graph"
 
     bits: int = 8

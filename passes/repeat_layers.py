@@ -62,6 +62,8 @@ LAYER_NUMBER = "layer"
 @dataclass(frozen=True)
 class RepeatLayers(Pass):
     name: ClassVar[str] = "repeat-layers"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("split-layers", "shard")
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:

@@ -99,6 +99,8 @@ from sscc.passes.split_layers import ATTENTIONS
 @dataclass(frozen=True)
 class Shard(Pass):
     name: ClassVar[str] = "shard"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("split-layers",)
     level: ClassVar[str] = "graph"
 
     ranks: int = 1

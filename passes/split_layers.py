@@ -81,6 +81,8 @@ ATTENTIONS = ("kv.self_attention", "kv.shared_attention")
 @dataclass(frozen=True)
 class SplitLayers(Pass):
     name: ClassVar[str] = "split-layers"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("lower-torch",)
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:

@@ -161,6 +161,8 @@ caches that all layers have in common."""
 @dataclass(frozen=True)
 class ThreadCache(Pass):
     name: ClassVar[str] = "thread-cache"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("absorb-latent",)
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:

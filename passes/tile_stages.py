@@ -124,6 +124,8 @@ from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
 @dataclass(frozen=True)
 class TileStages(Pass):
     name: ClassVar[str] = "tile-stages"
+    takes: ClassVar[tuple[str, ...]] = ("fused",)
+    follows: ClassVar[tuple[str, ...]] = ("form-stages",)
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:

@@ -81,6 +81,7 @@ def _explain(name: str) -> int:
         print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR's own, which no compilation runs.\n\nNo options.")
         return 0
     print(inspect.getdoc(inspect.getmodule(kind)))
+    print(f"\nTakes a module of level {' or '.join(kind.takes)}, and leaves one of level {kind.level}.")
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
     for option, (type_, default) in options.items():

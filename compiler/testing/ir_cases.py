@@ -5,7 +5,8 @@ aliases for all the others; every other part is one case, and starts with
 
     // CASE: what it shows, which is the test's name
     // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
-                                               without it the IR is only parsed and verified
+                                               without it the IR is only parsed and verified. A module that does not
+                                               say its level (`sscc.level`) gets the first one that the first pass takes
     // ERROR: InputError: 'kv.row' row is ..   the class and the end of the message; a line more goes on with it
     // LOCATIONS                               print locations, for CHECK lines about them
 
@@ -120,12 +121,16 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
     """Parses `text`, runs `passes` (names, with options in braces), and prints the result; what is printed must parse
     to the same."""
     from sscc.ir.context import mlir, parse_module, print_module
+    from sscc.ir.levels import LEVEL, set_level
     from sscc.passes.base import run_passes
     from sscc.passes.pipeline import parse_pipeline
 
     with mlir():
         module = parse_module(text, "the input")
-        run_passes(module, parse_pipeline(",".join(passes)))
+        steps = parse_pipeline(",".join(passes))
+        if LEVEL not in module.operation.attributes and steps and steps[0].takes:
+            set_level(module, steps[0].takes[0])
+        run_passes(module, steps)
         printed = print_module(module)
         if print_module(parse_module(printed, "the output")) != printed:
             raise WrongOutput("the printed module prints differently once parsed")

@@ -62,7 +62,7 @@ def _context() -> Iterator[None]:
 
 def placed(text: str = CHUNKS, sram: int | None = None, pcus: int | None = None) -> ir.Module:
     """`text`, placed on a machine of `sram` bytes and `pcus` compute units (default: as it comes)."""
-    module = parse_module("module {\n" + text + "\n}", "the test")
+    module = parse_module('module attributes {sscc.level = "kernels"} {\n' + text + "\n}", "the test")
     target = load_target("rdu") if sram is None else with_chip(sram)
     set_target(module, target if pcus is None else changed({"pcus": pcus}, target))
     run_passes(module, parse_pipeline("form-stages,tile-stages,place-stages"))

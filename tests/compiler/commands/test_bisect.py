@@ -37,6 +37,7 @@ class WrongScale(Pass):
     """Attention over the cache with another scale: prefill's logits stay, those of decode change."""
 
     name: ClassVar[str] = "wrong-scale"
+    takes: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "kernels"
 
     percent: int = 150
@@ -53,6 +54,7 @@ class NoNumbers(Pass):
     """The scale of the attention over the cache becomes infinite, so that decode gives NaN."""
 
     name: ClassVar[str] = "no-numbers"
+    takes: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "kernels"
 
     def run(self, module: ir.Module) -> None:
@@ -66,6 +68,7 @@ class EndlessLoops(Pass):
     """Loops over chunks run on behind the scratch."""
 
     name: ClassVar[str] = "endless-loops"
+    takes: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "kernels"
 
     def run(self, module: ir.Module) -> None:
@@ -80,6 +83,7 @@ class NoSums(Pass):
     """Ranks keep their parts of a sum to themselves."""
 
     name: ClassVar[str] = "no-sums"
+    takes: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "kernels"
 
     def run(self, module: ir.Module) -> None:
