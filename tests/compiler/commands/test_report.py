@@ -21,9 +21,10 @@ from sscc.compiler.cli import main
 from sscc.compiler.report.dot import dot_text
 from sscc.compiler.report.graph import KernelGraph, kernel_graphs
 from sscc.compiler.report.model_explorer import model_explorer_text
-from sscc.compiler.report.page import SECTIONS, render
+from sscc.compiler.report.page import SECTIONS, percent, render
 from sscc.compiler.report.sources import Sources
 from sscc.ir.schedule import Program
+from sscc.ir.sizes import format_seconds
 from sscc.runtime.artifact.reading import Artifact
 from tests.browser import chromium, opened_tab
 
@@ -106,6 +107,39 @@ def test_one_file_with_every_section(page: Path) -> None:
     assert len(text.encode()) < LARGEST
     identities = Counter(attributes["id"] for _, attributes in parsed.elements if "id" in attributes)
     assert max(identities.values()) == 1
+
+
+def test_every_place_that_states_a_kernels_time_states_the_same(
+    page: Path, artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Overview, drawings, table, `sscc inspect`, and both graphs for other programs; the kernels add up to the call."""
+    text = page.read_text()
+    assert main(["inspect", str(artifact), "--prompt", "16", "--json"]) == 0
+    inspection = json.loads(capsys.readouterr().out)
+    assert main(["inspect", str(artifact), "--prompt", "16"]) == 0
+    told = capsys.readouterr().out
+    assert main(["report", str(artifact), "--dot", "-o", "-"]) == 0
+    dot = capsys.readouterr().out
+    assert main(["report", str(artifact), "--model-explorer", "-o", "-"]) == 0
+    explorer = {graph["id"]: graph["groupNodeAttributes"] for graph in json.loads(capsys.readouterr().out)["graphs"]}
+    for entry in ("decode", "prefill"):
+        report = inspection[entry]
+        assert sum(kernel["seconds"] for kernel in report["kernels"]) == pytest.approx(report["seconds"])
+        assert sum(kernel["launch_seconds"] for kernel in report["kernels"]) == pytest.approx(
+            report["overhead_seconds"]
+        )
+        for kernel in report["kernels"]:
+            name, time = kernel["name"], format_seconds(kernel["seconds"])
+            share = percent(kernel["seconds"] / report["seconds"])
+            legend = re.findall(rf"</i>{re.escape(name)} <b>(.+?)</b> <span>(.+?)</span>", text)
+            drawn = re.findall(rf"<summary><code>{re.escape(name)}</code> <b>(.+?)</b> <span>(.+?)[,<]", text)
+            rows = re.findall(rf"<code>{re.escape(name)}</code></th><td>\d+</td><td>(.+?)</td><td>(.+?)</td>", text)
+            assert (share, time) in legend
+            assert (time, share) in rows
+            assert not drawn or (share, time) in drawn
+            assert f"{name} x {kernel['launches']}: {time}," in told
+            assert re.search(rf"{entry}: {re.escape(name)}, \d+ launch(es)?, {re.escape(time)}\"", dot)
+            assert explorer[entry][name.replace("/", "_")]["modelled time"] == time
 
 
 def test_what_the_page_says(page: Path, artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
