@@ -22,7 +22,7 @@ from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.geometry import Geometry
 from sscc.ir.suggestions import similar_file
@@ -38,6 +38,10 @@ logger = logging.getLogger("sscc")
 TOKENIZER = "tokenizer.json"
 NOT_COMPILING = ("quality", "commands")
 """Folders of the compiler that have no share in what it writes."""
+
+
+class EvaluatedModelErrors(ErrorKind):
+    MISSING = InputError, "{model} does not exist: give a checkpoint{similar_hint}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class ModelFiles:
 
     def __init__(self, model: Path, folder: Path, numbers: Numbers) -> None:
         if not model.exists():
-            raise InputError(f"{model} does not exist: give a checkpoint{similar_file(model)}")
+            raise EvaluatedModelErrors.MISSING(model=model, similar_hint=similar_file(model))
         self.model = model
         self._folder = folder
         self._numbers = numbers
