@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sscc.compiler.progress import bar
 from sscc.compiler.weight_cache import packed_weights
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.manifest import WeightsRecord
@@ -27,6 +27,13 @@ from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.collectives.group import ALONE, Group
 from sscc.runtime.session import interpreter_of
+
+
+class WeightSourceErrors(ErrorKind):
+    NO_CHECKPOINT = (
+        InputError,
+        "{artifact} refers to the checkpoint {checkpoint}, which does not exist: give --checkpoint",
+    )
 
 
 def open_interpreter(
@@ -70,7 +77,7 @@ def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
         return None
     source = Path(record.source)
     if not source.exists():
-        raise InputError(f"{artifact.path} refers to the checkpoint {source}, which is not there: give --checkpoint")
+        raise WeightSourceErrors.NO_CHECKPOINT(artifact=artifact.path, checkpoint=source)
     return lambda layout: _packed(record, layout, source, artifact.packings, artifact.verify)
 
 

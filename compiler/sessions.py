@@ -7,11 +7,15 @@ from pathlib import Path
 
 from sscc.compiler.loading import identity_of, open_interpreter
 from sscc.compiler.ranks import Opening, follow_joined, join, launched, leave, share_of_threads, start
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
 from sscc.runtime.collectives.crew import Crew, LeadingInterpreter
 from sscc.runtime.session import Session
+
+
+class LaunchedRankErrors(ErrorKind):
+    OTHER_RANKS = UsageError, "torchrun has started {started} ranks, but {artifact} is compiled for {ranks}"
 
 
 def open_session(
@@ -82,5 +86,5 @@ def _launched(artifact: Artifact) -> int | None:
     if known is None:
         return None
     if known[1] != ranks:
-        raise UsageError(f"torchrun has started {known[1]} ranks, {artifact.path} is compiled for {ranks}")
+        raise LaunchedRankErrors.OTHER_RANKS(started=known[1], artifact=artifact.path, ranks=ranks)
     return known[0]

@@ -15,13 +15,17 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 
 if TYPE_CHECKING:
     from sscc.compiler.policy import Rule
     from sscc.compiler.quality.plan import EvalOptions
+
+
+class EvalCommandErrors(ErrorKind):
+    BUILT_IN_POLICY = UsageError, "--policy {policy} is a policy that comes with sscc: give it with --methods"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -213,7 +217,7 @@ def _rule(file: str) -> Rule:
 
     rule = policy_of(file)
     if not isinstance(rule, Rule):
-        raise UsageError(f"--policy {file} comes with sscc: give it with --methods")
+        raise EvalCommandErrors.BUILT_IN_POLICY(policy=file)
     return rule
 
 
