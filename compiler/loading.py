@@ -29,7 +29,7 @@ from sscc.runtime.collectives.group import ALONE, Group
 from sscc.runtime.session import interpreter_of
 
 
-class WeightSourceErrors(ErrorKind):
+class ReferredCheckpointErrors(ErrorKind):
     NO_CHECKPOINT = (
         InputError,
         "{artifact} refers to the checkpoint {checkpoint}, which does not exist: give --checkpoint",
@@ -77,7 +77,7 @@ def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
         return None
     source = Path(record.source)
     if not source.exists():
-        raise WeightSourceErrors.NO_CHECKPOINT(artifact=artifact.path, checkpoint=source)
+        raise ReferredCheckpointErrors.NO_CHECKPOINT(artifact=artifact.path, checkpoint=source)
     return lambda layout: _packed(record, layout, source, artifact.packings, artifact.verify)
 
 

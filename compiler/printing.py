@@ -22,7 +22,7 @@ EXCERPT = "// excerpt: "
 """What text begins with that is no whole module."""
 
 
-class PrintingErrors(ErrorKind):
+class IrPrintingErrors(ErrorKind):
     NO_FUNCTION = UsageError, "no function of the module has the name {name}, but there are {functions}{similar_hint}"
     CHANGE_BEFORE = (
         UsageError,
@@ -68,7 +68,7 @@ class Excerpt:
         if not text:
             names = [function.name.value for function in functions(module)]
             likely = did_you_mean(self.functions or "", names)
-            raise PrintingErrors.NO_FUNCTION(name=self.functions or "", functions=names, similar_hint=likely)
+            raise IrPrintingErrors.NO_FUNCTION(name=self.functions or "", functions=names, similar_hint=likely)
         return text
 
 
@@ -117,7 +117,7 @@ class IrPrinter(Showing):
             if name not in (ALL, CHANGE):
                 pass_by_name(name)
         if CHANGE in before:
-            raise PrintingErrors.CHANGE_BEFORE()
+            raise IrPrintingErrors.CHANGE_BEFORE()
         super().__init__(module, excerpt)
         self._before, self._after, self._out = set(before), set(after), out
 

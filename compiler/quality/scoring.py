@@ -26,7 +26,7 @@ NATS = "nats"
 TOKENS = "tokens"
 
 
-class ScoringErrors(ErrorKind):
+class ExampleScoringErrors(ErrorKind):
     UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, which is none of {metrics}"
 
 
@@ -100,5 +100,5 @@ def _score(example: Example, said: str, tokens: Sequence[int]) -> float:
     if example.metric == TOKENS:
         return float(tuple(tokens[: len(example.answer_tokens)]) == example.answer_tokens)
     if example.metric not in METRICS:
-        raise ScoringErrors.UNKNOWN_METRIC(example=example.name, metric=example.metric, metrics=list(METRICS))
+        raise ExampleScoringErrors.UNKNOWN_METRIC(example=example.name, metric=example.metric, metrics=list(METRICS))
     return METRICS[example.metric](said, example.answers)
