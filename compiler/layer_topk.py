@@ -9,12 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.files import check_name
 
 OPTION = "--kv-topk-per-layer"
 _PYRAMID = "pyramid:"
 _LONGEST_FILE = 1 << 16
+
+
+class LayerTopkErrors(ErrorKind):
+    NOT_A_PYRAMID = UsageError, "--kv-topk-per-layer {text} must name two numbers of rows, FIRST and LAST"
+    NO_LAYER = (
+        UsageError,
+        "--kv-topk-per-layer governs no layer of this model: all of them attend within a sliding window",
+    )
+    OTHER_LAYERS = (
+        UsageError,
+        "--kv-topk-per-layer has {numbers} numbers, but it governs {layers} layers: give one for each (layers that "
+        "attend within a sliding window keep their window)",
+    )
+    UNREADABLE = (
+        UsageError,
+        "--kv-topk-per-layer is neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read: {reason}",
+    )
+    FILE_TOO_LONG = UsageError, "--kv-topk-per-layer: {path} has more than {most} characters"
+    NOT_NUMBERS = (
+        UsageError,
+        "--kv-topk-per-layer {source} must be numbers of rows, 0 or more, separated by commas",
+    )
 
 
 @dataclass(frozen=True)
@@ -40,7 +62,7 @@ class LayerTopk:
         if text.startswith(_PYRAMID):
             numbers = _numbers(text.removeprefix(_PYRAMID), text)
             if len(numbers) != 2:
-                raise UsageError(f"{OPTION} {text} must name two numbers of rows, FIRST and LAST")
+                raise LayerTopkErrors.NOT_A_PYRAMID(text=text)
             return cls(numbers, True)
         if set(text) <= set("0123456789,- "):
             return cls(_numbers(text, text))
@@ -63,13 +85,10 @@ class LayerTopk:
     def of(self, layers: int) -> tuple[int, ...]:
         """The numbers of so many layers. Raises UsageError where there are not as many, or no layers."""
         if not layers:
-            raise UsageError(f"{OPTION}: the budget governs no layer, all attend within a sliding window")
+            raise LayerTopkErrors.NO_LAYER()
         if not self.pyramid:
             if len(self.numbers) != layers:
-                raise UsageError(
-                    f"{OPTION} has {len(self.numbers)} numbers, and the budget governs {layers} layers: give one for "
-                    "each (layers that attend within a sliding window keep their window)"
-                )
+                raise LayerTopkErrors.OTHER_LAYERS(numbers=len(self.numbers), layers=layers)
             return self.numbers
         first, last = self.numbers
         steps = max(layers - 1, 1)
@@ -82,15 +101,14 @@ def _read(path: Path) -> str:
         with path.open() as file:
             text = file.read(_LONGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        what = "neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read"
-        raise UsageError(f"{OPTION} is {what}: {error}") from None
+        raise LayerTopkErrors.UNREADABLE(reason=quoted(error)) from None
     if len(text) > _LONGEST_FILE:
-        raise UsageError(f"{OPTION}: {path} is longer than {_LONGEST_FILE} characters")
+        raise LayerTopkErrors.FILE_TOO_LONG(path=path, most=_LONGEST_FILE)
     return text
 
 
 def _numbers(text: str, source: str) -> tuple[int, ...]:
     words = text.replace(",", " ").split()
     if not words or not all(word.isdecimal() and len(word) < 16 for word in words):
-        raise UsageError(f"{OPTION} {source[:60]} must be numbers of rows, none below 0, separated by commas")
+        raise LayerTopkErrors.NOT_NUMBERS(source=source)
     return tuple(map(int, words))

@@ -8,10 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sscc.ir.errors import InputError, quoted
+from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.file_form import decode
 
 Test = Literal["prefill", "decode"]
+
+
+class MeasurementErrors(ErrorKind):
+    UNREADABLE = InputError, "the measurements {path} cannot be read: {reason}"
+    NOT_JSON = (
+        InputError,
+        "the measurements {path} are not JSON, as `sscc bench OUT.rdu --json` writes it: {reason}",
+    )
+    NOT_POSITIVE = (
+        InputError,
+        "the measurements {path} are malformed: results[{number}] has no time, or a number that is not positive",
+    )
+    OTHER_PROGRAM = (
+        InputError,
+        "the measurements {path} are of another program, {artifact}: measure this one with `sscc bench`",
+    )
 
 
 @dataclass(frozen=True)
@@ -73,16 +89,16 @@ def read_measurements(path: Path, schedule: str) -> Measurements:
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"), object_hook=_without_null)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where} cannot be read: {quoted(error)}") from None
+        raise MeasurementErrors.UNREADABLE(path=path, reason=quoted(error)) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} are not JSON, as `sscc bench OUT.rdu --json` writes: {quoted(error)}") from None
+        raise MeasurementErrors.NOT_JSON(path=path, reason=quoted(error)) from None
     measurements: Measurements = decode(data, Measurements, "it", where)
     for number, result in enumerate(measurements.results):
         numbers = (*result.seconds, result.tokens_per_second, result.bandwidth, float(result.tokens))
         if not result.seconds or not all(0 < number < math.inf for number in numbers):
-            raise InputError(f"{where} are malformed: results[{number}] has no time, or none that is positive")
+            raise MeasurementErrors.NOT_POSITIVE(path=path, number=number)
     if measurements.schedule != schedule:
-        raise InputError(f"{where} are of another program, {quoted(measurements.artifact)}: measure this one")
+        raise MeasurementErrors.OTHER_PROGRAM(path=path, artifact=measurements.artifact)
     return measurements
 
 

@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.referred_checkpoints import recalled
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 
 if TYPE_CHECKING:
     from sscc.compiler.frontend.full_attention import Needed
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.kept_positions import Kept
+
+
+class NeededTextErrors(ErrorKind):
+    NO_MODEL = (
+        UsageError,
+        "--show-needed runs the model with a full cache, but {artifact} holds packed weights alone: give --checkpoint "
+        "with the model that was compiled",
+    )
+    NOT_RUNNABLE = UsageError, "--show-needed: {checkpoint} has no model that runs with a full cache"
 
 
 def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
@@ -24,10 +33,7 @@ def checkpoint_of(artifact: Artifact, checkpoint: Path | None) -> Path:
         return checkpoint
     record = artifact.manifest.weights
     if record.mode != "reference" or not record.digest:
-        raise UsageError(
-            f"--show-needed runs the model with a full cache, and {artifact.path} holds packed weights alone: give "
-            "--checkpoint with the model that was compiled"
-        )
+        raise NeededTextErrors.NO_MODEL(artifact=artifact.path)
     return recalled(record.digest, artifact.path)
 
 
@@ -55,5 +61,5 @@ def needed_of(artifact: Artifact, checkpoint: Path, tokens: Sequence[int], kept:
         fix_frequencies(loaded, context)
         model = loaded
     if model is None:
-        raise UsageError(f"{checkpoint} has no model to run with a full cache")
+        raise NeededTextErrors.NOT_RUNNABLE(checkpoint=checkpoint)
     return needed(model, tokens, kept.prompt_len, kept, context)

@@ -14,7 +14,7 @@ from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.referred_checkpoints import check_referable, remember
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, launches
@@ -30,6 +30,10 @@ from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, rea
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.backends.backend import Backend
 from sscc.runtime.backends.registry import DEFAULT_BACKEND, backend
+
+
+class PackagingErrors(ErrorKind):
+    UNKNOWN_CONSTANT = InternalError, "the constant {constant!r}, a part of the tensor {tensor!r}, has no known value"
 
 
 def write_artifact(
@@ -116,7 +120,7 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
     for name, stack in layout.items():
         for source in stack.sources:
             if source not in constants:
-                raise InternalError(f"the value of the constant {source!r}, which {name!r} is made of, is not known")
+                raise PackagingErrors.UNKNOWN_CONSTANT(constant=source, tensor=name)
     writer.write_constants(layout, reading(to_arrays(constants), "the model"))
 
 

@@ -11,7 +11,7 @@ from torch_mlir import ir
 
 from sscc.ir.context import print_module
 from sscc.ir.dump_text import readable
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.rewriting import functions
 from sscc.ir.suggestions import did_you_mean
 from sscc.passes.base import Observer
@@ -20,6 +20,14 @@ from sscc.passes.pipeline import pass_by_name
 ALL, CHANGE = "all", "change"
 EXCERPT = "// excerpt: "
 """What text begins with that is no whole module."""
+
+
+class IrPrintingErrors(ErrorKind):
+    NO_FUNCTION = UsageError, "no function of the module has the name {name}, but there are {functions}{similar_hint}"
+    CHANGE_BEFORE = (
+        UsageError,
+        "--print-ir-before cannot take `change`, which is not known before a pass: give a name or all",
+    )
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,8 @@ class Excerpt:
         text = self.of(module)
         if not text:
             names = [function.name.value for function in functions(module)]
-            listed = f"{', '.join(names)}{did_you_mean(self.functions or '', names)}"
-            raise UsageError(f"no function of the module is called {self.functions}, there are {listed}")
+            likely = did_you_mean(self.functions or "", names)
+            raise IrPrintingErrors.NO_FUNCTION(name=self.functions or "", functions=names, similar_hint=likely)
         return text
 
 
@@ -94,7 +102,7 @@ def check_pass_names(before: Sequence[str], after: Sequence[str]) -> None:
         if name not in (ALL, CHANGE):
             pass_by_name(name)
     if CHANGE in before:
-        raise UsageError("what will change is not known before a pass: give a name or all")
+        raise IrPrintingErrors.CHANGE_BEFORE()
 
 
 class IrPrinter(Showing):

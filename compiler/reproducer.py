@@ -12,8 +12,12 @@ import json
 from pathlib import Path
 
 from sscc.compiler.versions import own_version, tool_versions
-from sscc.ir.errors import OutputError
+from sscc.ir.errors import ErrorKind, OutputError
 from sscc.passes.base import Observer
+
+
+class ReproducerErrors(ErrorKind):
+    NOT_WRITTEN = OutputError, "the reproducer {folder} cannot be written: {reason}"
 
 
 class LastStep(Observer):
@@ -37,5 +41,5 @@ def write_reproducer(folder: Path, text: str, pipeline: str, error: BaseExceptio
         (folder / "versions.json").write_text(json.dumps(versions, indent=1, sort_keys=True) + "\n")
         (folder / "error.txt").write_text(f"{type(error).__name__}: {error}\n")
     except OSError as problem:
-        raise OutputError(f"{folder} cannot be written: {problem.strerror}") from None
+        raise ReproducerErrors.NOT_WRITTEN(folder=folder, reason=problem.strerror or problem) from None
     return f"sscc opt {folder / 'before.mlir'} --pass-pipeline='{pipeline}'"

@@ -8,12 +8,17 @@ from torch_mlir import ir
 
 from sscc.ir.cache_plan import CACHES, STREAMS_OF_A_GROUP, CachePlan, LayerGroup, state_name, streams_of
 from sscc.ir.dialects import kv
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
 
 States = Mapping[str, tuple[int, ...]]
+
+
+class ProgramSignatureErrors(ErrorKind):
+    NO_ATTENTION = InputError, "nothing in the module attends in the layers {layers}: it cannot be run"
+    NO_STATE = InputError, "the entries of the module have no state {state}: it cannot be run"
 
 
 def program_signature(
@@ -50,12 +55,12 @@ def query_heads(module: ir.Module) -> dict[str, int]:
 def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: int) -> LayerGroup:
     """A group: its caches have its KV heads and widths."""
     if facts.name not in heads:
-        raise InputError(f"nothing in the module attends in the layers {list(facts.layers)}: it cannot be run")
+        raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
     g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
     streams = streams_of(names, states, g.row_format if g.encoded else None)
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         missing = next(name for name in names if name not in states)
-        raise InputError(f"the module's entries have no state {missing}: it cannot be run")
+        raise ProgramSignatureErrors.NO_STATE(state=missing)
     slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
     return LayerGroup(
         facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams, facts.sharers,

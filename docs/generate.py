@@ -247,7 +247,7 @@ def _pass(kind: type[Pass]) -> Iterator[str]:
     title, _, rest = docstring.partition("\n")
     yield f"## {kind.name}"
     what = title.partition(": ")[2]
-    yield f"*Level {kind.level}.* {what[0].upper()}{what[1:]}"
+    yield f"*Takes level {' or '.join(kind.takes)}, reaches level {kind.level}.* {what[0].upper()}{what[1:]}"
     for name, (type_, default) in options_of(kind).items():
         shown = str(default).lower() if type_ is bool else default
         yield f"*Option* `{name}` ({type_.__name__}), default `{shown}`."

@@ -108,6 +108,8 @@ from sscc.passes.tiling import is_cast
 @dataclass(frozen=True)
 class AbsorbLatent(Pass):
     name: ClassVar[str] = "absorb-latent"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("repeat-layers",)
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:

@@ -1,4 +1,5 @@
-"""What a pass is, and how a list of passes runs: verified after each one, dumped where something changed."""
+"""Passes, and running a list of them: the level is checked before, the module verified after each, and shown to
+observers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from sscc.ir.context import first_diagnostic, print_module
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError, UsageError
 from sscc.ir.levels import check_legal, get_level, record_pass, set_level
 from sscc.ir.stages import stage
 
@@ -27,6 +28,21 @@ TIDYING = "builtin.module(cse)"
 nothing, whose result nobody writes. It moves constants away from what reads them, to the front of a function. And it
 makes nothing smaller: of three models at every -O, kernels, bodies and steps of the schedules are as many as without.
 """
+
+
+class PassErrors(ErrorKind):
+    WRONG_LEVEL = (
+        UsageError,
+        "the pass {name} takes a module of level {takes}, but this one is of level {level}: in a compilation {name} "
+        "runs after {follows}",
+    )
+    NOT_CAPTURED = (
+        UsageError,
+        "the pass {name} takes a module of level {takes}, but this one is of level {level}: in a compilation {name} is "
+        "the first pass",
+    )
+    ILLEGAL_IR = InternalError, "after pass {name}: {cause}"
+    UPSTREAM_FAILED = InternalError, "{pipeline} failed: {diagnostic}"
 
 
 class Observer:
@@ -44,12 +60,16 @@ class Pass(ABC):
 
     Attributes:
         name: the pass's name on the command line and in dumps (`kernel-looping` for kernel_looping.py).
+        takes: the levels that the module may have before; empty for any.
+        follows: the passes after which a compilation runs it, at one -O level or another; empty for the first.
         level: the level that the module has reached once this pass is done; "" where it stays at its own, and the
             pass is none of those that a compilation runs.
         tidied: whether unused operations and all but one of several equal ones go away after it.
     """
 
     name: ClassVar[str]
+    takes: ClassVar[tuple[str, ...]]
+    follows: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str]
     tidied: ClassVar[bool] = True
 
@@ -109,11 +129,14 @@ class PassTime:
 def run_passes(
     module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer] = (), *, verify_each: bool = True
 ) -> list[PassTime]:
-    """Runs `passes` in order, verifying the module and its level's legality after each, or after the last only.
+    """Run `passes` in order, verifying the module and its level's legality after each, or after the last only.
 
     Raises:
+        UsageError: a pass does not take the level that the module has when its turn comes; none has run then.
         InternalError: when a pass leaves invalid or illegal IR behind, naming the pass.
     """
+    if passes:
+        check_levels(get_level(module), passes)
     times = []
     text = print_module(module) if observers else ""
     for item in passes:
@@ -135,7 +158,7 @@ def run_passes(
             try:
                 check_legal(module, item.level or get_level(module))
             except InternalError as error:
-                raise InternalError(f"after pass {item.name}: {error}") from None
+                raise PassErrors.ILLEGAL_IR(name=item.name, cause=error) from None
         if item.tidied:
             run_upstream(module, TIDYING, f"tidying after pass {item.name}")
         after = print_module(module) if observers else ""
@@ -145,6 +168,20 @@ def run_passes(
             observer.after(item.name, after, changed)
         text = after
     return times
+
+
+def check_levels(level: str, passes: Sequence[Pass]) -> None:
+    """Check that each of `passes`, run in order from `level` on, finds a level that it takes.
+
+    Raises:
+        UsageError: naming the first that does not.
+    """
+    for item in passes:
+        if item.takes and level not in item.takes:
+            if item.follows:
+                raise PassErrors.WRONG_LEVEL(name=item.name, takes=item.takes, level=level, follows=item.follows)
+            raise PassErrors.NOT_CAPTURED(name=item.name, takes=item.takes, level=level)
+        level = item.level or level
 
 
 def run_upstream(module: Any, pipeline: str, what: str) -> None:
@@ -159,4 +196,4 @@ def run_upstream(module: Any, pipeline: str, what: str) -> None:
     try:
         passes.run(module.operation)
     except ir.MLIRError as error:
-        raise InternalError(f"{what} failed: {first_diagnostic(error)}") from None
+        raise PassErrors.UPSTREAM_FAILED(pipeline=what, diagnostic=first_diagnostic(error)) from None

@@ -133,7 +133,7 @@ from sscc.ir.cache_plan import (
 )
 from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
 from sscc.ir.collectives import rank_of_this_one
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
@@ -145,9 +145,19 @@ KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
 
 
+class BuildEntriesErrors(ErrorKind):
+    NO_TOKEN_AXIS = (
+        UnsupportedError,
+        "the token axis of {tensor} cannot be told from its shapes [{prefill}] in prefill and [{decode}] in decode: "
+        "try another --prefill-chunk",
+    )
+
+
 @dataclass(frozen=True)
 class BuildEntries(Pass):
     name: ClassVar[str] = "build-entries"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("thread-cache", "quantize-weights")
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
@@ -512,10 +522,7 @@ class _PrefillBuilder(_EntryBuilder):
             token_sizes = (self.facts.chunk, 1)
             token_axes = [axis for axis, sizes in enumerate(zip(ours, theirs, strict=False)) if sizes == token_sizes]
             if len(token_axes) != 1 or len(ours) != len(theirs):
-                raise UnsupportedError(
-                    f"the token axis of {result.name} cannot be told from its shapes {ours} (prefill) and {theirs} "
-                    "(decode); try another --prefill-chunk"
-                )
+                raise BuildEntriesErrors.NO_TOKEN_AXIS(tensor=result.name, prefill=ours, decode=theirs)
             axes[result.name] = token_axes[0]
         return axes
 

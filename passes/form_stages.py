@@ -110,6 +110,8 @@ FUSE = "func.func(linalg-fuse-elementwise-ops,canonicalize,cse)"
 @dataclass(frozen=True)
 class FormStages(Pass):
     name: ClassVar[str] = "form-stages"
+    takes: ClassVar[tuple[str, ...]] = ("kernels", "fused")
+    follows: ClassVar[tuple[str, ...]] = ("merge-equal-kernels", "fuse-compressed-attention")
     level: ClassVar[str] = "fused"
 
     fuse: bool = True

@@ -95,6 +95,8 @@ from sscc.passes.plain_kernels import make_plain
 @dataclass(frozen=True)
 class FuseCompressedAttention(Pass):
     name: ClassVar[str] = "fuse-compressed-attention"
+    takes: ClassVar[tuple[str, ...]] = ("kernels", "looped")
+    follows: ClassVar[tuple[str, ...]] = ("merge-equal-kernels", "kernel-looping")
     level: ClassVar[str] = "fused"
 
     def run(self, module: ir.Module) -> None:

@@ -99,6 +99,8 @@ CLASS = "sscc.class"
 @dataclass(frozen=True)
 class KernelLooping(Pass):
     name: ClassVar[str] = "kernel-looping"
+    takes: ClassVar[tuple[str, ...]] = ("kernels", "looped")
+    follows: ClassVar[tuple[str, ...]] = ("merge-equal-kernels",)
     level: ClassVar[str] = "looped"
 
     def run(self, module: ir.Module) -> None:

@@ -19,11 +19,10 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
 from sscc.ir.builders import index_constant, positions_tensor, tensor_type
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.levels import walk
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, is_rematerialised, outer_values, producer
-from sscc.ir.sizes import format_bytes
 from sscc.ir.views import bytes_of, computes, is_view
 from sscc.passes.tiling import NotTileable, is_reduction, mentions, tile_back
 
@@ -54,13 +53,22 @@ def held(ops: Sequence[ir.Operation], returned: Sequence[ir.Value]) -> int:
     return sum(map(bytes_of, made))
 
 
+class LargeValueErrors(ErrorKind):
+    DYNAMIC_SHAPE = UnsupportedError, "{origin}'{op}' makes a tensor whose shape is not static"
+    TOO_LARGE = (
+        UnsupportedError,
+        "{origin}'{op}' reads a value of {required:,} bytes, but the chip has room for {capacity:,} and the value "
+        "cannot be computed in parts: a smaller obs or --max-context needs less, and -O0 keeps the value in memory",
+    )
+
+
 def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
     """Rewrites what the choices of a block read; gives the operations of each stage that makes a small value of large
     ones, in program order, the views between them included."""
     scoring = _read_by_choices(block)
     for op in scoring:
         if any(result.type.has_rank and not result.type.has_static_shape for result in op.results):
-            raise UnsupportedError(f"{origin_of(op)}'{op.name}' makes a tensor whose shape is not static")
+            raise LargeValueErrors.DYNAMIC_SHAPE(origin=origin_of(op), op=op.name)
     large = {op for op in scoring if computes(op) and any(is_large(r, room) for r in op.results if any(r.uses))}
     if not large:
         return []
@@ -73,11 +81,7 @@ def recompute(block: ir.Block, room: int) -> list[list[ir.Operation]]:
                 continue
             most = max(bytes_of(result) for source in _sources(op) for result in source.results)
             if most > room:
-                raise UnsupportedError(
-                    f"{origin_of(op)}'{op.name}' reads {format_bytes(most)}, of which {format_bytes(room)} fit on the "
-                    "chip, and which cannot be computed a part at a time; a smaller obs or --max-context needs less, "
-                    "and -O0 keeps it in memory"
-                )
+                raise LargeValueErrors.TOO_LARGE(origin=origin_of(op), op=op.name, required=most, capacity=room)
     for op in reversed([op.operation for op in block.operations]):
         pure = op.name.partition(".")[0] in ("linalg", "tensor")
         if pure and not any(any(result.uses) for result in op.results):

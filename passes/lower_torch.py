@@ -48,7 +48,7 @@ from torch_mlir import ir
 from torch_mlir.passmanager import PassManager
 
 from sscc.ir.context import first_diagnostic
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError
 from sscc.ir.levels import walk
 from sscc.ir.locations import origin_of
 from sscc.passes.base import Pass, count, run_upstream
@@ -76,9 +76,17 @@ _TO_LINALG = (
 )
 
 
+class LowerTorchErrors(ErrorKind):
+    NO_SUCH_OPERATION = UnsupportedError, "{origin}an operator is lowered to {op}, which sscc does not have"
+    NO_LOWERING = UnsupportedError, "{origin}the operator {operator} cannot be lowered to linalg"
+    FAILED = UnsupportedError, "the model cannot be lowered to linalg: {diagnostic}"
+
+
 @dataclass(frozen=True)
 class LowerTorch(Pass):
     name: ClassVar[str] = "lower-torch"
+    takes: ClassVar[tuple[str, ...]] = ("import",)
+    follows: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "graph"
     # What two layers compute alike must stay two operations until each layer is a function of its own.
     tidied: ClassVar[bool] = False
@@ -88,22 +96,22 @@ class LowerTorch(Pass):
             try:
                 PassManager.parse(pipeline).run(module.operation)
             except ir.MLIRError as error:
-                raise UnsupportedError(_unlowered(error)) from None
+                raise _unlowered(error) from None
         for op in list(walk(module)):
             if op.name == "cf.assert":
                 op.erase()
             elif op.name.startswith("tm_tensor."):  # sequential operations of a dialect that comes with torch-mlir
-                raise UnsupportedError(f"{origin_of(op)}an operator is lowered to {op.name}, which sscc does not have")
+                raise LowerTorchErrors.NO_SUCH_OPERATION(origin=origin_of(op), op=op.name)
         count("products of narrow operands", narrow_operands(module))
         run_upstream(module, f"builtin.module({_CANONICALIZE})", "canonicalize")
         count("insertions computed", compute_insertions(module))
 
 
-def _unlowered(error: ir.MLIRError) -> str:
+def _unlowered(error: ir.MLIRError) -> SsccError:
     for diagnostic in error.error_diagnostics:
         # An operator that torch-mlir does not know is a torch.operator with a name.
         unknown = re.search(r"torch\.operator.*name = \"([^\"]+)\"", diagnostic.message)
         match = unknown or re.search(r"operation '([^']+)'", diagnostic.message)
         if match:
-            return f"{origin_of(diagnostic)}the operator {match.group(1)} cannot be lowered to linalg"
-    return f"the model cannot be lowered to linalg: {first_diagnostic(error)}"
+            return LowerTorchErrors.NO_LOWERING(origin=origin_of(diagnostic), operator=match.group(1))
+    return LowerTorchErrors.FAILED(diagnostic=first_diagnostic(error))

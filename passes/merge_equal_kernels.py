@@ -59,6 +59,8 @@ from sscc.passes.outline_kernels import KERNEL
 @dataclass(frozen=True)
 class MergeEqualKernels(Pass):
     name: ClassVar[str] = "merge-equal-kernels"
+    takes: ClassVar[tuple[str, ...]] = ("kernels",)
+    follows: ClassVar[tuple[str, ...]] = ("outline-kernels",)
     level: ClassVar[str] = "kernels"
 
     def run(self, module: ir.Module) -> None:

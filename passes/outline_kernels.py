@@ -73,7 +73,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import func
 
 from sscc.ir.builders import STORED, Argument, arguments_of, make_function
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import ValueMap, clone_all, clone_with, functions, is_rematerialised, outer_values, producer
 from sscc.ir.views import computes, is_view, root_of
@@ -84,16 +84,22 @@ KERNEL = "sscc.kernel"
 GRANULARITIES = ("operation", "layer")
 
 
+class OutlineKernelsErrors(ErrorKind):
+    UNKNOWN_GRANULARITY = UsageError, "granularity is {granularity!r}, but it must be one of {choices}"
+
+
 @dataclass(frozen=True)
 class OutlineKernels(Pass):
     name: ClassVar[str] = "outline-kernels"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("build-entries",)
     level: ClassVar[str] = "kernels"
 
     granularity: str = "operation"
 
     def run(self, module: ir.Module) -> None:
         if self.granularity not in GRANULARITIES:
-            raise UsageError(f"granularity is {self.granularity!r}, it must be one of {', '.join(GRANULARITIES)}")
+            raise OutlineKernelsErrors.UNKNOWN_GRANULARITY(granularity=self.granularity, choices=GRANULARITIES)
         parts = {function.name.value: function for function in functions(module)}
         if self.granularity == "layer":
             _mark_called(module, parts)

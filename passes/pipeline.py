@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from sscc.ir.choices import LEVELS, OPT_LEVELS
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.ir.weight_format import Weights
 from sscc.passes.absorb_latent import AbsorbLatent
@@ -29,6 +29,43 @@ from sscc.passes.tile_stages import TileStages
 from sscc.passes.upstream import UPSTREAM
 
 Step = TypeVar("Step", bound=Pass)
+
+
+class PassPipelineErrors(ErrorKind):
+    UNKNOWN_PASS = UsageError, "there is no pass {name!r}, but there are {passes}{similar_hint}"
+    STORED_WEIGHTS = (
+        UsageError,
+        "the weights of this module are {stored} and cannot become {weights} any more: compile from level import",
+    )
+    PLAIN_WEIGHTS = (
+        UsageError,
+        "the weights of this module stay as they are and cannot become {weights} any more: compile from level import",
+    )
+    OTHER_RANKS = (
+        UsageError,
+        "this module is for {ranks} ranks and cannot be cut over {other_ranks} any more: compile from level import",
+    )
+    OTHER_SUMS = (
+        UsageError,
+        "the ranks of this module exchange parts of sums as {sums}, which cannot become {other_sums} any more: compile "
+        "from level import",
+    )
+    OTHER_LEVEL = (
+        UsageError,
+        "the module has been through {done}, which -O{opt_level} does not run: go on with {fitting}",
+    )
+    NO_LEVEL = (
+        UsageError,
+        "the module has been through {done}, which no -O level runs: go on with `sscc opt`, not with -O{opt_level}",
+    )
+    UNREADABLE = UsageError, "the pass pipeline cannot be read from {text!r} on"
+    UNKNOWN_OPTION = (
+        UsageError,
+        "the pass {name} has no option {option!r}, but it has {options}{similar_hint}",
+    )
+    NO_OPTIONS = UsageError, "the pass {name} has no options, and so not {option!r}"
+    BAD_VALUE = UsageError, "the option {option} of the pass {name} is {value!r}, but it must be of type {type}"
+
 
 _CAPTURED: tuple[Pass, ...] = (
     *(LowerTorch(), SplitLayers(), RepeatLayers()),
@@ -59,7 +96,7 @@ def pass_by_name(name: str) -> type[Pass]:
     """The class of the pass `name`, of ours or of MLIR's own. Raises UsageError for a name that no pass has."""
     known: dict[str, type[Pass]] = {**REGISTRY, **UPSTREAM}
     if name not in known:
-        raise UsageError(f"there is no pass {name!r}, there are {', '.join(sorted(known))}{did_you_mean(name, known)}")
+        raise PassPipelineErrors.UNKNOWN_PASS(name=name, passes=sorted(known), similar_hint=did_you_mean(name, known))
     return known[name]
 
 
@@ -111,26 +148,27 @@ def passes_between(
     """
     stored = weights_of(done)
     if weights is not None and stored != weights and (stored is not None or BuildEntries.name in done):
-        state = f"are {stored}" if stored is not None else "stay as they are"
-        raise UsageError(f"the weights of this module {state}, they cannot become {weights}: compile from level import")
+        if stored is None:
+            raise PassPipelineErrors.PLAIN_WEIGHTS(weights=weights)
+        raise PassPipelineErrors.STORED_WEIGHTS(stored=stored, weights=weights)
     cut = shard_of(done)
     if shard is not None and shard != cut and RepeatLayers.name in done:
         if shard.ranks != cut.ranks:
-            state, wanted = f"is for {cut.ranks} ranks", f"cut over {shard.ranks}"
-        else:
-            state, wanted = f"exchanges parts of sums as {cut.sums}", f"made to do so as {shard.sums}"
-        raise UsageError(f"this module {state}, it cannot be {wanted}: compile from level import")
+            raise PassPipelineErrors.OTHER_RANKS(ranks=cut.ranks, other_ranks=shard.ranks)
+        raise PassPipelineErrors.OTHER_SUMS(sums=cut.sums, other_sums=shard.sums)
     steps = pipeline_of(opt_level, weights or stored, shard or cut)
     names = tuple(map(step_text, steps))
     if names[: len(done)] != done:
         plans = {other: tuple(map(step_text, pipeline_of(other, stored, cut))) for other in OPT_LEVELS}
         fitting = [f"-O{other}" for other, plan in plans.items() if plan[: len(done)] == done]
-        advice = f"go on with {' or '.join(fitting)}" if fitting else "no -O level does that; use sscc opt"
-        raise UsageError(f"the module has been through {','.join(done)}, which -O{opt_level} does not do: {advice}")
+        if fitting:
+            raise PassPipelineErrors.OTHER_LEVEL(done=done, opt_level=opt_level, fitting=fitting)
+        raise PassPipelineErrors.NO_LEVEL(done=done, opt_level=opt_level)
     last_level = LEVELS.index(level)
     return tuple(item for item in steps[len(done) :] if LEVELS.index(item.level) <= last_level)
 
 
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _STEP = re.compile(r"\s*([a-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*(?:,|$)")
 
 
@@ -145,7 +183,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     while position < len(text):
         match = _STEP.match(text, position)
         if match is None:
-            raise UsageError(f"the pass pipeline cannot be read from {text[position:]!r} on")
+            raise PassPipelineErrors.UNREADABLE(text=text[position:])
         kind = pass_by_name(match.group(1))
         passes.append(kind(**_options(kind, match.group(2) or "")))
         position = match.end()
@@ -158,20 +196,24 @@ def _options(kind: type[Pass], text: str) -> dict[str, object]:
     for word in text.split():
         name, equals, value = word.partition("=")
         if name not in known or not equals:
-            listed, likely = ", ".join(known) or "none", did_you_mean(name, known)
-            raise UsageError(f"the pass {kind.name} has no option {word!r} (options: {listed}){likely}")
-        values[name.replace("-", "_")] = _value(f"{kind.name}{{{name}}}", known[name][0], value)
+            if not known:
+                raise PassPipelineErrors.NO_OPTIONS(name=kind.name, option=word)
+            likely = did_you_mean(name, known)
+            raise PassPipelineErrors.UNKNOWN_OPTION(
+                name=kind.name, option=word, options=list(known), similar_hint=likely
+            )
+        values[name.replace("-", "_")] = _value(kind, name, known[name][0], value)
     return values
 
 
-def _value(where: str, kind: type, text: str) -> object:
+def _value(step: type[Pass], option: str, kind: type, text: str) -> object:
     if kind is bool and text in ("true", "false"):
         return text == "true"
-    if kind is int and text.lstrip("-").isdigit():
+    if kind is int and _INTEGER.fullmatch(text):
         return int(text)
     if kind is str:
         return text
-    raise UsageError(f"{where} is {text!r}, expected {kind.__name__}")
+    raise PassPipelineErrors.BAD_VALUE(name=step.name, option=option, value=text, type=kind.__name__)
 
 
 def pipeline_text(passes: Sequence[Pass]) -> str:

@@ -72,10 +72,10 @@ from torch_mlir import ir
 
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.dialects import df
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.levels import get_target
 from sscc.ir.rewriting import functions
-from sscc.ir.sizes import align, format_bytes
+from sscc.ir.sizes import align
 from sscc.ir.target import MemoryLevel, Target
 from sscc.ir.views import bytes_of, is_view
 from sscc.passes.base import Pass, count
@@ -86,9 +86,24 @@ from sscc.passes.stage_work import exchanges, work_of
 from sscc.passes.tile_stages import carried_on_chip
 
 
+class PlaceStagesErrors(ErrorKind):
+    TOO_LARGE = (
+        UnsupportedError,
+        "the kernel {kernel} needs {required:,} bytes of {memory} for its buffers, but the machine has {capacity:,}; "
+        "its largest buffers are {largest} of {sizes:,} bytes: a smaller --batch, --prefill-chunk or --kv-obs needs "
+        "less, and -O0 keeps them in memory",
+    )
+    TOO_MANY_STAGES = (
+        UnsupportedError,
+        "the kernel {kernel} has {stages} stages at a time, but the machine has {units} PCUs, one for each",
+    )
+
+
 @dataclass(frozen=True)
 class PlaceStages(Pass):
     name: ClassVar[str] = "place-stages"
+    takes: ClassVar[tuple[str, ...]] = ("placed",)
+    follows: ClassVar[tuple[str, ...]] = ("tile-stages",)
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:
@@ -207,11 +222,13 @@ class _Pipeline:
 
     def _refuse(self, depths: _Depths, memory: MemoryLevel, kernel: str) -> None:
         largest = sorted(self.streams, key=lambda s: -depths[s.kind] * s.slot)[:3]
-        listed = ", ".join(f"{s.name} {format_bytes(depths[s.kind] * s.slot)}" for s in largest)
-        raise UnsupportedError(
-            f"required {format_bytes(sum(depths[s.kind] * s.slot for s in self.streams))} of {memory.label}, "
-            f"capacity {format_bytes(int(memory.capacity.value))}: kernel {kernel}, largest buffers {listed}; "
-            "a smaller --batch, --prefill-chunk or --kv-obs needs less, and -O0 keeps it in memory"
+        raise PlaceStagesErrors.TOO_LARGE(
+            kernel=kernel,
+            required=sum(depths[s.kind] * s.slot for s in self.streams),
+            memory=memory.label,
+            capacity=int(memory.capacity.value),
+            largest=[s.name for s in largest],
+            sizes=[depths[s.kind] * s.slot for s in largest],
         )
 
     def _units(self, target: Target, kernel: str) -> None:
@@ -219,9 +236,7 @@ class _Pipeline:
         work = [work_of(StageBody.of(op).ops, target.units) * _firings(op) for op in self.stages]
         units = int(target.units.pcus.value)
         if len(self.stages) > units:
-            raise UnsupportedError(
-                f"required {len(self.stages)} PCUs, capacity {units}: kernel {kernel} has that many stages at a time"
-            )
+            raise PlaceStagesErrors.TOO_MANY_STAGES(kernel=kernel, stages=len(self.stages), units=units)
         shares = work if self.overlaps else [sqrt(each) for each in work]
         spare, total = units - len(self.stages), sum(shares) or 1.0
         i64 = ir.IntegerType.get_signless(64)

@@ -92,7 +92,7 @@ from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
 from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.levels import get_stored_formats, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
@@ -111,9 +111,15 @@ ELEMENTS = {
 NIBBLE_BITS = 4
 
 
+class QuantizeWeightsErrors(ErrorKind):
+    AFTER_ENTRIES = UsageError, "the pass quantize-weights changes arguments of functions: run it before build-entries"
+
+
 @dataclass(frozen=True)
 class QuantizeWeights(Pass):
     name: ClassVar[str] = "quantize-weights"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("thread-cache",)
     level: ClassVar[str] = "graph"
 
     bits: int = 8
@@ -139,7 +145,7 @@ class QuantizeWeights(Pass):
     def run(self, module: ir.Module) -> None:
         weights = self.weights
         if any(op.name == "func.call" for op in walk(module)):
-            raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
+            raise QuantizeWeightsErrors.AFTER_ENTRIES()
         stored = get_stored_formats(module)
         for function in functions(module):
             _quantize_function(function, weights, stored)

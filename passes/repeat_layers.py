@@ -50,6 +50,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import i64_attr
+from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.structure import structure
@@ -59,9 +60,19 @@ from sscc.passes.split_layers import ATTENTIONS, LayersDiffer
 LAYER_NUMBER = "layer"
 
 
+class RepeatLayersErrors(ErrorKind):
+    OTHER_PROGRAMS = LayersDiffer, "layers {first} and {layer} look alike but compute differently in {entry}"
+    SHARES_WITH_REPEATED = (
+        LayersDiffer,
+        "layer {layer} shares the K and V of a layer that stands for others in {entry}",
+    )
+
+
 @dataclass(frozen=True)
 class RepeatLayers(Pass):
     name: ClassVar[str] = "repeat-layers"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("split-layers", "shard")
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
@@ -83,7 +94,7 @@ def _confirm(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
         first = kinds.first[layer]
         ours, theirs = (parts[f"{entry}.layer.{number}"] for number in (layer, first))
         if structure(ours, {LAYER_NUMBER}) != structure(theirs, {LAYER_NUMBER}):
-            raise LayersDiffer(f"layers {first} and {layer} look alike but compute differently in {entry}")
+            raise RepeatLayersErrors.OTHER_PROGRAMS(first=first, layer=layer, entry=entry)
 
 
 def _confirm_sources(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> None:
@@ -91,7 +102,7 @@ def _confirm_sources(parts: dict[str, Any], entry: str, kinds: LayerKinds) -> No
     for layer in kinds.captured:
         for op in walk(parts[f"{entry}.layer.{layer}"]):
             if op.name == "kv.shared_attention" and kinds.first.count(kinds.first[op.attributes["shares"].value]) > 1:
-                raise LayersDiffer(f"layer {layer} shares the K and V of a layer that stands for others in {entry}")
+                raise RepeatLayersErrors.SHARES_WITH_REPEATED(layer=layer, entry=entry)
 
 
 def _repeat(module: ir.Module, function: Any, path: str, first: int, layer: int) -> None:

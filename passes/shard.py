@@ -83,7 +83,7 @@ from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.choices import SUMS
 from sscc.ir.collectives import Peers, make_grid, shape_of_grid
 from sscc.ir.dialects import kv
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import clone_with, functions, is_rematerialised, producer, resized
 from sscc.ir.sharding import Cut, within
@@ -96,9 +96,16 @@ from sscc.passes.scattered_sums import ScatteredSums, axis_of, gather_sums_once
 from sscc.passes.split_layers import ATTENTIONS
 
 
+class ShardErrors(ErrorKind):
+    AFTER_ENTRIES = UsageError, "the pass shard changes arguments of functions: run it before build-entries"
+    NOTHING_TO_CUT = UnsupportedError, "nothing of this model can be cut over {ranks} ranks: lower --tp"
+
+
 @dataclass(frozen=True)
 class Shard(Pass):
     name: ClassVar[str] = "shard"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("split-layers",)
     level: ClassVar[str] = "graph"
 
     ranks: int = 1
@@ -107,12 +114,12 @@ class Shard(Pass):
     def run(self, module: ir.Module) -> None:
         check_choice("sums", self.sums, SUMS)
         if any(op.name == "func.call" for op in walk(module)):
-            raise UsageError(f"{self.name} changes arguments: it has to run before build-entries")
+            raise ShardErrors.AFTER_ENTRIES()
         if self.ranks == 1:
             return
         cuts = cut_where_it_pays(module, self.ranks, decide_cuts(module, self.ranks))
         if not cuts:
-            raise UnsupportedError(f"nothing of this model can be cut over {self.ranks} ranks")
+            raise ShardErrors.NOTHING_TO_CUT(ranks=self.ranks)
         shape = shape_of_grid(self.ranks, parts_in(cuts))
         assert shape is not None  # as all cuts are decided together
         make_grid(module, shape)

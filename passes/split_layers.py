@@ -65,7 +65,7 @@ from torch_mlir.dialects import func, linalg, tensor
 
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape, tensor_type
 from sscc.ir.dialects import kv
-from sscc.ir.errors import InternalError, UnsupportedError
+from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
 from sscc.ir.levels import KINDS, RULE
 from sscc.ir.locations import module_path, origin_of
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, outer_values, producer
@@ -78,9 +78,49 @@ LAYER_INPUT = "layer_input"
 ATTENTIONS = ("kv.self_attention", "kv.shared_attention")
 
 
+class LayersDiffer(InternalError):
+    """Two layers of one kind became different programs, so that every layer has to be captured."""
+
+
+class SplitLayersErrors(ErrorKind):
+    NO_ATTENTION = UnsupportedError, "{entry} has no attention operator, and so no layers to split"
+    READS_LATER_LAYER = UnsupportedError, "{origin}layer {layer} reads a value that layer {source} makes"
+    OTHER_SLICE_OF_KIND = LayersDiffer, "layer {layer} reads slice {index} of what the embedding makes"
+    OTHER_SLICE = (
+        UnsupportedError,
+        "{origin}layer {layer} reads slice {index} of the inputs per layer that the embedding makes, but it may read "
+        "its own only",
+    )
+    READS_EMBEDDING = (
+        UnsupportedError,
+        "{origin}{stage} reads a value of the embedding, but it may read only the hidden state of the stage before it",
+    )
+    READS_EARLIER_LAYER = (
+        UnsupportedError,
+        "{origin}{stage} reads a value of layer {source}, but it may read only the hidden state of the stage before it",
+    )
+    NOT_ONE_HIDDEN_STATE = (
+        UnsupportedError,
+        "{origin}{stage} reads {values} token-dependent values of the stage before it, besides its weights and its "
+        "K and V, but it may read exactly the hidden state",
+    )
+    NOT_IN_A_LIST = (
+        UnsupportedError,
+        "{origin}this attention operator is not inside a numbered module (such as layers.0), so that layers cannot be "
+        "told apart: put the decoder layers into a torch.nn.ModuleList",
+    )
+    TWO_ATTENTIONS = (
+        UnsupportedError,
+        "{origin}the module {module} has two attention operators, so that layers cannot be told apart: make every "
+        "decoder layer a module of its own",
+    )
+
+
 @dataclass(frozen=True)
 class SplitLayers(Pass):
     name: ClassVar[str] = "split-layers"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("lower-torch",)
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
@@ -88,9 +128,6 @@ class SplitLayers(Pass):
             _Splitter(module, function).split()
             function.operation.erase()
 
-
-class LayersDiffer(InternalError):
-    """Two layers of one kind became different programs."""
 
 
 class _Splitter:
@@ -106,7 +143,7 @@ class _Splitter:
         self.ops = [op for op in body if not is_rematerialised(op)]
         attentions = [op for op in self.ops if op.name in ATTENTIONS]
         if not attentions:
-            raise UnsupportedError(f"{self.entry} has no attention operator, so it has no layers to split")
+            raise SplitLayersErrors.NO_ATTENTION(entry=self.entry)
         self.prefixes = _layer_prefixes(attentions)
         self.numbers = [op.attributes["layer"].value for op in attentions]  # not consecutive where layers repeat
         self.layers = len(self.prefixes)
@@ -122,7 +159,7 @@ class _Splitter:
             if stage is None:
                 stage = after if after < self.layers - 1 else self.layers
             if stage < after:
-                raise UnsupportedError(f"{origin_of(op)}layer {stage} reads a value that layer {after} makes")
+                raise SplitLayersErrors.READS_LATER_LAYER(origin=origin_of(op), layer=stage, source=after)
             self.stage[op] = stage
             if any(value in self.of_token for value in operands):
                 self.of_token.update(op.results)
@@ -229,11 +266,10 @@ class _Splitter:
                 if stack is None or counts[stack] < 2:
                     continue
                 if index != self.numbers[layer] and self.is_partial:
-                    raise LayersDiffer(f"layer {self.numbers[layer]} reads slice {index} of what the embedding makes")
+                    raise SplitLayersErrors.OTHER_SLICE_OF_KIND(layer=self.numbers[layer], index=index)
                 if index != self.numbers[layer]:
-                    raise UnsupportedError(
-                        f"{origin_of(reader)}layer {self.numbers[layer]} reads slice {index} of the inputs per layer "
-                        "that the embedding makes; it may read its own only"
+                    raise SplitLayersErrors.OTHER_SLICE(
+                        origin=origin_of(reader), layer=self.numbers[layer], index=index
                     )
                 slices[value] = stack
         return slices
@@ -269,17 +305,15 @@ class _Splitter:
             if (origin == EMBED and value not in self.of_token) or value in besides:
                 continue
             if origin != stage - 1:
-                origin_name = "the embedding" if origin == EMBED else f"layer {origin}"
-                raise UnsupportedError(
-                    f"{origin_of(reader)}{self._stage_name(stage)} reads a value of {origin_name}; "
-                    "it may read only the hidden state of the stage before it"
-                )
+                at, name = origin_of(reader), self._stage_name(stage)
+                if origin == EMBED:
+                    raise SplitLayersErrors.READS_EMBEDDING(origin=at, stage=name)
+                raise SplitLayersErrors.READS_EARLIER_LAYER(origin=at, stage=name, source=origin)
             hidden[value] = reader
         if len(hidden) != 1:
-            at = next(iter(hidden.values()), self.terminator).location
-            raise UnsupportedError(
-                f"{at}: {self._stage_name(stage)} reads {len(hidden)} token-dependent values of the stage before it "
-                "besides its weights and K/V, expected exactly the hidden state"
+            reader = next(iter(hidden.values()), self.terminator)
+            raise SplitLayersErrors.NOT_ONE_HIDDEN_STATE(
+                origin=origin_of(reader), stage=self._stage_name(stage), values=len(hidden)
             )
         return next(iter(hidden))
 
@@ -450,10 +484,7 @@ def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
     paths = [module_path(op.location).split(".") for op in attentions]
     for op, path in zip(attentions, paths, strict=True):
         if not any(part.isdigit() for part in path):
-            raise UnsupportedError(
-                f"{origin_of(op)}this attention operator is not inside a numbered module (such as layers.0), so the "
-                "layers cannot be told apart; put the decoder layers into a torch.nn.ModuleList"
-            )
+            raise SplitLayersErrors.NOT_IN_A_LIST(origin=origin_of(op))
     if len(paths) == 1:
         depth = max(index for index, part in enumerate(paths[0]) if part.isdigit())
     else:
@@ -462,8 +493,5 @@ def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
     prefixes = [".".join(path[: depth + 1]) for path in paths]
     for index, op in enumerate(attentions):
         if prefixes[index] in prefixes[:index]:
-            raise UnsupportedError(
-                f"{origin_of(op)}two attention operators are in the module {prefixes[index]}, so the layers cannot be "
-                "told apart; every decoder layer must be a module of its own"
-            )
+            raise SplitLayersErrors.TWO_ATTENTIONS(origin=origin_of(op), module=prefixes[index])
     return prefixes

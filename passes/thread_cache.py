@@ -136,7 +136,7 @@ from sscc.ir.cache_plan import (
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
 from sscc.ir.levels import RULE, GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
@@ -158,9 +158,62 @@ TOPK, FIRST = BUDGET = "topk", "first"
 caches that all layers have in common."""
 
 
+class ThreadCacheErrors(ErrorKind):
+    OTHER_BUDGETS = UsageError, "--kv-topk-per-layer: {cause}"
+    NOT_ONE_ATTENTION = UnsupportedError, "{origin}{function} has {attentions} attention operators, but a layer has one"
+    OTHER_QUERIES = (
+        UnsupportedError,
+        "{origin}the queries have {heads} heads of width {width}, but those of another layer with the same K and V "
+        "have {other_heads} of width {other_width}: the two would share one observation window",
+    )
+    OTHER_LATENT_HEADS = (
+        UnsupportedError,
+        "{origin}the latent rows are as wide as another layer's, but the K and V of the heads are not",
+    )
+    OTHER_IN_DECODE = UnsupportedError, "{origin}layer {layer} attends in another way in decode than in prefill"
+    SOURCE_KEEPS_NOTHING = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, which keeps none that it could read",
+    )
+    SHARED_OTHER_WINDOW = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but it attends to {window} and the other to "
+        "{other_window}: what is kept for one is not what the other needs",
+    )
+    SHARED_OTHER_QUERIES = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but it has {heads} query heads of width {width} "
+        "and the other {other_heads} of width {other_width}",
+    )
+    SHARED_WITH_FETCH = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but with --kv-fetch the rows that stay near are "
+        "those that one layer chooses: leave --kv-fetch out",
+    )
+    BAD_LANDMARKS = UsageError, "{origin}{cause}"
+    ROW_NOT_WHOLE_BYTES = (
+        UnsupportedError,
+        "{origin}a row of {width} codes of {bits} bits does not fill whole bytes: use --kv-dtype int8",
+    )
+    COMPUTED_SINKS = (
+        UnsupportedError,
+        "{origin}layer {layer} computes the logits of its learned sinks, but they must be a weight where --kv-fetch "
+        "chooses at the end of a prompt",
+    )
+    COMPUTED_KEY_WEIGHT = UnsupportedError, "{origin}the matrix that makes keys of latent rows is not a weight"
+    RULE_OF_LATENT_ROWS = (
+        UnsupportedError,
+        "{origin}layer {layer} keeps latent rows, and a rule would see neither keys nor values of a head: use "
+        "--kv-policy snapstream or query",
+    )
+    NO_RULE = InputError, "{origin}the module has no function that scores the prompts of this layer"
+
+
 @dataclass(frozen=True)
 class ThreadCache(Pass):
     name: ClassVar[str] = "thread-cache"
+    takes: ClassVar[tuple[str, ...]] = ("graph",)
+    follows: ClassVar[tuple[str, ...]] = ("absorb-latent",)
     level: ClassVar[str] = "graph"
 
     def run(self, module: ir.Module) -> None:
@@ -171,7 +224,7 @@ class ThreadCache(Pass):
         try:
             own = with_own_budgets(groups)
         except ValueError as error:
-            raise UsageError(f"--kv-topk-per-layer: {error}") from None
+            raise ThreadCacheErrors.OTHER_BUDGETS(cause=error) from None
         group_of = {layer: group for group in own for layer in (*group.layers, *group.sharers)}
         attending = {_place(function): attention_of(function) for function in layers}
         for function in layers:
@@ -192,7 +245,9 @@ def attention_of(function: Any) -> ir.Operation:
     """What attends in a layer's function, as captured. Raises UnsupportedError where that is other than one."""
     attentions = [op.operation for op in function.entry_block.operations if op.operation.name in _ATTENDING]
     if len(attentions) != 1:
-        raise UnsupportedError(f"{origin_of(function)}{function.name.value} has {len(attentions)} attention operators")
+        raise ThreadCacheErrors.NOT_ONE_ATTENTION(
+            origin=origin_of(function), function=function.name.value, attentions=len(attentions)
+        )
     return attentions[0]
 
 
@@ -251,19 +306,20 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         if attended.ups:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
-            raise UnsupportedError(
-                f"{origin_of(attention)}the queries have {query[0]} heads of dim {query[1]}, those of another layer "
-                f"whose K and V are alike {queries[tuple(rows)][0]} of dim {queries[tuple(rows)][1]}: it could not be "
-                "told which observation window is whose"
+            other_heads, other_width = queries[tuple(rows)]
+            raise ThreadCacheErrors.OTHER_QUERIES(
+                origin=origin_of(attention),
+                heads=query[0],
+                width=query[1],
+                other_heads=other_heads,
+                other_width=other_width,
             )
         kind = (window, layer if layer in sources.values() else None, query, *rows)
         shapes = [tuple(up.type.shape) for up in attended.ups]
         if shapes and up_shapes.setdefault(kind, shapes) != shapes:
-            raise UnsupportedError(
-                f"{origin_of(attention)}latent rows are as wide as another layer's, but K and V of the heads are not"
-            )
+            raise ThreadCacheErrors.OTHER_LATENT_HEADS(origin=origin_of(attention))
         if kinds.setdefault(layer, kind) != kind:
-            raise UnsupportedError(f"{origin_of(attention)}layer {layer} attends in another way in prefill and decode")
+            raise ThreadCacheErrors.OTHER_IN_DECODE(origin=origin_of(attention), layer=layer)
     for layer, attention in sharing:
         _check_sharer(layer, attention, geometry, kinds)
     members: dict[tuple[Any, ...], list[int]] = {}
@@ -280,27 +336,22 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
 def _check_sharer(
     layer: int, attention: ir.Operation, geometry: Geometry, kinds: Mapping[int, tuple[Any, ...]]
 ) -> None:
-    """Refuses a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
+    """Refuse a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
     source = attention.attributes["shares"].value
-    where = f"{origin_of(attention)}layer {layer} shares the K and V of layer {source}"
+    place = {"origin": origin_of(attention), "layer": layer, "source": source}
     if source not in kinds or source > layer:
-        raise UnsupportedError(f"{where}, which keeps none that it could read")
+        raise ThreadCacheErrors.SOURCE_KEEPS_NOTHING(**place)
     window = kv.window_of(attention).inside(geometry.max_context)
     (query,) = _heads_and_dims([attention.operands[0]])
     its_window, _, its_query, *_ = kinds[source]
     if window != its_window:
-        raise UnsupportedError(
-            f"{where}, and attends to {window}, that one to {its_window}: what is kept for one is not what the other "
-            "needs"
-        )
+        raise ThreadCacheErrors.SHARED_OTHER_WINDOW(**place, window=window, other_window=its_window)
     if query != its_query:
-        raise UnsupportedError(
-            f"{where}, and has {query[0]} query heads of dim {query[1]}, that one {its_query[0]} of dim {its_query[1]}"
+        raise ThreadCacheErrors.SHARED_OTHER_QUERIES(
+            **place, heads=query[0], width=query[1], other_heads=its_query[0], other_width=its_query[1]
         )
     if geometry.fetch is not None and not window:
-        raise UnsupportedError(
-            f"{where}, and with --kv-fetch the rows that stay near are those that one layer chooses: leave it out"
-        )
+        raise ThreadCacheErrors.SHARED_WITH_FETCH(**place)
 
 
 def _unlike(name: str, taken: Container[str]) -> str:
@@ -371,16 +422,13 @@ class _Threader:
         try:
             check_bits(self.geometry.landmark_bits, self.streams[0].width)
         except UsageError as error:
-            raise UsageError(f"{origin_of(self.attention)}{error}") from None
+            raise ThreadCacheErrors.BAD_LANDMARKS(origin=origin_of(self.attention), cause=error) from None
 
     def _check_rows(self) -> None:
         bits = self.geometry.row_format.bits
         for width in (stream.width for stream in self.streams):
             if width * bits % 8:
-                raise UnsupportedError(
-                    f"{origin_of(self.attention)}rows of {width} numbers do not fill bytes with codes of {bits} bits: "
-                    "use --kv-dtype int8"
-                )
+                raise ThreadCacheErrors.ROW_NOT_WHOLE_BYTES(origin=origin_of(self.attention), width=width, bits=bits)
 
     def _note_settings(self, function: Any) -> None:
         """Operations of a group that the module's geometry does not govern say its name, and those that make scores
@@ -807,10 +855,7 @@ class _Threader:
         """The logits of learned sinks, as an argument of another function; none where the layer has none."""
         sinks, arguments = self.attended.sinks, list(self.function.arguments)
         if not all(value in arguments for value in sinks):
-            raise UnsupportedError(
-                f"{origin_of(self.attention)}layer {self.layer} computes the logits of its learned sinks: they must "
-                "be a weight where --kv-fetch chooses at the end of a prompt"
-            )
+            raise ThreadCacheErrors.COMPUTED_SINKS(origin=origin_of(self.attention), layer=self.layer)
         return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
 
     def _up_weight(self) -> tuple[Argument, ir.Value, list[ir.Operation]]:
@@ -821,7 +866,7 @@ class _Threader:
             views.insert(0, op)
             value = op.operands[0]
         if op is not None:
-            raise UnsupportedError(f"{origin_of(self.attention)}what makes keys of latent rows is no weight")
+            raise ThreadCacheErrors.COMPUTED_KEY_WEIGHT(origin=origin_of(self.attention))
         return arguments_of(self.function)[ir.BlockArgument(value).arg_number], value, views
 
     def _up(self, weight: ir.Value) -> ir.Value:
@@ -869,10 +914,7 @@ class _Threader:
     ) -> ir.Value:
         """Scores [Hkv, T] of a prompt's positions by the function of a rule of one's own, which is copied here."""
         if self.attended.ups or len(rows) == 1:
-            raise UnsupportedError(
-                f"{origin_of(self.attention)}layer {self.layer} keeps latent rows, of which a rule of one's own would "
-                "see neither the keys nor the values of a head: use --kv-policy snapstream or query"
-            )
+            raise ThreadCacheErrors.RULE_OF_LATENT_ROWS(origin=origin_of(self.attention), layer=self.layer)
         g = self.geometry
         first = arith.MaxSIOp(arith.SubIOp(length, index_constant(g.obs)).result, index_constant(0)).result
         end = arith.AddIOp(first, index_constant(g.obs)).result
@@ -893,7 +935,7 @@ class _Threader:
                 ir.FloatAttr(numbers[name]).value for name in ("scale", "softcap")
             ):
                 return function
-        raise InputError(f"{origin_of(self.attention)}the module has no function that scores the prompts of this layer")
+        raise ThreadCacheErrors.NO_RULE(origin=origin_of(self.attention))
 
     def _positions(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
         """Which position each row of the cache holds."""

@@ -104,7 +104,7 @@ from sscc.ir.builders import (
 )
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.levels import get_target, walk
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import ValueMap, clone_with, fill_value, functions, is_rematerialised, producer
@@ -121,9 +121,15 @@ from sscc.passes.plain_kernels import is_plain
 from sscc.passes.tiling import WHOLE, NotTileable, Tiling, tile_back
 
 
+class TileStagesErrors(ErrorKind):
+    CONSTANT_OPERAND = InternalError, "{origin}'{op}' reads a constant tensor"
+
+
 @dataclass(frozen=True)
 class TileStages(Pass):
     name: ClassVar[str] = "tile-stages"
+    takes: ClassVar[tuple[str, ...]] = ("fused",)
+    follows: ClassVar[tuple[str, ...]] = ("form-stages",)
     level: ClassVar[str] = "placed"
 
     def run(self, module: ir.Module) -> None:
@@ -555,7 +561,7 @@ def _tiled_operand(op: ir.Operation, index: int, types: list[ir.Type], values: V
     if not isinstance(operand.type, ir.RankedTensorType):
         return clone_with(source, {}).results[0]
     if index < len(op.operands) - len(types):
-        raise InternalError(f"{origin_of(op)}'{op.name}' reads a constant tensor")
+        raise TileStagesErrors.CONSTANT_OPERAND(origin=origin_of(op), op=op.name)
     return _initial(source, types[index - len(op.operands)])
 
 

@@ -18,6 +18,7 @@ from sscc.passes.base import Pass, run_upstream
 class Upstream(Pass):
     """A pass of MLIR's own, over the whole module."""
 
+    takes = ()
     level = ""
     tidied = False
 

@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -118,10 +118,20 @@ def pytest_collection_finish() -> None:
     atexit.register(gc.unfreeze)  # or bindings complain at exit of what is left; pytest collects five times before
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    """Start a fixture that several tests share from the same random state, whichever test asks for it first."""
+    if fixturedef.scope != "function":
+        torch.manual_seed(0)
+    return (yield)
+
+
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    """`sscc run` sets as many as there are cores, and so they would stay for the tests that follow."""
+def _as_in_a_new_process() -> None:
+    """Undo what commands and other tests leave in torch: the number of threads, which `sscc run` sets to the number of
+    cores, and the state of random numbers, so that a test draws the same ones alone and after others."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="session")

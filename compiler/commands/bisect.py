@@ -16,7 +16,7 @@ from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.progress import status
 from sscc.ir.choices import LEVELS, OPT_LEVELS, PRECISIONS
-from sscc.ir.errors import CheckError, UsageError
+from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD, shown_name
 from sscc.ir.terminal import send_log_to_stderr
@@ -35,6 +35,23 @@ DEFAULT_STEPS = 4
 TOLERANCE = {"f32": 1e-5, "bf16": 5e-2, "f64": 1e-9}
 """Largest ||a - b|| / ||b|| of a step's logits, by the dtype in which they are computed. A pass may change the order of
 sums and, in bf16, where intermediate values are rounded."""
+
+
+class BisectErrors(ErrorKind):
+    NEGATIVE_TOLERANCE = UsageError, "--tolerance is {tolerance}, but the least is 0"
+    STDIN_TWICE = UsageError, "stdin holds one dump: give the name of a file for the other"
+    NOT_TWO_DUMPS = UsageError, "two files are compared as they are: give two .mlir dumps, and no --pass-pipeline"
+    LACKS_LAYERS = InputError, "{dump} lacks layers, because {cause}: start from the model"
+    NOTHING_RUN = (
+        UsageError,
+        "no level was reached that can be run: --compile-to or --pass-pipeline ends too early",
+    )
+    OUTPUTS_CHANGED = (
+        CheckError,
+        "{step} changes the outputs: ||a - b|| / ||b|| is {error:.3g} against {first}, but at most {tolerance:g} is "
+        "rounding",
+    )
+    NOT_RUNNABLE = CheckError, "after {step} the program cannot be run any more: {problem}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,17 +105,16 @@ def _add_trial_arguments(group: argparse._ArgumentGroup) -> None:
 
 def main(args: argparse.Namespace) -> int:
     if args.tolerance is not None and not args.tolerance >= 0:
-        raise UsageError(f"--tolerance is {args.tolerance}, it must be at least 0")
+        raise BisectErrors.NEGATIVE_TOLERANCE(tolerance=args.tolerance)
     if args.model == args.other == STANDARD:
-        raise UsageError("stdin has one dump: give the other a name")
+        raise BisectErrors.STDIN_TWICE()
     if args.other is not None and (args.pass_pipeline is not None or not _is_dump(args.model)):
-        raise UsageError("two files are compared as they are: give two .mlir dumps, and no --pass-pipeline")
+        raise BisectErrors.NOT_TWO_DUMPS()
     require(COMPILE, "sscc bisect")
     send_log_to_stderr(logging.WARNING)
 
     from sscc.compiler.dumps import read_dump
     from sscc.ir.context import mlir
-    from sscc.ir.errors import InputError
     from sscc.passes.split_layers import LayersDiffer
 
     with mlir():
@@ -108,7 +124,7 @@ def main(args: argparse.Namespace) -> int:
             return _bisect(args, options, _open(options, dump))
         except LayersDiffer as difference:
             if options.compile_from is not None:
-                raise InputError(f"{args.model}: {difference}, so it lacks layers: start from the model") from None
+                raise BisectErrors.LACKS_LAYERS(dump=args.model, cause=difference) from None
             return _bisect(args, options, _open(options, dump, every_layer=True))
 
 
@@ -160,11 +176,11 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
         for outcome in _outcomes(args, options, source.module, bisection):
             _print(outcome, args.json, header=not first)
             if not outcome.error <= tolerance:
-                raise CheckError(_verdict(outcome, first, tolerance))
+                raise _verdict(outcome, first, tolerance)
             first = first or outcome.name
             update(f"running what follows {outcome.name}")
     if not first:
-        raise UsageError("no level that can be run was reached: --compile-to or --pass-pipeline ends too early")
+        raise BisectErrors.NOTHING_RUN()
     if not args.json:
         print(f"all agree within {tolerance:g}")
     return 0
@@ -215,13 +231,10 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     return {**tensors, **(source.constants() if constants else {})}
 
 
-def _verdict(outcome: StepOutcome, first: str, tolerance: float) -> str:
+def _verdict(outcome: StepOutcome, first: str, tolerance: float) -> SsccError:
     if outcome.problem:
-        return f"after {outcome.name} the program cannot be run any more: {outcome.problem}"
-    return (
-        f"{outcome.name} changes the outputs: ||a - b|| / ||b|| is {outcome.error:.3g} against {first}, at most "
-        f"{tolerance:g} is rounding"
-    )
+        return BisectErrors.NOT_RUNNABLE(step=outcome.name, problem=outcome.problem)
+    return BisectErrors.OUTPUTS_CHANGED(step=outcome.name, error=outcome.error, first=first, tolerance=tolerance)
 
 
 def _print(outcome: StepOutcome, as_json: bool, *, header: bool) -> None:

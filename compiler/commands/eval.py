@@ -15,7 +15,7 @@ from sscc.compiler.quality import defaults
 from sscc.compiler.quality.cells import METHODS
 from sscc.compiler.quality.tasks import TASKS
 from sscc.ir.choices import DTYPES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
 from sscc.ir.terminal import send_log_to_stderr
@@ -23,6 +23,10 @@ from sscc.ir.terminal import send_log_to_stderr
 if TYPE_CHECKING:
     from sscc.compiler.policy import Rule
     from sscc.compiler.quality.plan import EvalOptions
+
+
+class EvalCommandErrors(ErrorKind):
+    BUILT_IN_POLICY = UsageError, "--policy {policy} is a policy that comes with sscc: give it with --methods"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -214,7 +218,7 @@ def _rule(file: str) -> Rule:
 
     rule = policy_of(file)
     if not isinstance(rule, Rule):
-        raise UsageError(f"--policy {file} comes with sscc: give it with --methods")
+        raise EvalCommandErrors.BUILT_IN_POLICY(policy=file)
     return rule
 
 
@@ -233,15 +237,16 @@ def main(args: argparse.Namespace) -> int:
     if not args.no_plot:
         require_plotting()
     evaluation = evaluate(options, args.output)
-    drawn = None
+    # The results of hours of work come first: a plot that fails takes none of them along.
+    write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
+    write_text(args.output / "report.md", report.page(options, evaluation, None))
+    shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
+    print("\n\n".join(report.text(table) for table in shown if table is not None))
     if not args.no_plot:
         drawn = args.output / "plot.svg"
         with replacing(drawn) as file:
             file.write(plot(evaluation.cells, options.model.name))
-    write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
-    write_text(args.output / "report.md", report.page(options, evaluation, drawn))
-    shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
-    print("\n\n".join(report.text(table) for table in shown if table is not None))
+        write_text(args.output / "report.md", report.page(options, evaluation, drawn))
     if not args.quiet:
         print(f"sscc: wrote {args.output}", file=sys.stderr)
     return 0

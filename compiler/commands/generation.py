@@ -7,13 +7,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.sampling import Sampling
+
+
+LONGEST_TOKEN = 18
+"""Digits of a token that is read as a number of 64 bits."""
+
+
+class PromptOptionErrors(ErrorKind):
+    NO_TOKENIZER = InputError, "{artifact} has no tokenizer: give --token-ids"
+    TEXT_WITHOUT_TOKENIZER = InternalError, "a prompt of text has no tokenizer"
+    NOT_A_TOKEN = UsageError, "--token-ids has {word!r}, but a token is a number from 0 up"
 
 
 def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup) -> None:
@@ -65,7 +75,7 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
     if artifact.tokenizer_file is not None:
         return load_tokenizer(artifact.tokenizer_file)
     if needed:
-        raise InputError(f"{artifact.path} has no tokenizer: give --token-ids")
+        raise PromptOptionErrors.NO_TOKENIZER(artifact=artifact.path)
     return None
 
 
@@ -77,7 +87,7 @@ def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int
     if text is None:
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
-        raise InternalError("a prompt of text without a tokenizer")
+        raise PromptOptionErrors.TEXT_WITHOUT_TOKENIZER()
     return encode(tokenizer, text)
 
 
@@ -98,6 +108,6 @@ def parse_token_ids(text: str) -> list[int]:
     listed = read_text(Path(text[1:])) if text.startswith("@") else text
     words = listed.replace(",", " ").split()
     for word in words:
-        if not word.isdecimal():
-            raise UsageError(f"--token-ids has {word[:40]!r}, a token is a number from 0 up")
+        if not word.isdecimal() or len(word) > LONGEST_TOKEN:
+            raise PromptOptionErrors.NOT_A_TOKEN(word=word)
     return [int(word) for word in words]

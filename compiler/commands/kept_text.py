@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.kept_tokens import Token, lost_spans
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 
 if TYPE_CHECKING:
     from sscc.compiler.frontend.full_attention import Needed
@@ -23,6 +23,11 @@ _BLACK, _DIM, _PLAIN = "\x1b[38;5;16m", "\x1b[2m", "\x1b[0m"
 _SHADES = {"sink": (195, 159, 117, 75), "recent": (194, 157, 114, 77), "selected": (230, 222, 214, 208)}
 """Backgrounds of the 256 colours, from the smallest share to the largest."""
 _LETTERS = {"sink": "s", "recent": "r"}
+
+
+class ShownPartErrors(ErrorKind):
+    NO_LAYER = UsageError, "--show-kept: there is no layer {layer}, but there are 0 .. {last}"
+    NO_HEAD = UsageError, "--show-kept: layer {layer} has no KV head {head}, but it has 0 .. {last}"
 
 
 @dataclass(frozen=True)
@@ -47,10 +52,10 @@ class Part:
         if self.layer is None:
             return
         if self.layer >= signature.layers:
-            raise UsageError(f"--show-kept: there is no layer {self.layer}, there are 0 .. {signature.layers - 1}")
+            raise ShownPartErrors.NO_LAYER(layer=self.layer, last=signature.layers - 1)
         heads = signature.plan.of(self.layer)[0].kv_heads
         if self.head is not None and self.head >= heads:
-            raise UsageError(f"--show-kept: layer {self.layer} has no KV head {self.head}, it has 0 .. {heads - 1}")
+            raise ShownPartErrors.NO_HEAD(layer=self.layer, head=self.head, last=heads - 1)
 
     def __str__(self) -> str:
         if self.layer is None:

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.compile import add_excerpt_arguments
-from sscc.ir.errors import InternalError, SsccError, UsageError
+from sscc.ir.errors import ErrorKind, InternalError, SsccError, UsageError
 
 if TYPE_CHECKING:
     from torch_mlir import ir
 
     from sscc.compiler.printing import Excerpt
     from sscc.passes.base import Pass, PassTime
+
+
+class OptCommandErrors(ErrorKind):
+    NO_FILE = UsageError, "give the .mlir file to run passes on, or --list-passes or --explain PASS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if args.explain is not None:
         return _explain(args.explain)
     if args.file is None:
-        raise UsageError("give the .mlir file to run passes on, or --list-passes or --explain PASS")
+        raise OptCommandErrors.NO_FILE()
     return _run(args)
 
 
@@ -81,6 +85,7 @@ def _explain(name: str) -> int:
         print(f"{name}: {inspect.getdoc(kind)}.\n\nA pass of MLIR's own, which no compilation runs.\n\nNo options.")
         return 0
     print(inspect.getdoc(inspect.getmodule(kind)))
+    print(f"\nTakes a module of level {' or '.join(kind.takes)}, and leaves one of level {kind.level}.")
     options = options_of(kind)
     print("\nOptions:" if options else "\nNo options.")
     for option, (type_, default) in options.items():

@@ -9,7 +9,7 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD, is_folder
 from sscc.ir.suggestions import did_you_mean
 from sscc.ir.terminal import terminal_text
@@ -23,6 +23,15 @@ _TOKENS = re.compile(
     r"|(?P<type>\b(?:\d+x)*(?:f64|f32|bf16|f16|i64|i32|i8|i1|index)\b)"
 )
 _STYLES = {"comment": "2", "value": "36", "symbol": "33", "word": "1;35", "type": "32"}
+
+
+class PrintCommandErrors(ErrorKind):
+    OPTION_OF_DUMPS = (
+        UsageError,
+        "--locations and --weights are for dumps: {artifact} is an artifact, whose schedule shows both",
+    )
+    NO_FUNCTION = UsageError, "no function has the name {name}, but there are {names}{similar_hint}"
+    NO_PART = UsageError, "no kernel, entry or body has the name {name}, but there are {names}{similar_hint}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
 
     is_dump = args.file == STANDARD or not is_folder(args.file)
     if not is_dump and (args.locations or args.weights):
-        raise UsageError("--locations and --weights go with a dump, and a schedule says both as it is")
+        raise PrintCommandErrors.OPTION_OF_DUMPS(artifact=args.file)
     text = terminal_text(_dump(args) if is_dump else _schedule(args))
     to_stdout = args.output is None or args.output == STANDARD
     if args.color == "always" or (args.color == "auto" and to_stdout and _takes_colour()):
@@ -66,7 +75,7 @@ def _dump(args: argparse.Namespace) -> str:
     with mlir():
         module = parse_module(read_text(args.file), shown_name(args.file))
         names = [function.name.value for function in functions(module)]
-        shown = None if args.ir_function is None else _chosen(names, args.ir_function, "function")
+        shown = None if args.ir_function is None else _chosen(names, args.ir_function, PrintCommandErrors.NO_FUNCTION)
         return pretty(module, shown=shown, locations=args.locations, weights=args.weights)
 
 
@@ -79,13 +88,14 @@ def _schedule(args: argparse.Namespace) -> str:
         return text
     parts = {part.split()[1].partition("(")[0]: part for part in _SCHEDULE_PART.split(text)[1:]}
     del parts[""]  # the map of memory
-    return "".join(parts[name] for name in _chosen([*parts], args.ir_function, "kernel, entry or body"))
+    return "".join(parts[name] for name in _chosen([*parts], args.ir_function, PrintCommandErrors.NO_PART))
 
 
-def _chosen(names: list[str], pattern: str, what: str) -> list[str]:
+def _chosen(names: list[str], pattern: str, missing: PrintCommandErrors) -> list[str]:
+    """Return the names that fit a pattern. Raises `missing` where none does."""
     chosen = [name for name in names if fnmatchcase(name, pattern)]
     if not chosen:
-        raise UsageError(f"no {what} is called {pattern}, there are {', '.join(names)}{did_you_mean(pattern, names)}")
+        raise missing(name=pattern, names=names, similar_hint=did_you_mean(pattern, names))
     return chosen
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.commands.modelling import add_modelling_arguments, target_of
 from sscc.compiler.commands.noise import add_quiet_argument
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.sizes import format_bytes
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from sscc.compiler.report.sources import Sources
 
 SUFFIXES = {"html": ".html", "dot": ".dot", "model-explorer": ".json"}
+
+
+class ReportCommandErrors(ErrorKind):
+    OPTION_OF_PAGE = (
+        UsageError,
+        "--{form} writes the graph alone, and --bench, --ir-dir and --prompt-file are for the page: leave them out",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,8 +77,7 @@ def main(args: argparse.Namespace) -> int:
     from sscc.compiler.report.sources import Sources
 
     if args.form != "html" and (args.bench, args.ir_dir, args.prompt_file) != (None, None, None):
-        belong = "--bench, --ir-dir and --prompt-file belong to the page"
-        raise UsageError(f"--{args.form} writes the graph alone: {belong}")
+        raise ReportCommandErrors.OPTION_OF_PAGE(form=args.form)
     artifact = open_artifact(args.artifact)
     sources = Sources.read(
         artifact,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import open_artifact
 from sscc.compiler.progress import status
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from sscc.runtime.shortening import Shortener
 
 DEFAULT_KEEP = 0.3
+
+
+class DraftOptionErrors(ErrorKind):
+    NO_DRAFT = UsageError, "{option} is for prompts that a draft shortens: give --draft too"
 
 
 def add_draft_arguments(group: argparse._ArgumentGroup, *, several: bool = False) -> None:
@@ -50,7 +54,7 @@ def check_draft_arguments(args: argparse.Namespace) -> None:
 
     for option in ("keep", "keep_delimiter"):
         if args.draft is None and getattr(args, option) is not None:
-            raise UsageError(f"--{option.replace('_', '-')} is of prompts that a --draft shortens, and there is none")
+            raise DraftOptionErrors.NO_DRAFT(option=f"--{option.replace('_', '-')}")
     for share in keeps_of(args):
         check_keep(share)
 

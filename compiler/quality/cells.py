@@ -12,7 +12,7 @@ from typing import Any
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.policy import Rule
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.geometry import (
     DEFAULT_LANDMARK_BITS,
     DEFAULT_OBS,
@@ -29,6 +29,16 @@ FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", 
 
 POOLING = (SNAPKV, SNAPSTREAM)
 """The methods that select once, by pooled scores."""
+
+
+class CellErrors(ErrorKind):
+    UNKNOWN_METHOD = UsageError, "--methods has {method!r}, which is none of {methods}{similar_hint}"
+    NO_BUDGET = UsageError, "the compressed caches have no budget: give --budgets"
+    NO_ROWS_TO_SELECT = (
+        UsageError,
+        "the method snapkv keeps its observation window of {obs} tokens and up to {new_tokens} new ones, which leaves "
+        "none of {budget} rows for selected positions: raise --budgets, or leave snapkv out of --methods",
+    )
 
 
 @dataclass(frozen=True)
@@ -123,9 +133,9 @@ def make_cells(
     for method in methods:
         if method not in METHODS:
             likely = did_you_mean(method, METHODS)
-            raise UsageError(f"--methods has {method!r}, it must be one of {', '.join(METHODS)}{likely}")
+            raise CellErrors.UNKNOWN_METHOD(method=method, methods=METHODS, similar_hint=likely)
     if not budgets and (rules or set(methods) != {FULL}):
-        raise UsageError("there is no budget for the compressed caches: give --budgets")
+        raise CellErrors.NO_BUDGET()
     cells = []
     for dtype in kv_dtypes:
         for method in METHODS:
@@ -182,10 +192,7 @@ def _rows(method: str, budget: int, selection: Selection, max_context: int, new_
     if method == SNAPKV:
         obs = selection.obs or DEFAULT_OBS
         if budget <= obs + new_tokens:
-            raise UsageError(
-                f"snapkv keeps its observation window of {obs} tokens and the new ones, up to {new_tokens}, which "
-                f"leaves none of {budget} rows to select: raise --budgets, or leave snapkv out of --methods"
-            )
+            raise CellErrors.NO_ROWS_TO_SELECT(obs=obs, new_tokens=new_tokens, budget=budget)
         return {"kv_sink": 0, "kv_recent": obs + new_tokens, "kv_topk": budget - obs - new_tokens}
     return {"kv_budget": budget, "kv_sink": selection.sink, "kv_recent": selection.recent}
 

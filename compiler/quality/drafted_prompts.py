@@ -10,7 +10,7 @@ import numpy as np
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.plan import EvalOptions
 from sscc.compiler.sessions import open_session
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.session import Session
@@ -19,6 +19,10 @@ from sscc.runtime.speculative_prefill import Draft
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+class DraftedPromptErrors(ErrorKind):
+    NO_DRAFT = InternalError, "a prompt is to be shortened, but the evaluation has no draft"
 
 
 class DraftedPrompts:
@@ -48,7 +52,7 @@ class DraftedPrompts:
         if self._shortener is None:
             options, artifact = self._options, self._options.drafted_by
             if artifact is None:
-                raise InternalError("a prompt is to be shortened, and there is no draft")
+                raise DraftedPromptErrors.NO_DRAFT()
             self._session = open_session(artifact, interpreter=options.interpreter, threads=options.threads)
             self._shortener = Shortener(Draft(self._session), signature, self._tokenizer, options.delimiter)
         return self._shortener

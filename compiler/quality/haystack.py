@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from sscc.compiler.quality.prose import NOISE, SENTENCES
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 
 Count = Callable[[str], int]
 """Tokens of a text, the special tokens that are added included."""
+
+
+class HaystackErrors(ErrorKind):
+    PROMPT_TOO_LONG = UsageError, "{text} does not fit into {length} tokens: its shortest form has {smallest}"
 
 
 class Haystack:
@@ -70,7 +74,7 @@ def fit(build: Callable[[int], str], length: int, count: Count, what: str, large
     """
     smallest = count(build(0))
     if smallest > length:
-        raise UsageError(f"{what} does not fit into {length} tokens, its shortest prompt has {smallest}")
+        raise HaystackErrors.PROMPT_TOO_LONG(text=what, length=length, smallest=smallest)
     limit = length if largest is None else largest  # every unit of filler has at least one token
     low, high = 0, limit + 1
     step = 16

@@ -13,10 +13,22 @@ from types import TracebackType
 from typing import Any
 
 from sscc.compiler.quality.example import Example
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.files import RecordingFile, output_errors, sync
 
 FORMAT = 1
+
+
+class EvaluationJournalErrors(ErrorKind):
+    OTHER_PROMPT = UsageError, "{path} has the example {example} with another prompt: give another --output"
+    BEING_WRITTEN = UsageError, "another process is writing {path}: wait for it, or end it"
+    NO_RECORD = InputError, "{path}:{line} is not the record of an example: delete the line"
+    NOT_AN_OBJECT = InputError, "{path}:{line} is damaged: it is not a JSON object"
+    OTHER_FORMAT = InputError, "{path} is not a journal of `sscc eval` of format {format}: give another --output"
+    OTHER_OPTIONS = (
+        UsageError,
+        "{path} was made with {option} {recorded}, not {value}: give another --output, or the same options",
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Journal:
         """Whether the example is done. Raises UsageError where it was done with another prompt."""
         record = self.records.get((cell, example.name))
         if record is not None and record.prompt_sha256 != example.prompt_sha256:
-            raise UsageError(f"{self.path} has {example.name} with another prompt: give another --output")
+            raise EvaluationJournalErrors.OTHER_PROMPT(path=self.path, example=example.name)
         return record is not None
 
     def add(self, record: Record) -> None:
@@ -103,7 +115,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{self.path} is being written by another process: wait for it, or end it") from None
+            raise EvaluationJournalErrors.BEING_WRITTEN(path=self.path) from None
 
     def _read(self, options: dict[str, Any]) -> int:
         """Takes in what is there. Returns the bytes of whole lines."""
@@ -118,28 +130,30 @@ class Journal:
             try:
                 record = Record(**self._parsed(line, number))
             except TypeError:
-                raise InputError(f"{self.path}:{number} is no record of an example: delete the line") from None
+                raise EvaluationJournalErrors.NO_RECORD(path=self.path, line=number) from None
             self.records[record.cell, record.example] = record
         return whole
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise InputError(f"{self.path}:{number} is damaged: it is no JSON object")
+            raise EvaluationJournalErrors.NOT_AN_OBJECT(path=self.path, line=number)
         return value
 
     def _check_options(self, header: dict[str, Any], options: dict[str, Any]) -> None:
         if header.get("format") != FORMAT or not isinstance(header.get("options"), dict):
-            raise InputError(f"{self.path} is no journal of `sscc eval` of format {FORMAT}: give another --output")
+            raise EvaluationJournalErrors.OTHER_FORMAT(path=self.path, format=FORMAT)
         recorded: dict[str, Any] = header["options"]
         for name in sorted({*recorded, *options}):
             if recorded.get(name) != options.get(name):
-                raise UsageError(
-                    f"{self.path} was made with {name} {json.dumps(recorded.get(name))}, not "
-                    f"{json.dumps(options.get(name))}: give another --output, or the same options"
+                raise EvaluationJournalErrors.OTHER_OPTIONS(
+                    path=self.path,
+                    option=name,
+                    recorded=json.dumps(recorded.get(name)),
+                    value=json.dumps(options.get(name)),
                 )
 
     def __enter__(self) -> Journal:

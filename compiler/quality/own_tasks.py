@@ -22,7 +22,7 @@ from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.metrics import FIELD, METRICS, json_fields
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.scoring import TOKENS
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.files import read_text
 
 DEFAULT_METRIC = "string_match_all"
@@ -61,6 +61,34 @@ REFUSED = {
 """LongBench's datasets that need a metric which is not here."""
 
 
+class ExampleFileErrors(ErrorKind):
+    EMPTY = InputError, "{path} has no examples"
+    NOT_JSON = InputError, "{where} is not JSON: {cause}"
+    NOT_AN_OBJECT = InputError, "{where} is not a JSON object"
+    NO_TOKENIZER = (
+        UsageError,
+        "{where} is text, and the model has no tokenizer: give the fields tokens and answer_tokens",
+    )
+    ANSWERS_ARE_NOT_FIELDS = (
+        InputError,
+        "{where} has the metric {metric}, whose answers must be fields of a JSON object, as '\"name\": \"value\"'",
+    )
+    TEMPLATE_FILLS_PROMPT = (
+        UsageError,
+        "--max-prompt is {longest}, but the chat template alone has {template_tokens} tokens: give at least {least}",
+    )
+    NO_SUCH_METRIC_HERE = UsageError, "{where}: LongBench scores {dataset} by {metric}, which sscc does not have"
+    QUESTION_IN_PROMPT = (
+        UsageError,
+        "{where}: the question of {dataset} is in LongBench's prompt: give the whole text as the field prompt",
+    )
+    UNKNOWN_METRIC = UsageError, "{where} has the metric {metric!r}, which is none of {metrics}"
+    BAD_NEW_TOKENS = UsageError, "{where} has max_new_tokens {value!r}, which is not a number from 1 up"
+    NO_PROMPT = InputError, "{where} has neither a prompt nor an input"
+    NO_ANSWERS = InputError, "{where} has no list of answers"
+    NO_TOKENS = InputError, "{where} has no list of token numbers in the field {field!r}"
+
+
 def own_examples(
     path: Path, count: int | None, prompts: PromptFormat | None, longest: int | None = None
 ) -> Iterator[Example]:
@@ -76,7 +104,7 @@ def own_examples(
         UsageError: a dataset that cannot be scored, text without a tokenizer, or `longest` leaves no room for text.
     """
     seen: Counter[str] = Counter()
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}:{number}"
@@ -86,7 +114,7 @@ def own_examples(
             yield _example(fields, task, seen[task], where, prompts, longest)
             seen[task] += 1
     if not seen:
-        raise InputError(f"{path} has no examples")
+        raise ExampleFileErrors.EMPTY(path=path)
 
 
 def cut_middle(tokens: list[int], longest: int) -> list[int]:
@@ -99,10 +127,10 @@ def cut_middle(tokens: list[int], longest: int) -> list[int]:
 def _object(line: str, where: str) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ExampleFileErrors.NOT_JSON(where=where, cause=quoted(error)) from None
     if not isinstance(fields, dict):
-        raise InputError(f"{where} is no JSON object")
+        raise ExampleFileErrors.NOT_AN_OBJECT(where=where)
     return fields
 
 
@@ -116,7 +144,7 @@ def _example(
         return Example(task, 0, index, prompt, (), TOKENS, len(answer), answer_tokens=answer)
     question = _prompt(fields, where)
     if prompts is None:
-        raise UsageError(f"{where} is text, and the model has no tokenizer: give tokens and answer_tokens")
+        raise ExampleFileErrors.NO_TOKENIZER(where=where)
     text = prompts.text(question)
     tokens = prompts.encode(text)
     kept = tokens if longest is None else cut_middle(tokens, longest)
@@ -124,7 +152,7 @@ def _example(
         _check_the_template_is_whole(prompts, len(kept))
     answers = _answers(fields, where)
     if METRICS[metric] is json_fields and not all(FIELD.fullmatch(answer) for answer in answers):
-        raise InputError(f'{where} has the metric {metric}, its answers must be fields: \'"name": "value"\'')
+        raise ExampleFileErrors.ANSWERS_ARE_NOT_FIELDS(where=where, metric=metric)
     return Example(task, 0, index, tuple(kept), answers, metric, new_tokens, text=text)
 
 
@@ -132,25 +160,21 @@ def _check_the_template_is_whole(prompts: PromptFormat, longest: int) -> None:
     """Raises UsageError where cutting a prompt to `longest` tokens would cut the template, which is at both ends."""
     own = 0 if prompts.template is None else prompts.added("x")
     if longest // 2 < own:
-        raise UsageError(
-            f"--max-prompt is {longest}, and the chat template alone has {own} tokens: give at least {2 * own}"
-        )
+        raise ExampleFileErrors.TEMPLATE_FILLS_PROMPT(longest=longest, template_tokens=own, least=2 * own)
 
 
 def _scoring(fields: dict[str, Any], where: str) -> tuple[str, int]:
     dataset = str(fields.get("dataset") or "").removesuffix("_e")
     if "metric" not in fields and dataset in REFUSED:
-        raise UsageError(f"{where}: LongBench scores {dataset} by {REFUSED[dataset]}, which is not here")
+        raise ExampleFileErrors.NO_SUCH_METRIC_HERE(where=where, dataset=dataset, metric=REFUSED[dataset])
     if "prompt" not in fields and dataset in OWN_PROMPT:
-        raise UsageError(
-            f"{where}: the question of {dataset} is in LongBench's prompt: give the whole text as `prompt`"
-        )
+        raise ExampleFileErrors.QUESTION_IN_PROMPT(where=where, dataset=dataset)
     metric, new_tokens = LONGBENCH.get(dataset, (DEFAULT_METRIC, DEFAULT_NEW_TOKENS))
     metric, new_tokens = fields.get("metric", metric), fields.get("max_new_tokens", new_tokens)
-    if metric not in METRICS:
-        raise UsageError(f"{where} has the metric {metric!r}, there are {', '.join(METRICS)}")
-    if not isinstance(new_tokens, int) or new_tokens < 1:
-        raise UsageError(f"{where} has max_new_tokens {new_tokens!r}, it must be a number from 1 up")
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise ExampleFileErrors.UNKNOWN_METRIC(where=where, metric=metric, metrics=list(METRICS))
+    if type(new_tokens) is not int or new_tokens < 1:
+        raise ExampleFileErrors.BAD_NEW_TOKENS(where=where, value=new_tokens)
     return metric, new_tokens
 
 
@@ -160,19 +184,19 @@ def _prompt(fields: dict[str, Any], where: str) -> str:
         return str(fields["prompt"])
     question, context = fields.get("input"), fields.get("context")
     if not isinstance(question, str) or not isinstance(context, str | None):
-        raise InputError(f"{where} has neither a prompt nor an input")
+        raise ExampleFileErrors.NO_PROMPT(where=where)
     return question if context is None else f"{context}\n\nQuestion: {question}\nAnswer:"
 
 
 def _answers(fields: dict[str, Any], where: str) -> tuple[str, ...]:
     answers = fields.get("answers", fields.get("outputs"))
     if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) for answer in answers):
-        raise InputError(f"{where} has no list of answers")
+        raise ExampleFileErrors.NO_ANSWERS(where=where)
     return tuple(answers)
 
 
 def _token_list(fields: dict[str, Any], name: str, where: str) -> tuple[int, ...]:
     tokens = fields.get(name)
     if not isinstance(tokens, list) or not tokens or not all(type(token) is int for token in tokens):
-        raise InputError(f"{where} has no list of token numbers {name!r}")
+        raise ExampleFileErrors.NO_TOKENS(where=where, field=name)
     return tuple(tokens)

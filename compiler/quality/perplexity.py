@@ -9,10 +9,17 @@ from tokenizers import Tokenizer
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.scoring import NATS
 from sscc.compiler.quality.tasks import GOLDEN
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.text import encode
 
 TASK = "perplexity"
+
+
+class PerplexityErrors(ErrorKind):
+    TEXT_TOO_SHORT = (
+        UsageError,
+        "{name} has {tokens} tokens, which is less than one window of {length} + {scored}: give a longer text",
+    )
 
 
 def perplexity_examples(
@@ -29,9 +36,7 @@ def perplexity_examples(
     for length in lengths:
         room = len(tokens) - length - scored
         if room < 0:
-            raise UsageError(
-                f"{name} has {len(tokens)} tokens, and a window of {length} + {scored} does not fit: give a longer text"
-            )
+            raise PerplexityErrors.TEXT_TOO_SHORT(name=name, tokens=len(tokens), length=length, scored=scored)
         for index in range(count):
             start = int((index + 1) * GOLDEN % 1.0 * room)
             end = start + length

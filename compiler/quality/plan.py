@@ -25,7 +25,7 @@ from sscc.compiler.quality.ruler import PREFIX, ruler_examples
 from sscc.compiler.quality.tasks import TASKS, make_example
 from sscc.compiler.versions import own_version
 from sscc.ir.choices import LANDMARK_BITS
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.files import file_digest, read_text, shown_name
 from sscc.ir.geometry import PLAIN
 from sscc.ir.suggestions import check_choice, did_you_mean
@@ -34,6 +34,32 @@ from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
 if TYPE_CHECKING:
     from sscc.runtime.chat_template import ChatTemplate
+
+
+class EvaluationOptionErrors(ErrorKind):
+    TOO_SMALL = UsageError, "{option} has {value}, but the least is {least}"
+    REPEATED_VALUE = UsageError, "{option} has the same value twice: give each once"
+    NOTHING_TO_EVALUATE = UsageError, "there is nothing to evaluate: give --tasks or --examples-file"
+    NO_LENGTH = UsageError, "the tasks have no length of prompts: give --lengths"
+    NO_EXAMPLES = UsageError, "the tasks have no number of examples: give --examples"
+    UNKNOWN_TASK = UsageError, "--tasks has {task!r}, which is none of {tasks}{similar_hint}"
+    TEXT_WITHOUT_PERPLEXITY = UsageError, "--text is for the task perplexity: give --tasks perplexity, or no --text"
+    PERPLEXITY_WITHOUT_TEXT = UsageError, "the task perplexity needs a text: give --text FILE"
+    PERPLEXITY_OF_CHAT = (
+        UsageError,
+        "the task perplexity measures plain text, and --chat makes none: leave one of them out",
+    )
+    RULE_NAMED_AS_METHOD = UsageError, "--policy has a rule with the name of the method {rule}: rename the rule"
+    POOLS_WITHOUT_POOLING = UsageError, "--kv-pool compares the methods {methods}: add one of them to --methods"
+    EQUAL_BYTES_WITHOUT_QUERY = UsageError, "--equal-bytes compares the method {method}: add it to --methods"
+    FETCH_WITHOUT_QUERY = UsageError, "--kv-fetch limits the method {method}: add it to --methods"
+    NO_LANDMARKS = UsageError, "the method {method} needs landmarks: give --kv-landmark-bits"
+    UNKNOWN_LANDMARK_BITS = UsageError, "--kv-landmark-bits has {bits}, which is none of {choices}"
+    NO_CHAT_TEMPLATE = UsageError, "{model} has no chat template, which --chat needs: leave --chat out"
+    NO_TOKENIZER = (
+        UsageError,
+        "{model} has no tokenizer, which the task {task} needs: give --examples-file with tokens",
+    )
 
 
 @dataclass(frozen=True)
@@ -102,21 +128,21 @@ class EvalOptions:
         ):
             for value in values:
                 if value is not None and value < low:
-                    raise UsageError(f"{name} has {value}, it must be at least {low}")
+                    raise EvaluationOptionErrors.TOO_SMALL(option=name, value=value, least=low)
         check_choice("--interpreter", self.interpreter, BACKENDS)
         self._check_cells()
         for name, items in (
-            ("tasks", self.tasks),
-            ("lengths", self.lengths),
-            ("budgets", self.budgets),
-            ("kv-landmark-bits", self.landmark_bits),
-            ("kv-pool", self.pools),
-            ("kv-fetch", self.fetches),
-            ("policy", [rule.name for rule in self.rules]),
-            ("keep", self.keeps),
+            ("--tasks", self.tasks),
+            ("--lengths", self.lengths),
+            ("--budgets", self.budgets),
+            ("--kv-landmark-bits", self.landmark_bits),
+            ("--kv-pool", self.pools),
+            ("--kv-fetch", self.fetches),
+            ("--policy", [rule.name for rule in self.rules]),
+            ("--keep", self.keeps),
         ):
             if len(set(items)) < len(items):
-                raise UsageError(f"--{name} has the same one twice")
+                raise EvaluationOptionErrors.REPEATED_VALUE(option=name)
 
     @cached_property
     def text_content(self) -> str:
@@ -130,40 +156,40 @@ class EvalOptions:
 
     def _check_tasks(self) -> None:
         if not self.tasks and not self.files:
-            raise UsageError("there is nothing to evaluate: give --tasks or --examples-file")
+            raise EvaluationOptionErrors.NOTHING_TO_EVALUATE()
         if self.tasks and not self.lengths:
-            raise UsageError("there is no length of prompts: give --lengths")
+            raise EvaluationOptionErrors.NO_LENGTH()
         if self.tasks and self.examples is None:
-            raise UsageError("tasks have any number of examples: give --examples")
+            raise EvaluationOptionErrors.NO_EXAMPLES()
         for task in self.tasks:
             if task not in TASKS and task != PERPLEXITY and not task.startswith(PREFIX):
                 known = [*TASKS, PERPLEXITY, f"{PREFIX}NAME"]
                 likely = did_you_mean(task, known[:-1])
-                raise UsageError(f"--tasks has {task!r}, it must be one of {', '.join(known)}{likely}")
-        if (PERPLEXITY in self.tasks) != (self.text is not None):
-            raise UsageError("the task perplexity and --text FILE go together: give both or neither")
+                raise EvaluationOptionErrors.UNKNOWN_TASK(task=task, tasks=known, similar_hint=likely)
+        if PERPLEXITY in self.tasks and self.text is None:
+            raise EvaluationOptionErrors.PERPLEXITY_WITHOUT_TEXT()
+        if PERPLEXITY not in self.tasks and self.text is not None:
+            raise EvaluationOptionErrors.TEXT_WITHOUT_PERPLEXITY()
         if PERPLEXITY in self.tasks and self.chat:
-            raise UsageError("perplexity is that of plain text, which --chat does not make: measure it in another run")
+            raise EvaluationOptionErrors.PERPLEXITY_OF_CHAT()
 
     def _check_cells(self) -> None:
         for rule in self.rules:
             if rule.name.lower() in METHODS:
-                raise UsageError(f"--policy has a rule of the name {rule.name}, which is that of a method: rename it")
+                raise EvaluationOptionErrors.RULE_NAMED_AS_METHOD(rule=rule.name)
         if self.pools and not {*POOLING} & {*self.methods}:
-            raise UsageError(f"--kv-pool compares {' and '.join(POOLING)}: add one of them to --methods")
+            raise EvaluationOptionErrors.POOLS_WITHOUT_POOLING(methods=POOLING)
         if QUERY not in self.methods:
             if self.equal_bytes:
-                raise UsageError(f"--equal-bytes compares with the method {QUERY}: add it to --methods")
+                raise EvaluationOptionErrors.EQUAL_BYTES_WITHOUT_QUERY(method=QUERY)
             if self.fetches:
-                raise UsageError(f"--kv-fetch is of the method {QUERY}: add it to --methods")
+                raise EvaluationOptionErrors.FETCH_WITHOUT_QUERY(method=QUERY)
             return
         if not self.landmark_bits:
-            raise UsageError(f"the method {QUERY} needs landmarks: give --kv-landmark-bits")
+            raise EvaluationOptionErrors.NO_LANDMARKS(method=QUERY)
         for bits in self.landmark_bits:
             if bits not in LANDMARK_BITS:
-                raise UsageError(
-                    f"--kv-landmark-bits has {bits}, it must be one of {', '.join(map(str, LANDMARK_BITS))}"
-                )
+                raise EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS(bits=bits, choices=LANDMARK_BITS)
 
     def described(self) -> dict[str, Any]:
         """All that decides what a result means, for JSON; not how many there are, nor how fast they are made."""
@@ -214,11 +240,11 @@ def make_examples(
         InputError: a file with a fault.
     """
     if options.chat and template is None:
-        raise UsageError(f"{options.model} has no chat template, which --chat needs: leave --chat out")
+        raise EvaluationOptionErrors.NO_CHAT_TEMPLATE(model=options.model)
     prompts = None if tokenizer is None else PromptFormat(tokenizer, template if options.chat else None)
     for task in options.tasks:
         if prompts is None:
-            raise UsageError(f"{options.model} has no tokenizer, which {task} needs: give --examples-file with tokens")
+            raise EvaluationOptionErrors.NO_TOKENIZER(model=options.model, task=task)
         yield from _of_task(task, options, prompts)
     for path in options.files:
         yield from own_examples(path, options.examples, prompts, options.longest)

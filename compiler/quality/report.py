@@ -17,6 +17,8 @@ from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.sizes import format_bytes
 
 FORMAT = 1
+LARGEST_EXPONENT = 709.0
+"""Nats beyond which a perplexity is no f64."""
 
 Table = list[list[str]]
 """Rows of cells; the first row is the heading."""
@@ -97,7 +99,16 @@ def page(options: EvalOptions, evaluation: Evaluation, plot: Path | None) -> str
 
 
 def to_json(values: dict[str, Any]) -> str:
-    return json.dumps(values, indent=1, allow_nan=False) + "\n"
+    """Return `results` as text. A number that is not finite, as the nats of logits that are not, becomes null."""
+    return json.dumps(_finite(values), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 LEGEND = (
@@ -138,8 +149,7 @@ def _of(cell: CellSummary, *, nats: bool) -> list[Score]:
 
 
 def _percent(score: Score) -> str:
-    low, high = max(0.0, score.low), min(1.0, score.high)
-    return f"{100 * score.mean:.0f} ({100 * low:.0f} to {100 * high:.0f})"
+    return f"{100 * score.mean:.0f} ({100 * score.low:.0f} to {100 * score.high:.0f})"
 
 
 def _points(score: Score) -> str:
@@ -152,7 +162,8 @@ def _points(score: Score) -> str:
 
 def _nats(score: Score) -> str:
     """Nats and perplexity; against the full cache the difference of the same windows."""
-    said = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {math.exp(score.mean):.2f}"
+    perplexity = math.exp(score.mean) if score.mean < LARGEST_EXPONENT else math.inf
+    said = f"{score.mean:.3f} +- {score.standard_error:.3f} (ppl {perplexity:.2f}"
     if score.difference is None or score.difference_error is None:
         return f"{said})"
     return f"{said}; {score.difference:+.3f} +- {score.difference_error:.3f})"

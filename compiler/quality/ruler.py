@@ -15,12 +15,30 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.prompts import PromptFormat
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.extras import RULER, require
 
 PREFIX = "ruler:"
 PACKAGE = "long_context_eval"
 LIMIT = 900.0  # seconds: a generator loops for ever where not even its smallest prompt fits
+
+
+class RulerErrors(ErrorKind):
+    UNKNOWN_TASK = UsageError, "RULER has no task {task!r}, but it has {tasks}"
+    TEMPLATE_FILLS_PROMPT = (
+        UsageError,
+        "the task {task} of RULER does not fit into {length} tokens: the chat template alone has {template_tokens}",
+    )
+    NO_ANSWER_PREFIX = InputError, "a prompt of RULER lacks {prefix!r}, with which its answer begins"
+    TOO_SLOW = (
+        InputError,
+        "RULER did not make the task {task} within {seconds:.0f} s: its prompts may not fit the length",
+    )
+    NO_NLTK_DATA = (
+        InputError,
+        "RULER needs nltk's data for the task {task}: run python -m nltk.downloader punkt_tab",
+    )
+    FAILED = InputError, "RULER did not make the task {task}: {reason}"
 
 
 def ruler_tasks() -> dict[str, Any]:
@@ -44,14 +62,14 @@ def ruler_examples(name: str, length: int, count: int, seed: int, prompts: Promp
     """
     tasks = ruler_tasks()
     if name not in tasks:
-        raise UsageError(f"RULER has no task {name!r}, it has {', '.join(tasks)}")
+        raise RulerErrors.UNKNOWN_TASK(task=name, tasks=list(tasks))
     kind = tasks[name]["task"]
     constants: dict[str, Any] = importlib.import_module(f"{PACKAGE}.data.synthetic.constants").TASKS[kind]
     new_tokens = int(constants["tokens_to_generate"])
     question, prefix = constants["template"], constants.get("answer_prefix", "")
     own = 0 if prompts.template is None else prompts.added(question, prefix)
     if own >= length:
-        raise UsageError(f"RULER's {name} does not fit into {length} tokens: the chat template alone has {own}")
+        raise RulerErrors.TEMPLATE_FILLS_PROMPT(task=name, length=length, template_tokens=own)
     with tempfile.TemporaryDirectory() as scratch:
         _write_tokenizer(prompts.tokenizer, Path(scratch))
         options = {
@@ -83,7 +101,7 @@ def _parted(text: str, prefix: str) -> tuple[str, str]:
     constant = prefix.partition("{")[0]
     place = text.rfind(constant) if constant else len(text)
     if place < 0:
-        raise InputError(f"a prompt of RULER has no {constant!r}, with which its answer begins")
+        raise RulerErrors.NO_ANSWER_PREFIX(prefix=constant)
     return text[:place], text[place:]
 
 
@@ -99,11 +117,12 @@ def _generate(name: str, script: Path, options: dict[str, Any]) -> None:
             [sys.executable, str(script), *words], capture_output=True, text=True, check=False, timeout=LIMIT
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"RULER's {name} was not made within {LIMIT:.0f} s: does it fit the length?") from None
+        raise RulerErrors.TOO_SLOW(task=name, seconds=LIMIT) from None
     if done.returncode:
+        if "nltk.download" in done.stderr:
+            raise RulerErrors.NO_NLTK_DATA(task=name)
         said = [line for line in done.stderr.splitlines() if line.strip(" *")]
-        reason = "it needs nltk's data: python -m nltk.downloader punkt_tab" if "nltk.download" in done.stderr else ""
-        raise InputError(f"RULER's {name} was not made: {reason or (said or ['no reason given'])[-1].strip()}")
+        raise RulerErrors.FAILED(task=name, reason=quoted((said or ["it gives no reason"])[-1]))
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

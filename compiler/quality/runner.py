@@ -23,7 +23,7 @@ from sscc.compiler.quality.plan import EvalOptions, cells_for, make_examples, mo
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.compiler.quality.summary import CellSummary, summarise
 from sscc.compiler.sessions import open_session
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.session import Session
@@ -31,6 +31,13 @@ from sscc.runtime.session import Session
 JOURNAL = "records.jsonl"
 EXAMPLES = "examples.jsonl"
 WORK = "work"
+
+
+class EvaluationErrors(ErrorKind):
+    REPEATED_EXAMPLE = (
+        UsageError,
+        "{times} examples have the name {example}: give tasks of different files different names (the field task)",
+    )
 
 
 @dataclass(frozen=True)
@@ -145,4 +152,4 @@ def _check_names(examples: Sequence[Example]) -> None:
     """Two files may have a task of the same name: then nobody could tell their examples apart."""
     name, times = Counter(example.name for example in examples).most_common(1)[0]
     if times > 1:
-        raise UsageError(f"{name} is there {times} times: give tasks of different files different names ('task')")
+        raise EvaluationErrors.REPEATED_EXAMPLE(example=name, times=times)

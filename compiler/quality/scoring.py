@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.metrics import METRICS
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind, InternalError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.excerpt import PromptTokens
 from sscc.runtime.sampling import Sampler, Sampling
@@ -24,6 +24,10 @@ from sscc.runtime.text import decode
 
 NATS = "nats"
 TOKENS = "tokens"
+
+
+class ExampleScoringErrors(ErrorKind):
+    UNKNOWN_METRIC = InternalError, "the example {example} has the metric {metric!r}, which is none of {metrics}"
 
 
 @dataclass(frozen=True)
@@ -96,5 +100,5 @@ def _score(example: Example, said: str, tokens: Sequence[int]) -> float:
     if example.metric == TOKENS:
         return float(tuple(tokens[: len(example.answer_tokens)]) == example.answer_tokens)
     if example.metric not in METRICS:
-        raise InternalError(f"{example.name} has the metric {example.metric!r}, there are {', '.join(METRICS)}")
+        raise ExampleScoringErrors.UNKNOWN_METRIC(example=example.name, metric=example.metric, metrics=list(METRICS))
     return METRICS[example.metric](said, example.answers)

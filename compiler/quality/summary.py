@@ -24,7 +24,7 @@ class Score:
     Attributes:
         metric: "nats" (less is better) or one from 0 to 1.
         mean, standard_error: over the examples.
-        low, high: 95 % interval of the mean: Wilson's where every score is 0 or 1, else mean -+ 1.96 standard errors.
+        low, high: 95 % interval of the mean (`interval`). It contains the mean.
         difference, difference_error: mean and standard error of score minus the full cache's score of the same
             example; None where there is no full cache.
         by_depth: mean and number of the examples whose answer is in each quarter of the prompt, first to last;
@@ -118,7 +118,7 @@ def summarise(
 def _score(group: str, examples: list[Example], records: list[Record], full: dict[str, Record] | None) -> Score:
     values = [record.score for record in records]
     mean, error = mean_and_error(values)
-    low, high = interval(values)
+    low, high = interval(values, examples[0].metric)
     difference = difference_error = None
     if full is not None:
         difference, difference_error = mean_and_error([r.score - full[r.example].score for r in records])
@@ -151,20 +151,29 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(variance / n)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean: Wilson's score interval for zeros and ones, else mean -+ 1.96 standard errors."""
+def interval(values: Sequence[float], metric: str) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of the scores that a metric gave; it contains the mean.
+
+    Nats per token: mean -+ 1.96 standard errors. Scores from 0 to 1: the same within these bounds, or Wilson's score
+    interval where every score is 0 or 1.
+    """
+    mean, error = mean_and_error(values)
+    if metric == NATS:
+        return mean - Z * error, mean + Z * error
     if all(value in (0.0, 1.0) for value in values):
         return wilson(int(sum(values)), len(values))
-    mean, error = mean_and_error(values)
-    return mean - Z * error, mean + Z * error
+    return max(0.0, mean - Z * error), min(1.0, mean + Z * error)
 
 
 def wilson(right: int, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
+    """Return Wilson's 95 % interval of the share `right / n`, which contains the share and lies within 0 and 1.
+
+    An end that is the share itself (0 of n, n of n) differs from it by rounding where the formula is evaluated.
+    """
     share = right / n
     centre = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
     half = Z / (1 + Z * Z / n) * math.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def _by_depth(records: Sequence[Record]) -> list[tuple[float | None, int]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError, quoted
 
 LARGEST = 64 << 20
 """Bytes of a dump that is read."""
@@ -26,6 +26,19 @@ _RECORD = re.compile(r"^#passes = \[$.*?^\]$\n?", re.MULTILINE | re.DOTALL)
 _MAP_USE = re.compile(r"#map\d*\b")
 HEAD = "module"
 """What stands before the first function."""
+
+
+class DumpFolderErrors(ErrorKind):
+    UNREADABLE = InputError, "the dumps in {folder} cannot be read: {reason}"
+    NO_DUMPS = (
+        InputError,
+        "{folder} has no dumps of a whole compilation: `sscc compile MODEL --dump-ir-dir DIR` writes them",
+    )
+    OTHER_COMPILATION = (
+        InputError,
+        "the dumps in {folder} are of another compilation, which ended with another schedule than this artifact's",
+    )
+    TOO_LARGE = InputError, "{path} has {size} bytes, but a report reads dumps of at most {most}"
 
 
 @dataclass(frozen=True)
@@ -60,19 +73,18 @@ def read_dumps(folder: Path, schedule: str) -> Dumps:
         paths = [folder / name for name in names if _FILE.fullmatch(name)]
         texts = {path: _read(path) for path in paths}
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the dumps in {folder} cannot be read: {error}") from None
+        raise DumpFolderErrors.UNREADABLE(folder=folder, reason=quoted(error)) from None
     if not paths or not emitted:
-        raise InputError(
-            f"{folder} has no dumps of a whole compilation: `sscc compile MODEL --dump-ir-dir DIR` writes them"
-        )
+        raise DumpFolderErrors.NO_DUMPS(folder=folder)
     if schedule not in digests:
-        raise InputError(f"the dumps in {folder} are of another compilation: theirs ended with another schedule")
+        raise DumpFolderErrors.OTHER_COMPILATION(folder=folder)
     return Dumps(folder.name, tuple(_dump(path.name, text) for path, text in texts.items()))
 
 
 def _read(path: Path) -> str:
-    if path.stat().st_size > LARGEST:
-        raise InputError(f"{path} has more than {LARGEST >> 20} MiB, which is more than a report takes")
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise DumpFolderErrors.TOO_LARGE(path=path, size=size, most=LARGEST)
     return path.read_text(encoding="utf-8")
 
 

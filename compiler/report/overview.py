@@ -32,10 +32,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """Where the time of a call goes."""
+    """The kernels' parts of the time of a call. Attributes: note: the part of it that is launches."""
 
     title: str
     total: str
+    note: str
     parts: tuple[Part, ...]
 
 
@@ -90,23 +91,21 @@ def _count(number: float) -> str:
 def _bound(report: TimingReport) -> str:
     """What fills most of a call's time."""
     seconds: dict[str, float] = {"launches": report.overhead_seconds}
-    each = report.overhead_seconds / report.launches if report.launches else 0.0
     for kernel in report.kernels:
-        spent = kernel.seconds - kernel.launches * each
-        seconds[kernel.bound] = seconds.get(kernel.bound, 0.0) + spent
+        seconds[kernel.bound] = seconds.get(kernel.bound, 0.0) + kernel.seconds - kernel.launch_seconds
     return max(seconds, key=lambda name: seconds[name]) or "nothing"
 
 
 def _split(title: str, report: TimingReport) -> Split:
-    each = report.overhead_seconds / report.launches if report.launches else 0.0
-    parts = [(k.name, k.seconds - k.launches * each, f"kernel{min(at, 5)}") for at, k in enumerate(report.kernels)]
+    parts = [(k.name, k.seconds, f"kernel{min(at, 5)}") for at, k in enumerate(report.kernels)]
     shown, rest = parts[:5], parts[5:]
     if rest:
         shown.append((f"{len(rest)} other kernels", sum(seconds for _, seconds, _ in rest), "kernel5"))
-    shown.append((f"{report.launches} launch{'es' * (report.launches > 1)}", report.overhead_seconds, "launch"))
     total = report.seconds or 1.0
     bars = tuple(Part(name, spent / total, format_seconds(spent), kind) for name, spent, kind in shown)
-    return Split(title, format_seconds(report.seconds), bars)
+    launches = f"{report.launches} launch{'es' * (report.launches != 1)}"
+    note = f"{format_seconds(report.overhead_seconds)} of it between {launches}"
+    return Split(title, format_seconds(report.seconds), note, bars)
 
 
 def _files(sources: Sources) -> Iterator[Fact]:

@@ -61,7 +61,7 @@ def render(sources: Sources) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": format_bytes, "time": format_seconds, "percent": _percent, "px": _px}
+    environment.filters |= {"size": format_bytes, "time": format_seconds, "percent": percent, "px": _px}
     script, style = _file("report.js"), _file("report.css")
     return environment.get_template("page.html.j2").render(
         name=sources.name,
@@ -79,7 +79,8 @@ def _file(name: str) -> str:
     return files("sscc.compiler.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share of 0 .. 1 as the page writes it."""
     return f"{100 * share:.1f}%" if share < 0.0995 else f"{100 * share:.0f}%"
 
 

@@ -9,13 +9,21 @@ from pathlib import Path
 from sscc.compiler.kept_tokens import token_texts
 from sscc.compiler.progress import prompt_bar
 from sscc.compiler.sessions import open_session
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.kept_positions import Kept
 from sscc.runtime.text import encode, read_prompt
 
 ANSWER_TOKENS = 32
 """That the program makes, where they fit, so that there is something for which the cache is read."""
+
+
+class ReportTextErrors(ErrorKind):
+    SEVERAL_RANKS = (
+        UsageError,
+        "--prompt-file needs a program of one rank, but {artifact} is for {ranks}, each of which has the selected "
+        "positions of its own heads: compile it without --tp",
+    )
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,7 @@ def run_text(artifact: Artifact, prompt: Path) -> Text:
         InputError: the file cannot be read, or the artifact has no tokenizer or lacks its weights.
     """
     if artifact.program.ranks > 1:
-        raise UsageError(
-            f"--prompt-file: {artifact.path} is compiled for {artifact.program.ranks} ranks, each of which has the "
-            "selected positions of its own heads; compile it without --tp to see them"
-        )
+        raise ReportTextErrors.SEVERAL_RANKS(artifact=artifact.path, ranks=artifact.program.ranks)
     text = read_prompt(prompt)
     with closing(open_session(artifact)) as session:
         tokens = encode(session.tokenizer, text)

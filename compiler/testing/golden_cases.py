@@ -27,7 +27,7 @@ from typing import Any
 
 from sscc.compiler.api import compile
 from sscc.compiler.llm import LLM, RequestOutput, SamplingParams
-from sscc.ir.errors import CheckError, InputError, UsageError
+from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageError, quoted
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND
 
@@ -37,6 +37,20 @@ _OF_A_CASE = ("name", *_PROMPTS, "expected", "expected_tokens")
 _SAMPLING = tuple(item.name for item in fields(SamplingParams) if item.name != "n")
 REPLAY = "recorded run"
 """The name of the test that `replay` asks for."""
+
+
+class GoldenFileErrors(ErrorKind):
+    UNREADABLE = InputError, "{path} cannot be read as TOML: {reason}"
+    NO_PROGRAM = UsageError, "{path} must name either an artifact, or a model to be compiled"
+    OPTIONS_OF_ARTIFACT = UsageError, "{path} has options, which go with a model and not with an artifact"
+    NO_CASE = UsageError, "{path} has no [[case]], and does not say replay = true"
+    UNKNOWN_NAME = UsageError, "{where} has the unknown name {name!r}{similar_hint}"
+    NOT_ONE_PROMPT = UsageError, "{where} has {count} prompts: give one of {choices}"
+    NOTHING_EXPECTED = UsageError, "{where} expects nothing: give expected or expected_tokens"
+    NO_SEED = UsageError, "{where} has a temperature and no seed, so that no two answers are equal: give seed"
+    BAD_SAMPLING = UsageError, "{where}: {cause}"
+    OTHER_ANSWER = CheckError, "the answer to {case!r} is another one:"
+    NO_RECORDED_RUN = InputError, "{artifact} holds no recorded run: compile it with save_golden"
 
 
 @dataclass(frozen=True)
@@ -87,19 +101,19 @@ def read_golden_file(path: Path) -> GoldenFile:
     try:
         values = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{path} is no TOML that can be read: {error}") from None
+        raise GoldenFileErrors.UNREADABLE(path=path, reason=quoted(error)) from None
     _check_names(f"{path}", values, _OF_A_FILE)
     if ("artifact" in values) == ("model" in values):
-        raise UsageError(f"{path} names either an artifact or a model to be compiled")
+        raise GoldenFileErrors.NO_PROGRAM(path=path)
     if "options" in values and "model" not in values:
-        raise UsageError(f"{path} has options, which go with a model and not with an artifact")
+        raise GoldenFileErrors.OPTIONS_OF_ARTIFACT(path=path)
     asked = values.get("interpreter", DEFAULT_BACKEND)
     interpreters = (asked,) if isinstance(asked, str) else tuple(asked)
     for name in interpreters:
         check_choice(f"{path}: interpreter", name, BACKENDS)
     cases = tuple(_case(f"{path}: case {number}", each) for number, each in enumerate(values.get("case", []), 1))
     if not cases and not values.get("replay", False):
-        raise UsageError(f"{path} has no [[case]], and does not say replay = true")
+        raise GoldenFileErrors.NO_CASE(path=path)
     place = {name: path.parent / values[name] if name in values else None for name in ("artifact", "model")}
     return GoldenFile(
         path, place["artifact"], place["model"], values.get("options", {}), interpreters,
@@ -110,25 +124,26 @@ def read_golden_file(path: Path) -> GoldenFile:
 def _check_names(where: str, values: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for name in values:
         if name not in known:
-            raise UsageError(f"{where} has {name!r}, which it cannot have{did_you_mean(name, known)}")
+            raise GoldenFileErrors.UNKNOWN_NAME(where=where, name=name, similar_hint=did_you_mean(name, known))
 
 
 def _case(where: str, values: Mapping[str, Any]) -> GoldenCase:
     _check_names(where, values, (*_OF_A_CASE, *_SAMPLING))
     prompts = [name for name in _PROMPTS if name in values]
     if len(prompts) != 1:
-        raise UsageError(f"{where} has {' and '.join(prompts) or 'no prompt'}: give one of {', '.join(_PROMPTS)}")
+        raise GoldenFileErrors.NOT_ONE_PROMPT(where=where, count=len(prompts), choices=_PROMPTS)
     if not {"expected", "expected_tokens"} & values.keys():
-        raise UsageError(f"{where} expects nothing: give expected or expected_tokens")
+        raise GoldenFileErrors.NOTHING_EXPECTED(where=where)
     sampling = {name: values[name] for name in _SAMPLING if name in values}
     if "logit_bias" in sampling:
         sampling["logit_bias"] = {int(token): addend for token, addend in sampling["logit_bias"].items()}
     if sampling.get("temperature", 0) and "seed" not in sampling:
-        raise UsageError(f"{where} draws, and no answer is the same without a seed: give seed")
+        raise GoldenFileErrors.NO_SEED(where=where)
     try:
         params = SamplingParams(**{"temperature": 0.0, **sampling})
     except (UsageError, TypeError) as error:
-        raise UsageError(f"{where}: {error}") from None
+        cause = error if isinstance(error, SsccError) else quoted(error)
+        raise GoldenFileErrors.BAD_SAMPLING(where=where, cause=cause) from None
     prompt = values[prompts[0]]
     tokens = values.get("expected_tokens")
     name = values.get("name") or (prompt if isinstance(prompt, str) else f"{prompts[0]} {where.rpartition(' ')[2]}")
@@ -179,7 +194,7 @@ def check_case(case: GoldenCase, llm: LLM) -> None:
         (output,) = llm.generate(case.prompt, case.params)
     wrong = [*_differences(case, output)]
     if wrong:
-        raise CheckError("\n".join([f"another answer to {case.name!r}:", *wrong]))
+        raise GoldenFileErrors.OTHER_ANSWER(case=case.name, excerpt="\n".join(wrong))
 
 
 def _differences(case: GoldenCase, output: RequestOutput) -> Iterator[str]:
@@ -206,7 +221,7 @@ def replay(path: Path, interpreter: str) -> None:
     artifact = Artifact.load(path)
     golden = artifact.golden()
     if golden is None:
-        raise InputError(f"{artifact.path} holds no recorded run: compile it with save_golden")
+        raise GoldenFileErrors.NO_RECORDED_RUN(artifact=artifact.path)
     session = open_session(artifact, interpreter=interpreter)
     try:
         replayed(session, golden, quantised=any(tensor.encoding for tensor in artifact.program.tensors)).require()

@@ -5,8 +5,11 @@ aliases for all the others; every other part is one case, and starts with
 
     // CASE: what it shows, which is the test's name
     // PASSES: split-layers,thread-cache       to run after parsing (as `sscc opt` takes them, options in braces);
-                                               without it the IR is only parsed and verified
-    // ERROR: InputError: 'kv.row' row is ..   the class and the end of the message; a line more goes on with it
+                                               without it the IR is only parsed and verified. A module that does not
+                                               say its level (`sscc.level`) gets the first one that the first pass takes
+    // ERROR: split-layers.no-layer entry=decode    the kind of the error and some of its fields (quoted as in a shell
+                                               where they have spaces); a line more goes on with it
+    // ERROR: InputError: 'kv.row' row is ..   or the class and the end of the message
     // LOCATIONS                               print locations, for CHECK lines about them
 
 or, in place of PASSES, with a command, in which ``%s`` is the file, ``%S`` its folder and ``%t`` a path for a result:
@@ -29,14 +32,30 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sscc.ir.errors import SsccError, UsageError
+from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.ir.extras import PYTEST, require
 
 SHOWN_LINES = 200
 """Of an output that is not what it should be."""
 
 _CUT = re.compile(r"^// -----.*\n", re.MULTILINE)
+_KIND = re.compile(r"[a-z0-9-]+\.[a-z0-9-]+( |$)")
 _DIRECTIVE = re.compile(r"^\s*// ([A-Z]+)(?::\s*(.*?))?\s*$", re.MULTILINE)
+
+
+class IrCaseErrors(ErrorKind):
+    NO_NAME = UsageError, "line {line}: the case has no // CASE: line"
+    CHECKS_AND_ERROR = UsageError, "line {line}: a case has either // ERROR: or // CHECK lines"
+    RUN_WITH_OTHERS = (
+        UsageError,
+        "line {line}: a case with // RUN: has CHECK lines, and no PASSES, ERROR or LOCATIONS",
+    )
+    UNREADABLE_COMMAND = UsageError, "line {line}: // RUN: {command}: {reason}"
+    NOT_SSCC = UsageError, "line {line}: // RUN: {command}: a command begins with sscc, or with not sscc"
+    PIPE = (
+        UsageError,
+        "line {line}: // RUN: {command}: there are no pipes, and FileCheck gets what the last command writes",
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,7 @@ class IrCase:
         line: where it starts, from 1.
         aliases: of the whole file, which come before its own text.
         passes: names, with options in braces; none where there are commands.
-        error: class and end of the message that are expected; "" for none.
+        error: kind and fields, or class and end of the message, that are expected; "" for none.
         locations: whether they are printed.
         commands: of sscc, as they stand in the file; "not" before one that must fail.
     """
@@ -92,11 +111,11 @@ def _read_case(aliases: str, line: int, text: str) -> IrCase:
     error = " ".join(directives.get("ERROR", []))
     commands = tuple(directives.get("RUN", []))
     if "CASE" not in directives:
-        raise UsageError(f"line {line}: the case has no // CASE: line")
+        raise IrCaseErrors.NO_NAME(line=line)
     if bool(error) == ("// CHECK" in text):
-        raise UsageError(f"line {line}: a case has either // ERROR: or // CHECK lines")
+        raise IrCaseErrors.CHECKS_AND_ERROR(line=line)
     if commands and (error or "PASSES" in directives or "LOCATIONS" in directives):
-        raise UsageError(f"line {line}: a case with // RUN: has CHECK lines, and no PASSES, ERROR or LOCATIONS")
+        raise IrCaseErrors.RUN_WITH_OTHERS(line=line)
     for command in commands:
         _words(command, line)
     passes = tuple(name.strip() for listed in directives.get("PASSES", []) for name in listed.split(","))
@@ -108,11 +127,11 @@ def _words(command: str, line: int) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"line {line}: // RUN: {command}: {error}") from None
+        raise IrCaseErrors.UNREADABLE_COMMAND(line=line, command=command, reason=error) from None
     if words[:1] != ["sscc"] and words[:2] != ["not", "sscc"]:
-        raise UsageError(f"line {line}: // RUN: {command}: it must begin with sscc, or not sscc")
+        raise IrCaseErrors.NOT_SSCC(line=line, command=command)
     if "|" in words:
-        raise UsageError(f"line {line}: // RUN: {command}: there are no pipes, FileCheck gets what the last one writes")
+        raise IrCaseErrors.PIPE(line=line, command=command)
     return words
 
 
@@ -120,12 +139,16 @@ def run_ir(text: str, passes: tuple[str, ...] = (), locations: bool = False) -> 
     """Parses `text`, runs `passes` (names, with options in braces), and prints the result; what is printed must parse
     to the same."""
     from sscc.ir.context import mlir, parse_module, print_module
+    from sscc.ir.levels import LEVEL, set_level
     from sscc.passes.base import run_passes
     from sscc.passes.pipeline import parse_pipeline
 
     with mlir():
         module = parse_module(text, "the input")
-        run_passes(module, parse_pipeline(",".join(passes)))
+        steps = parse_pipeline(",".join(passes))
+        if LEVEL not in module.operation.attributes and steps and steps[0].takes:
+            set_level(module, steps[0].takes[0])
+        run_passes(module, steps)
         printed = print_module(module)
         if print_module(parse_module(printed, "the output")) != printed:
             raise WrongOutput("the printed module prints differently once parsed")
@@ -182,18 +205,40 @@ def check_case(case: IrCase, path: Path) -> None:
     if case.commands:
         match_checks("\n" * (case.line - 1) + case.text, run_commands(case.commands, path, case.line), str(path))
         return
-    expected, _, message = case.error.partition(": ")
     try:
         output = run_ir(case.aliases + case.text, case.passes, case.locations)
     except SsccError as error:
         if not case.error:
             raise
-        if type(error).__name__ != expected or not str(error).endswith(message):
-            raise WrongOutput(f"expected {case.error}\n   found {type(error).__name__}: {error}") from None
+        if not _is_expected(error, case.error):
+            raise WrongOutput(f"expected {case.error}\n   found {_described(error)}") from None
         return
     if case.error:
         raise WrongOutput(f"expected {case.error}\nbut the module was accepted:\n{output}")
     match_checks("\n" * (case.line - 1) + case.text, output, str(path))
+
+
+def _is_expected(error: SsccError, expected: str) -> bool:
+    """Return True if an error is the one that a case expects."""
+    if _KIND.match(expected) is None:
+        name, _, message = expected.partition(": ")
+        return type(error).__name__ == name and str(error).endswith(message)
+    code, *fields = shlex.split(expected)
+    pairs = (field.partition("=") for field in fields)
+    known = {name: _as_text(value) for name, value in error.fields.items()}
+    return error.kind is not None and error.kind.code == code and all(known.get(k) == v for k, _, v in pairs)
+
+
+def _as_text(value: object) -> str:
+    """Return a field as a case writes it: items of a list with commas between."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _described(error: SsccError) -> str:
+    if error.kind is None:
+        return f"{type(error).__name__}: {error}"
+    fields = " ".join(f"{name}={shlex.quote(_as_text(value))}" for name, value in error.fields.items())
+    return f"{error.kind.code} {fields}\n{type(error).__name__}: {error}"
 
 
 def match_checks(checks: str, output: str, path: str) -> None:

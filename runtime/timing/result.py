@@ -114,7 +114,9 @@ class KernelSummary:
     """All launches of a kernel in one call of an entry; PCUs and PMUs per socket.
 
     Attributes:
-        seconds: with launch and boundary cost.
+        seconds: with launch and boundary cost, so that the kernels of a call add up to its time. This is the one time
+            of a kernel that `sscc inspect` and `sscc report` state, and their shares are parts of the call's time.
+        launch_seconds: the part of `seconds` that is launch and boundary cost.
         slowest: the stage that is busy longest, "" where there is none.
         bound: what fills its time (`StageTiming.bound`).
     """
@@ -123,6 +125,7 @@ class KernelSummary:
     location: str
     launches: int
     seconds: float
+    launch_seconds: float
     pcus: int
     pmus: int
     on_chip_bytes: int
@@ -235,11 +238,13 @@ class Timing:
     def _summary(self, group: list[KernelTiming]) -> KernelSummary:
         longest = max(group, key=lambda kernel: kernel.seconds)
         slowest = longest.slowest
+        launching = len(group) * self.launch_overhead
         return KernelSummary(
             name=longest.name,
             location=longest.location,
             launches=len(group),
-            seconds=sum(kernel.seconds for kernel in group) + len(group) * self.launch_overhead,
+            seconds=sum(kernel.seconds for kernel in group) + launching,
+            launch_seconds=launching,
             pcus=_most(group, lambda kernel: kernel.pcus),
             pmus=_most(group, lambda kernel: kernel.pmus),
             on_chip_bytes=_most(group, lambda kernel: kernel.on_chip_bytes),

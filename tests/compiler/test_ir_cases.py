@@ -47,6 +47,16 @@ def test_what_is_not_there_fails(checks: str) -> None:
         run(checks)
 
 
+def test_errors_are_compared_by_kind_and_fields() -> None:
+    graph = f'module attributes {{sscc.level = "placed"}} {{\n{FUNCTION}}}'
+    passes = "// PASSES: tile-stages\n"
+    run(f"{passes}// ERROR: pass.wrong-level name=tile-stages\n// ERROR: takes=fused level=placed", graph)
+    run(f"{passes}// ERROR: pass.wrong-level", graph)
+    for error in ("pass.not-captured", "pass.wrong-level level=fused", "pass.wrong-level depth=3"):
+        with pytest.raises(WrongOutput, match=r"found pass\.wrong-level name=tile-stages"):
+            run(f"{passes}// ERROR: {error}", graph)
+
+
 def test_errors_are_compared_to_the_end() -> None:
     bad = FUNCTION.replace("@f(%a: f32)", "@f(%a: f64)")
     message = "use of value '%a' expects different type than prior uses: 'f32' vs 'f64'"

@@ -6,8 +6,7 @@
 // CASE: a table without a token axis
 // The table has the same shape in both captures, so nothing tells which axis holds tokens.
 // PASSES: build-entries
-// ERROR: UnsupportedError: the token axis of table.0 cannot be told from its shapes [1, 8] (prefill) and [1, 8]
-// ERROR: (decode); try another --prefill-chunk
+// ERROR: build-entries.no-token-axis tensor=table.0 prefill=1,8 decode=1,8
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}) -> (tensor<1x4x8xf32> {sscc.output = "hidden"}, tensor<1x8xf32> {sscc.output = "table.0"})
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<1x8xf32> {sscc.output = "table.0"})
@@ -17,8 +16,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a table with two token axes
 // PASSES: build-entries
-// ERROR: UnsupportedError: the token axis of table.0 cannot be told from its shapes [4, 4] (prefill) and [1, 1]
-// ERROR: (decode); try another --prefill-chunk
+// ERROR: build-entries.no-token-axis tensor=table.0 prefill=4,4 decode=1,1
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}) -> (tensor<1x4x8xf32> {sscc.output = "hidden"}, tensor<4x4xf32> {sscc.output = "table.0"})
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<1x1xf32> {sscc.output = "table.0"})

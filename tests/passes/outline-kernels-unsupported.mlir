@@ -4,7 +4,7 @@
 
 // CASE: another granularity
 // PASSES: outline-kernels{granularity=loop}
-// ERROR: UsageError: granularity is 'loop', it must be one of operation, layer
+// ERROR: outline-kernels.unknown-granularity granularity=loop choices=operation,layer
 module {
   func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
     return %h : tensor<2x8xf32>
@@ -15,7 +15,7 @@ module {
 
 // CASE: another option
 // PASSES: outline-kernels{size=layer}
-// ERROR: UsageError: the pass outline-kernels has no option 'size=layer' (options: granularity)
+// ERROR: pass-pipeline.unknown-option name=outline-kernels option=size=layer options=granularity
 module {
   func.func public @decode(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "logits"}) {
     return %h : tensor<2x8xf32>

@@ -20,7 +20,7 @@ module {
 
 // CASE: a module with entries
 // PASSES: quantize-weights
-// ERROR: UsageError: quantize-weights changes arguments: it has to run before build-entries
+// ERROR: quantize-weights.after-entries
 module {
   func.func private @decode.layer.0(%h: tensor<2x8xf32> {sscc.input = "hidden"}) -> (tensor<2x8xf32> {sscc.output = "hidden"}) {
     return %h : tensor<2x8xf32>

@@ -170,9 +170,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // -----
 
 // CASE: it becomes part of the product's stage
-// PASSES: quantize-weights{bits=4},form-stages
+// PASSES: form-stages
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // One stage, whose body reads codes and scales, makes numbers of them, and multiplies: the product stays a product.
+  // This is what quantize-weights{bits=4} leaves. One stage, whose body reads codes and scales, makes numbers of them, and multiplies: the product stays a product.
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK: call @body.proj(%arg1, %arg2, %arg0) {df.stage = "proj"} : (tensor<9x32xi8>, tensor<9x2xbf16>, tensor<2x64xf32>) -> tensor<2x9xf32>
   // CHECK-NEXT: return
@@ -185,9 +185,30 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: arith.mulf
   // CHECK-NEXT: arith.addf
   // CHECK-NEXT: linalg.yield
-  func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"}, %w: tensor<9x64xf32> {sscc.weight = "w"})
+  func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"},
+      %values: tensor<9x32xi8> {sscc.encoding = "int4:32/values", sscc.sources = ["w"], sscc.weight = "w.values"},
+      %scales: tensor<9x2xbf16> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
       -> (tensor<2x9xf32> {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %zero = arith.constant 0.0 : f32
+    %codes = tensor.expand_shape %values [[0], [1, 2]] output_shape [9, 2, 16] : tensor<9x32xi8> into tensor<9x2x16xi8>
+    %b = tensor.empty() : tensor<9x2x16x2xf32>
+    %numbers = linalg.generic {indexing_maps = [affine_map<(i, g, k, h) -> (i, g, k)>, affine_map<(i, g, k, h) -> (i, g)>, affine_map<(i, g, k, h) -> (i, g, k, h)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%codes, %scales : tensor<9x2x16xi8>, tensor<9x2xbf16>) outs(%b : tensor<9x2x16x2xf32>) {
+    ^bb0(%code: i8, %scale: bf16, %o: f32):
+      %half = linalg.index 3 : index
+      %index = arith.index_cast %half : index to i8
+      %four = arith.constant 4 : i8
+      %shift = arith.muli %index, %four : i8
+      %shifted = arith.shrsi %code, %shift : i8
+      %mask = arith.constant 15 : i8
+      %low = arith.andi %shifted, %mask : i8
+      %number = arith.sitofp %low : i8 to f32
+      %eight = arith.constant 8.0 : f32
+      %centred = arith.subf %number, %eight : f32
+      %wide = arith.extf %scale : bf16 to f32
+      %x = arith.mulf %centred, %wide : f32
+      linalg.yield %x : f32
+    } -> tensor<9x2x16x2xf32>
+    %w = tensor.collapse_shape %numbers [[0], [1, 2, 3]] : tensor<9x2x16x2xf32> into tensor<9x64xf32>
     %e = tensor.empty() : tensor<64x9xf32>
     %t = linalg.transpose ins(%w : tensor<9x64xf32>) outs(%e : tensor<64x9xf32>) permutation = [1, 0]
     %s = tensor.empty() : tensor<2x9xf32>
@@ -200,7 +221,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // -----
 
 // CASE: its tiles are tiles of codes and scales
-// PASSES: quantize-weights{bits=4},form-stages,tile-stages
+// PASSES: form-stages,tile-stages
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // What is loaded, tile by tile, is what is stored; no tensor of 65536 x 64 numbers exists.
   // CHECK-LABEL: func.func private @decode.layer.0(
@@ -214,9 +235,30 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: df.tiles
   // CHECK-LABEL: func.func private @body.proj.tile.0(
   // CHECK: ins(%{{.+}}, %arg1 : tensor<[[N]]x2x16xi8>, tensor<[[N]]x2xbf16>) outs(%{{.+}} : tensor<[[N]]x2x16x2xf32>)
-  func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"}, %w: tensor<65536x64xf32> {sscc.weight = "w"})
+  func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"},
+      %values: tensor<65536x32xi8> {sscc.encoding = "int4:32/values", sscc.sources = ["w"], sscc.weight = "w.values"},
+      %scales: tensor<65536x2xbf16> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
       -> (tensor<2x65536xf32> {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %zero = arith.constant 0.0 : f32
+    %codes = tensor.expand_shape %values [[0], [1, 2]] output_shape [65536, 2, 16] : tensor<65536x32xi8> into tensor<65536x2x16xi8>
+    %b = tensor.empty() : tensor<65536x2x16x2xf32>
+    %numbers = linalg.generic {indexing_maps = [affine_map<(i, g, k, h) -> (i, g, k)>, affine_map<(i, g, k, h) -> (i, g)>, affine_map<(i, g, k, h) -> (i, g, k, h)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%codes, %scales : tensor<65536x2x16xi8>, tensor<65536x2xbf16>) outs(%b : tensor<65536x2x16x2xf32>) {
+    ^bb0(%code: i8, %scale: bf16, %o: f32):
+      %half = linalg.index 3 : index
+      %index = arith.index_cast %half : index to i8
+      %four = arith.constant 4 : i8
+      %shift = arith.muli %index, %four : i8
+      %shifted = arith.shrsi %code, %shift : i8
+      %mask = arith.constant 15 : i8
+      %low = arith.andi %shifted, %mask : i8
+      %number = arith.sitofp %low : i8 to f32
+      %eight = arith.constant 8.0 : f32
+      %centred = arith.subf %number, %eight : f32
+      %wide = arith.extf %scale : bf16 to f32
+      %x = arith.mulf %centred, %wide : f32
+      linalg.yield %x : f32
+    } -> tensor<65536x2x16x2xf32>
+    %w = tensor.collapse_shape %numbers [[0], [1, 2, 3]] : tensor<65536x2x16x2xf32> into tensor<65536x64xf32>
     %e = tensor.empty() : tensor<64x65536xf32>
     %t = linalg.transpose ins(%w : tensor<65536x64xf32>) outs(%e : tensor<64x65536xf32>) permutation = [1, 0]
     %s = tensor.empty() : tensor<2x65536xf32>

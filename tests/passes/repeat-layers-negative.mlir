@@ -17,7 +17,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: layers that only look alike
 // The constant depends on the layer: the driver captures every layer then.
 // PASSES: repeat-layers
-// ERROR: LayersDiffer: layers 0 and 2 look alike but compute differently in decode
+// ERROR: repeat-layers.other-programs first=0 layer=2 entry=decode
 module attributes {kv.geometry = #geometry, sscc.kinds = {first = array<i64: 0, 0, 0>, path = "layers"}} {
   func.func private @decode.layer.0(%h: f32 {sscc.input = "hidden"}) -> f32 attributes {sscc.entry = "decode"} {
     %c = arith.constant 0.5 : f32

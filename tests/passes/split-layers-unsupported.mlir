@@ -9,8 +9,7 @@
 // CASE: another layer's slice
 // Of what the embedding makes for every layer each reads its own.
 // PASSES: split-layers
-// ERROR: UnsupportedError: layers.1.mlp (model.py:7): layer 1 reads slice 2 of the inputs per layer that the
-// ERROR: embedding makes; it may read its own only
+// ERROR: split-layers.other-slice origin='layers.1.mlp (model.py:7): ' layer=1 index=2
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}, %all: tensor<2x1x3x8xf32> {sscc.weight = "w"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -33,7 +32,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: skip connection over a layer
 // PASSES: split-layers
-// ERROR: UnsupportedError: layer 2 reads a value of layer 0; it may read only the hidden state of the stage before it
+// ERROR: split-layers.reads-earlier-layer origin='layers.2.mlp: ' stage='layer 2' source=0
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -49,8 +48,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: the head reads an early layer
 // PASSES: split-layers
-// ERROR: UnsupportedError: head: the head reads a value of layer 0; it may read only the hidden state of the
-// ERROR: stage before it
+// ERROR: split-layers.reads-earlier-layer origin='head: ' stage='the head' source=0
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -66,8 +64,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: two values between layers
 // The hidden state is one tensor.
 // PASSES: split-layers
-// ERROR: UnsupportedError: layer 1 reads 2 token-dependent values of the stage before it besides its weights and K/V,
-// ERROR: expected exactly the hidden state
+// ERROR: split-layers.not-one-hidden-state origin='layers.1.attention: ' stage='layer 1' values=2
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -83,7 +80,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: a layer that reads a later one
 // Layers that run in another order than they are numbered.
 // PASSES: split-layers
-// ERROR: UnsupportedError: layers.0.mlp: layer 0 reads a value that layer 1 makes
+// ERROR: split-layers.reads-later-layer origin='layers.0.mlp: ' layer=0 source=1
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -98,9 +95,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: attention outside a numbered module
 // PASSES: split-layers
-// ERROR: UnsupportedError: block.attention (model.py:9): this attention operator is not inside a numbered
-// ERROR: module (such as layers.0), so the layers cannot be told apart; put the decoder layers into a
-// ERROR: torch.nn.ModuleList
+// ERROR: split-layers.not-in-a-list origin='block.attention (model.py:9): '
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -113,7 +108,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: no attention at all
 // PASSES: split-layers
-// ERROR: UnsupportedError: decode has no attention operator, so it has no layers to split
+// ERROR: split-layers.no-attention entry=decode
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")
@@ -126,8 +121,7 @@ module attributes {kv.geometry = #geometry} {
 // CASE: one module attends twice
 // Layers that share a module, weights and all.
 // PASSES: split-layers
-// ERROR: UnsupportedError: layers.0.attention: two attention operators are in the module layers.0.attention, so
-// ERROR: the layers cannot be told apart; every decoder layer must be a module of its own
+// ERROR: split-layers.two-attentions origin='layers.0.attention: ' module=layers.0.attention
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids {sscc.input = "ids"}) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")

@@ -25,6 +25,7 @@ class Renaming(Pass):
     """Gives the module's functions a longer name, or leaves them."""
 
     name: ClassVar[str] = "renaming"
+    takes: ClassVar[tuple[str, ...]] = ()
     level: ClassVar[str] = "graph"
 
     ending: str = ""

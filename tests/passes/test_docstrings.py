@@ -22,7 +22,7 @@ MODULE = """module attributes {{
   kv.geometry = {{sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg",
                  max_context = 8 : i64}},
   sscc.program = {{batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64,
-                  config = "{{}}", digest = "", eos = "[]"}}, sscc.level = "graph" {extra}}} {{
+                  config = "{{}}", digest = "", eos = "[]"}}, sscc.level = "{level}" {extra}}} {{
 {body}
 }}
 """
@@ -108,7 +108,7 @@ def compare(after: str, output: str) -> None:
 def test_the_example_is_what_the_pass_does(name: str) -> None:
     docstring = importlib.import_module(REGISTRY[name].__module__).__doc__ or ""
     ((_, before),) = blocks(docstring, "Before")
-    module = MODULE.format(body=before, extra=EXTRA.get(name, ""))
+    module = MODULE.format(body=before, level=REGISTRY[name].takes[0], extra=EXTRA.get(name, ""))
     after = blocks(docstring, "After")
     assert after
     outputs = {options: run_ir(module, (f"{name}{{{options}}}" if options else name,)) for options, _ in after}

@@ -46,7 +46,7 @@ def stack(kernels: Sequence[str]) -> ir.Module:
         lines.append(f"    %{layer} = func.call @{name}({value}, %w{layer}) : {types}")
         value = f"%{layer}"
     lines += [f"    return {value} : tensor<2x8xf32>", "  }"]
-    return parse_module("module {\n" + "\n".join(lines) + "\n}", "the test")
+    return parse_module('module attributes {sscc.level = "kernels"} {\n' + "\n".join(lines) + "\n}", "the test")
 
 
 def calls_of(module: ir.Module) -> list[ir.Operation]:

@@ -8,7 +8,7 @@ import pytest
 
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
-from sscc.ir.levels import set_target, walk
+from sscc.ir.levels import set_level, set_target, walk
 from sscc.ir.sizes import TILE_ROWS
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import parse_pipeline
@@ -43,6 +43,7 @@ def _context() -> Iterator[None]:
 def tiles(rows: int, wanted: int) -> int:
     """Tiles of a weight of so many rows, on a target on which `wanted` of them would expose the least."""
     module = parse_module(KERNEL.format(rows=rows), "the test")
+    set_level(module, "kernels")
     set_target(module, changed({"hbm.bandwidth": rows * 64 * 4 / wanted**2, "firing_seconds": 1}))
     run_passes(module, parse_pipeline("form-stages,tile-stages"))
     loops = [op for op in walk(module) if df.TILES in op.attributes]

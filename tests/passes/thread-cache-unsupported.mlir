@@ -8,7 +8,7 @@
 
 // CASE: two attention operators in a layer
 // PASSES: thread-cache
-// ERROR: UnsupportedError: layers.0: decode.layer.0 has 2 attention operators
+// ERROR: thread-cache.not-one-attention origin='layers.0: ' function=decode.layer.0 attentions=2
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
@@ -22,7 +22,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a layer without attention
 // PASSES: thread-cache
-// ERROR: UnsupportedError: layers.0: decode.layer.0 has 0 attention operators
+// ERROR: thread-cache.not-one-attention origin='layers.0: ' function=decode.layer.0 attentions=0
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
@@ -35,8 +35,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: layers with other query heads
 // Groups are told apart by K and V, and the kept queries by the group.
 // PASSES: thread-cache
-// ERROR: UnsupportedError: layers.1: the queries have 2 heads of dim 8, those of another layer whose K and V
-// ERROR: are alike 4 of dim 8: it could not be told which observation window is whose
+// ERROR: thread-cache.other-queries origin='layers.1: ' heads=2 width=8 other_heads=4 other_width=8
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
@@ -66,8 +65,8 @@ module {
 
 // CASE: a layer that shares K and V, but not the window
 // PASSES: thread-cache
-// ERROR: UnsupportedError: layers.1: layer 1 shares the K and V of layer 0, and attends to a sliding window of 3
-// ERROR: positions, that one to all positions: what is kept for one is not what the other needs
+// ERROR: thread-cache.shared-other-window origin='layers.1: ' layer=1 source=0 window='a sliding window of 3 positions'
+// ERROR: other_window='all positions'
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}, %k: !k {sscc.weight = "k"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
@@ -85,7 +84,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a layer that shares the K and V of one that has none
 // PASSES: thread-cache
-// ERROR: UnsupportedError: layers.1: layer 1 shares the K and V of layer 1, which keeps none that it could read
+// ERROR: thread-cache.source-keeps-nothing origin='layers.1: ' layer=1 source=1
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.1(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 1 : i64} {

@@ -24,7 +24,7 @@ def module_text(body: str, geometry: Geometry = GEOMETRY) -> str:
         f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value} : i64"
         for name, value in geometry.to_dict().items()
     )
-    return f"module attributes {{kv.geometry = {{{fields}}}}} {{\n{body}\n}}"
+    return f'module attributes {{sscc.level = "graph", kv.geometry = {{{fields}}}}} {{\n{body}\n}}'
 
 
 def emit(body: str, geometry: Geometry = GEOMETRY) -> Program:

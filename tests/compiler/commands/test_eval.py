@@ -66,7 +66,31 @@ def test_a_run(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Captur
     assert capsys.readouterr().out == out
 
     assert cli.main([*words(checkpoint, questions, output), "--seed", "5"]) == 2
-    assert "records.jsonl was made with seed 0, not 5: give another --output" in capsys.readouterr().err
+    assert "records.jsonl was made with seed 0, not 5:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("'yerr' must not contain negative values"), OSError(28, "no space")])
+def test_a_plot_that_fails_takes_no_table_along(
+    error: Exception,
+    checkpoint: Path,
+    questions: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(plot, "plot", fail)
+    output = tmp_path / "results"
+    assert cli.main(words(checkpoint, questions, output)) in (6, 70)
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["cache", "full", "snapstream"]
+    assert len(json.loads((output / "results.json").read_text())["cells"]) == 2
+    assert (output / "report.md").read_text().count("\n| ") == 4
+    assert "plot.svg" not in (output / "report.md").read_text()
+    assert not (output / "plot.svg").exists()
+    assert err.count("\n") == 1
 
 
 def test_chat(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -84,23 +108,24 @@ def test_chat(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture
 
 
 @pytest.mark.parametrize(
-    ("added", "message"),
+    ("added", "named"),
     [
-        (["--tasks", "chess"], "--tasks has 'chess', it must be one of passkey, niah_single"),
-        (["--methods", "h2o"], "--methods has 'h2o'"),
-        (["--budgets", "4000"], "lower --kv-topk or raise --max-context"),
-        (["--dtype", "f16"], "--dtype is 'f16', it must be f32 or bf16"),
-        (["--weights", "int3"], "int3"),
-        (["--kv-dtype", "int2"], "--kv-dtype is 'int2', it must be model or int8"),
-        (["--tasks", "ruler:vt"], "pip install 'sscc[ruler]'"),
-        (["--text", "no.txt"], "the task perplexity and --text FILE go together"),
-        (["--chat"], "tiny-0.1b has no chat template, which --chat needs"),
-        (["--chat", "--tasks", "perplexity", "--text", "t"], "perplexity is that of plain text, which --chat does not"),
+        (["--tasks", "chess"], ["--tasks", "'chess'", "passkey, niah_single"]),
+        (["--methods", "h2o"], ["--methods", "'h2o'", "snapstream"]),
+        (["--budgets", "4000"], ["--kv-topk", "--max-context"]),
+        (["--dtype", "f16"], ["--dtype", "'f16'", "f32", "bf16"]),
+        (["--weights", "int3"], ["int3"]),
+        (["--kv-dtype", "int2"], ["--kv-dtype", "'int2'", "model", "int8"]),
+        (["--tasks", "ruler:vt"], ["pip install 'sscc[ruler]'"]),
+        (["--text", "no.txt"], ["perplexity", "--text"]),
+        (["--tasks", "perplexity"], ["perplexity", "--text"]),
+        (["--chat"], ["tiny-0.1b", "--chat"]),
+        (["--chat", "--tasks", "perplexity", "--text", "t"], ["perplexity", "--chat"]),
     ],
 )
 def test_refusals(
     added: list[str],
-    message: str,
+    named: list[str],
     checkpoint: Path,
     questions: Path,
     tmp_path: Path,
@@ -111,7 +136,7 @@ def test_refusals(
     output = tmp_path / "results"
     assert cli.main([*words(checkpoint, questions, output), *added]) == 2
     error = capsys.readouterr().err
-    assert message in error
+    assert all(word in error for word in named)
     assert error.count("\n") == 1
     assert not (output / "records.jsonl").exists()
 

@@ -7,6 +7,7 @@ import pytest
 from sscc.compiler.quality.cells import Cell
 from sscc.compiler.quality.example import Example
 from sscc.compiler.quality.journal import Record
+from sscc.compiler.quality.scoring import NATS
 from sscc.compiler.quality.summary import CellSummary, interval, mean_and_error, summarise, wilson
 from sscc.ir.geometry import Geometry
 from tests.runtime.signatures import uniform
@@ -23,14 +24,35 @@ def test_wilson(right: int, n: int, low: float, high: float) -> None:
     assert wilson(right, n) == pytest.approx((low, high), abs=1e-4)
 
 
+def test_wilsons_interval_contains_the_share_and_lies_within_0_and_1() -> None:
+    for n in range(1, 201):
+        for right in range(n + 1):
+            low, high = wilson(right, n)
+            assert 0.0 <= low <= right / n <= high <= 1.0, (right, n)
+            assert (low == 0.0) == (right == 0), (right, n)
+            assert (high == 1.0) == (right == n), (right, n)
+
+
+@pytest.mark.parametrize("metric", ["string_match_all", NATS])
+def test_an_interval_contains_the_mean(metric: str) -> None:
+    for n in range(1, 41):
+        for share in (0.0, 1 / 3, 0.1, 1.0):
+            for values in ([share] * n, [share, *[1.0] * (n - 1)], [share, *[0.0] * (n - 1)]):
+                low, high = interval(values, metric)
+                assert low <= mean_and_error(values)[0] <= high
+                assert metric == NATS or 0.0 <= low <= high <= 1.0
+
+
 def test_mean_and_error() -> None:
     assert mean_and_error([1.0, 2.0, 3.0, 4.0]) == pytest.approx((2.5, (5 / 3 / 4) ** 0.5))
     assert mean_and_error([0.3]) == (0.3, 0.0)
 
 
 def test_shares_get_a_normal_interval_and_zeros_and_ones_wilsons() -> None:
-    assert interval([0.0, 1.0]) == wilson(1, 2)
-    assert interval([0.25, 0.75]) == pytest.approx((0.5 - 1.96 * 0.25, 0.5 + 1.96 * 0.25))
+    assert interval([0.0, 1.0], "f1") == wilson(1, 2)
+    assert interval([0.25, 0.75], "f1") == pytest.approx((0.5 - 1.96 * 0.25, 0.5 + 1.96 * 0.25))
+    assert interval([0.5, 1.0], "f1") == pytest.approx((0.75 - 1.96 * 0.25, 1.0))
+    assert interval([0.0, 1.0], NATS) == pytest.approx((0.5 - 1.96 * 0.5, 0.5 + 1.96 * 0.5))  # a share they are not
 
 
 def summary(method: str, scores: list[float], first: CellSummary | None = None) -> CellSummary:
