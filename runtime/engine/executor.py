@@ -27,7 +27,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
+from sscc.runtime.engine.metrics import Counters, Figures, Metrics, SlotState
 from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
@@ -40,7 +40,6 @@ from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.shortening import Shortener
 from sscc.runtime.slot_message import SlotMessage
 from sscc.runtime.tracing import RequestSpan
-
 
 _log = logging.getLogger("sscc.engine")
 
@@ -240,6 +239,14 @@ class Executor:
                 prefilling=prefilling,
                 kept_rows=kept,
                 evicted_rows=sum(lengths) - kept,
+            )
+
+    def figures(self, job: Job) -> Figures:
+        with self._lock:
+            new = len(job.tokens) if job.slot is None else int(self._table.counts[job.slot])
+            ended = perf_counter() if job.ended is None else job.ended
+            return Figures(
+                job.prompt_tokens, job.cached, new, job.submitted, job.first_token, ended, job.finish
             )
 
     def slots(self) -> list[SlotState]:

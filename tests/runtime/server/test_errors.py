@@ -161,7 +161,7 @@ class TestKey:
     def test_it_comes_before_everything_else(self) -> None:
         """A body without a key is not read: the answer is there before the body is."""
         with running(api_key="secret") as server, socket.create_connection(_address(server.url), 10) as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{")
             assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
@@ -181,7 +181,7 @@ class TestLimits:
         with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                     b"transfer-encoding: chunked\r\n\r\n" + (b"200\r\n" + b" " * 512 + b"\r\n") * 2
                 )
                 assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
@@ -191,7 +191,7 @@ class TestLimits:
         monkeypatch.setattr(gate, "BODY_SECONDS", 0.1)
         with running() as server, socket.create_connection(_address(server.url), 10) as connection:
             connection.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                 b"content-length: 100\r\n\r\n{"
             )
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")

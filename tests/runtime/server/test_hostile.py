@@ -153,7 +153,7 @@ def test_others_are_served_while_a_long_text_is_tokenised() -> None:
     with running(tokenizer=watched, context=2 * LARGE, batch=1) as server:
         data = json.dumps({"model": NAME, "prompt": "x" * LARGE, "max_tokens": 2}).encode()
         head = (
-            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         )
         with connection(server) as first, connection(server) as second:
             first.sendall(head % len(data) + data)
@@ -275,7 +275,7 @@ def test_a_client_that_sends_everything_before_it_reads(chunked: bool) -> None:
     size = 12 << 20
     with running(limits=RequestLimits(max_body=100_000)) as server, connection(server) as client:
         kind = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % size
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n" + kind + b"\r\n\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n" + kind + b"\r\n\r\n"
         client.sendall(head)
         for _ in range(size >> 16):
             client.sendall((b"10000\r\n" + b" " * 65536 + b"\r\n") if chunked else b" " * 65536)
@@ -293,14 +293,14 @@ def test_a_client_that_sends_everything_before_it_reads(chunked: bool) -> None:
 def test_a_body_in_tiny_pieces_is_cut_off(server: Running) -> None:
     with connection(server) as client:
         client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 2000
         )
         assert everything(client).startswith(b"HTTP/1.1 400 ")
     data = json.dumps({"model": NAME, "prompt": "a", "max_tokens": 2}).encode()
     with connection(server) as client:
         client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n"
             b"transfer-encoding: chunked\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % byte for byte in data) + b"0\r\n\r\n"
         )
         assert everything(client).startswith(b"HTTP/1.1 200 ")
@@ -322,7 +322,7 @@ def test_waiting_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as server:
         idle = [socket.create_connection(address(server), LIMIT) for _ in range(20)]
         with connection(server) as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert everything(client).startswith(b"HTTP/1.1 200 ")
         assert everything(idle[0]) == b""
         for each in idle:
@@ -331,5 +331,5 @@ def test_waiting_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_heads_are_refused(server: Running) -> None:
     with connection(server) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\nx: " + b"a" * (connections.HEAD_BYTES + 5000))
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * (connections.HEAD_BYTES + 5000))
         assert everything(client).startswith(b"HTTP/1.1 400 ")
