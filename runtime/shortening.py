@@ -37,8 +37,8 @@ DELIMITER = "\n...\n"
 class ShorteningErrors(ErrorKind):
     NO_TOKENIZER = (
         UsageError,
-        "{without} has no tokenizer, with vocabularies of {draft} (draft) and {program} tokens: a prompt cannot be told "
-        "to both, so compile both with their tokenizers",
+        "{without} has no tokenizer, with vocabularies of {draft} (draft) and {program} tokens: a prompt cannot be "
+        "told to both, so compile both with their tokenizers",
     )
     PROMPT_TOO_LONG = (
         UsageError,

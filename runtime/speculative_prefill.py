@@ -49,7 +49,8 @@ class DraftErrors(ErrorKind):
     )
     LATENT_ROWS = (
         UsageError,
-        "layer {layer} of the draft keeps latent rows, which are no keys: use a draft whose heads have keys of their own",
+        "layer {layer} of the draft keeps latent rows, which are no keys: use a draft whose heads have keys of their "
+        "own",
     )
     NOT_A_SHARE = UsageError, "keep is {keep:g}, it must be above 0 and at most 1"
     SEVERAL_RANKS = (

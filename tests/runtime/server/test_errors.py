@@ -120,7 +120,10 @@ def test_lengths_have_a_code_of_their_own(server: Running) -> None:
     [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405), ("GET", "/redoc", 404)],
 )
 def test_other_paths(method: str, path: str, status: int, server: Running) -> None:
-    assert f"no {method} {path}" in error_of(httpx2.request(method, server.url + path), status)["message"]
+    error = error_of(httpx2.request(method, server.url + path), status)
+    assert error["code"] == ("server.no-such-path" if status == 404 else "server.wrong-method")
+    assert method in error["message"]
+    assert path in error["message"]
 
 
 class TestModels:
@@ -277,12 +280,15 @@ class TestFailure:
     def test_a_rank_of_the_program_is_gone(self) -> None:
         """Told from a failure of the engine itself: 503 from the first request on, and why."""
         with running() as server:
-            server.interpreter.failure = RankError("rank 1 has ended")
+            server.interpreter.failure = RankError("rank 1 at 10.0.0.7 has ended")
             for _ in range(2):
                 answer = httpx2.post(f"{server.v1}/completions", json={"prompt": "a"} | GREEDY)
-                assert "rank 1 has ended" in error_of(answer, 503)["message"]
+                error = error_of(answer, 503)
+                assert error["code"] == "unavailable"
+                assert "10.0.0.7" not in answer.text
             health = httpx2.get(f"{server.url}/health")
-            assert (health.status_code, health.json()) == (503, {"status": "failed", "reason": "rank 1 has ended"})
+            assert (health.status_code, health.json()["status"]) == (503, "failed")
+            assert "a rank of the program is gone" in health.json()["reason"]
 
     def test_it_fails_in_a_stream(self) -> None:
         with running() as server, openai.OpenAI(base_url=server.v1, api_key="any", max_retries=0) as client:
