@@ -394,6 +394,10 @@ class Executor:
     def _fail(self, error: BaseException) -> None:
         """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
         waits for it."""
+        if not isinstance(error, SsccError):
+            log_exception(_log, "the engine has failed and takes no more requests", error)
+        else:
+            _log.error("the engine has failed and takes no more requests: %s", error)
         with self._lock:
             self._failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
@@ -473,7 +477,6 @@ class Executor:
                 return self._begin(job, slot, fetch)
             except Exception as error:
                 self._survive(error, [job])
-                self.session.abandon_prefill()  # it may have begun
         return None
 
     def _begin(self, job: Job, slot: int, fetch: Fetch | None) -> _PrefillJob:
@@ -481,6 +484,7 @@ class Executor:
         self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
         if self._start_with_kept(job, slot, fetch):
             return _PrefillJob(job, slot, 0)
+        self.session.abandon_prefill()  # nothing else prefills now, whatever was left behind
         prefix, fill = self._prefixes.begin(job.prompt)
         job.cached = len(prefix) * self.session.signature.prefill_chunk
         self.session.start_prefill(slot, job.prompt, prefix, fill)
