@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from sscc.runtime.server.errors import BUSY, INVALID_VALUE, ApiError, ApiKind, Http
 from sscc.runtime.server.protocol import REFUSED
@@ -110,7 +111,7 @@ class BodyReader:
                     try:
                         body = await reader.read(request, kind)
                         response: Response = await self.endpoint(body, request)
-                    except ClientGone:
+                    except (ClientGone, ClientDisconnect):
                         return Response(status_code=CLIENT_GONE)
                     return response
 
