@@ -52,7 +52,7 @@ class FleetOptionErrors(ErrorKind):
         UsageError,
         "port requires a single gateway, but gateways is {gateways}: leave one of the two out",
     )
-    NOT_ONE_VALUE = UsageError, "{option} is {value!r}, it must be one value"
+    NOT_ONE_VALUE = UsageError, "{option} is {value}, it must be one value"
     NOT_A_SWITCH = UsageError, "{option} is {value!r}, it must be true or false"
 
 
@@ -172,7 +172,7 @@ def _flags() -> dict[str, bool]:
 def _words(name: str, value: Any, valued: bool) -> list[str]:
     if valued:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise FleetOptionErrors.NOT_ONE_VALUE(option=name, value=value)
+            raise FleetOptionErrors.NOT_ONE_VALUE(option=name, value=repr(value))
         return [f"--{name}={value}"]
     if str(value).lower() not in ("true", "false"):
         raise FleetOptionErrors.NOT_A_SWITCH(option=name, value=value)
