@@ -15,13 +15,13 @@ MOST_RANKS = 1 << 10
 
 
 def check_range(option: str, value: float | None, least: float, most: float) -> None:
-    """Raise UsageError where a value is given and not a number between `least` and `most`."""
+    """Raise UsageError unless the value is None or a number between `least` and `most`."""
     if value is not None and not least <= value <= most:
         raise OptionRangeErrors.OUT_OF_RANGE(option=option, value=_bounded(value), least=least, most=most)
 
 
 def check_positive(option: str, value: float | None, most: float) -> None:
-    """Raise UsageError where a value is given and not a number above 0 and at most `most`."""
+    """Raise UsageError unless the value is None or a number above 0 and at most `most`."""
     if value is not None and not 0 < value <= most:
         raise OptionRangeErrors.NOT_ABOVE_ZERO(option=option, value=_bounded(value), most=most)
 

@@ -101,7 +101,7 @@ class Arrivals:
     def begin(
         self, find: Callable[[Excerpt], Snapshot | None], failed: Callable[[Job, Exception], None]
     ) -> None:
-        """Have prompts prefilled, as many as there is room for, those of the first requests first.
+        """Have prompts prefilled while there is room, those of the first requests first.
 
         Args:
             find: returns what is kept of a prompt here, which need not come.

@@ -317,7 +317,7 @@ class Executor:
         return bool(ready and self._table.free)
 
     def _await_message(self) -> Message | None:
-        """Return what is asked next; None where a request's time is over before."""
+        """Wait for the next message; None where a request's time is over before it comes."""
         wait = self._earliest - perf_counter()
         try:
             return self._inbox.get(timeout=None if wait == float("inf") else min(max(wait, 0.0), LONGEST_WAIT))

@@ -33,11 +33,11 @@ MOST_BYTES = 64 << 20
 """Of a frame: a part of a stream has what a moment brings."""
 CONNECT_SECONDS = 5.0
 AUTHENTICATE_SECONDS = 2.0
-"""Seconds in which whoever connects must have sent the key. A replica sends it with the first bytes."""
+"""Seconds in which a new connection must bring the key. A replica sends it with the first bytes."""
 MOST_STRANGERS = 512
 """Connections that have not sent the key yet. The oldest one is closed for another one."""
 _BACKLOG = 64
-"""Connections that are accepted at a time: a new one is read several times before so many others push it out."""
+"""Connections that are accepted at a time: few, so that a new one is read several times before others push it out."""
 _ARRIVE_SECONDS = 10.0
 """What a replica has sent is there by then, or it never comes."""
 

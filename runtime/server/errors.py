@@ -157,7 +157,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Return the error that a client is told of. What is not for clients is logged here."""
+    """Return the error for the client. Details that are not for clients are logged here."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SsccError):

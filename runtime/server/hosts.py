@@ -35,7 +35,7 @@ class Hosts:
     """The names of a server.
 
     Requests that arrive at a loopback address must name it by a loopback name or address, or by a name given here.
-    Where names are given to `only`, this holds at every address.
+    With names in `only`, this holds at every address.
 
     Args:
         names: further names, such as that of `--host`.

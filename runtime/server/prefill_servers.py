@@ -45,10 +45,10 @@ ERROR_BYTES = 1 << 16
 """Bytes of an answer other than a slot that are read for its message."""
 
 AVOID_SECONDS = 5.0
-"""Seconds in which a server that has failed is asked after all others."""
+"""Seconds in which a server that has failed comes last."""
 
 BUSY_SECONDS = 0.5
-"""Seconds after which servers that were all busy are asked again."""
+"""Seconds between two rounds over servers that were all busy."""
 
 BUSY = ("queue_full", "busy")
 """Codes of refusals that pass."""
@@ -285,7 +285,7 @@ class PrefillServers:
         return message, data.nbytes, min(known, len(call.prompt))
 
     def _answer(self, server: _Server, call: _Call, until: float) -> tuple[Array, str]:
-        """Return the bytes that a server answers with, and what it says of tokens that it knew."""
+        """Return the bytes of a server's answer, and its header about tokens that it did not prefill again."""
         connection = server.connect(call, until)
         try:
             connection.request("POST", f"{server.path}{PATH}", self._body(call.prompt, _left(until)), self._headers())
@@ -397,7 +397,7 @@ class _Call:
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):
-                    # Of the socket below TLS, whose own shutdown is for the thread that reads.
+                    # The socket below TLS: the shutdown of TLS belongs to the thread that reads.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 

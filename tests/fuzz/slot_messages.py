@@ -112,7 +112,7 @@ class SlotMessages(Target):
         return "taken" if data == right else "taken, changed"
 
     def _called(self, choose: random.Random, session: Session, prompt: Excerpt, data: bytes, right: bytes) -> str:
-        """What a call of a server comes to that sends the message."""
+        """Call a server that sends the message. Returns the outcome."""
         server = _Server(choose, data)
         servers = PrefillServers([server.url], session.slot_format, timeout=CALL_SECONDS)
         outcomes: list[Outcome] = []
