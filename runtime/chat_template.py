@@ -40,7 +40,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 from tokenizers import Tokenizer
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.files import read_text
 from sscc.runtime.template_bounds import (
     MOST_LETTERS,
@@ -61,13 +61,27 @@ DEFAULT_NAME = "default"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MOST_STEPS = 1 << 18  # rounds of loops and calls of macros in one rendering, which take about a second
 _MOST_WEIGHED = 1 << 23  # items of the lists that one rendering makes, which take a few seconds
-_SHOWN = 300  # characters of a template's message that an error repeats
 
 Messages = Sequence[Mapping[str, Any]]
 """Each with `role`, `content` and whatever else its template reads; plain JSON types only."""
 
 Clock = Callable[[], datetime]
 """The local time."""
+
+
+class ChatTemplateErrors(ErrorKind):
+    UNREADABLE = InputError, "{where} is not a chat template that can be read: {cause}"
+    TOO_DEEP = (
+        InputError,
+        "{where} is not a chat template that can be read: its blocks or expressions are nested too deeply ({cause})",
+    )
+    REFUSES = UsageError, "the chat template refuses the messages: {cause}"
+    CANNOT_RENDER = UsageError, "the chat template cannot render the messages: {cause}"
+    NOT_A_LIST = InputError, "{where}: chat_template is neither a template nor a list of named ones"
+    NO_DEFAULT = InputError, "{where} has the chat templates {names} and none called {default!r}"
+    NOT_TEXT = InputError, "{where}: a chat template is {type}, not text"
+    NOT_JSON = InputError, "{path} is not JSON: {cause}"
+    NOT_AN_OBJECT = InputError, "{path} is not a JSON object"
 
 
 class ChatTemplate:
@@ -94,12 +108,9 @@ class ChatTemplate:
         try:
             self._template = self._environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise InputError(f"{where} is not a chat template that can be read: {_one_line(error)}") from None
+            raise ChatTemplateErrors.UNREADABLE(where=where, cause=quoted(error)) from None
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:  # of the Python that Jinja generates
-            raise InputError(
-                f"{where} is not a chat template that can be read: its blocks or expressions are nested too deeply "
-                f"({type(error).__name__})"
-            ) from None
+            raise ChatTemplateErrors.TOO_DEEP(where=where, cause=type(error).__name__) from None
 
     @classmethod
     def load(
@@ -139,11 +150,10 @@ class ChatTemplate:
             text.encode()  # fails for half of a surrogate pair, which Python and JSON allow and tokenizers do not
             return text
         except jinja2.TemplateError as error:
-            raise UsageError(f"the chat template refuses the messages: {_one_line(error)}") from None
+            raise ChatTemplateErrors.REFUSES(cause=quoted(error)) from None
         except Exception as error:  # an expression of the template may raise anything on values that it did not expect
-            raise UsageError(
-                f"the chat template cannot render the messages: {type(error).__name__}: {_one_line(error)}"
-            ) from None
+            cause = quoted(f"{type(error).__name__}: {error}")
+            raise ChatTemplateErrors.CANNOT_RENDER(cause=cause) from None
 
     def encode(self, tokenizer: Tokenizer, messages: Messages) -> list[int]:
         """Token ids of `render`. The template itself writes the special tokens, so none are added."""
@@ -354,12 +364,12 @@ def _chosen(entry: Any, where: str) -> str | None:
     try:
         named = entry if isinstance(entry, dict) else {item["name"]: item["template"] for item in entry}
     except (TypeError, KeyError):
-        raise InputError(f"{where}: chat_template is neither a template nor a list of named ones") from None
+        raise ChatTemplateErrors.NOT_A_LIST(where=where) from None
     if DEFAULT_NAME not in named and len(named) != 1:
-        raise InputError(f"{where} has the chat templates {', '.join(sorted(named))} and none called {DEFAULT_NAME!r}")
+        raise ChatTemplateErrors.NO_DEFAULT(where=where, names=sorted(named, key=str), default=DEFAULT_NAME)
     source = named.get(DEFAULT_NAME, next(iter(named.values())))
     if not isinstance(source, str):
-        raise InputError(f"{where}: a chat template is {type(source).__name__}, not text")
+        raise ChatTemplateErrors.NOT_TEXT(where=where, type=type(source).__name__)
     return source
 
 
@@ -375,11 +385,7 @@ def _read_json(folder: Path, name: str, names: Collection[str] | None) -> dict[s
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+        raise ChatTemplateErrors.NOT_JSON(path=path, cause=quoted(error)) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path} is not a JSON object")
+        raise ChatTemplateErrors.NOT_AN_OBJECT(path=path)
     return value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:_SHOWN]

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
+
+
+class ExcerptErrors(ErrorKind):
+    NOT_ASCENDING = UsageError, "positions of a prompt's tokens must ascend from 0 or later, and there must be one"
+    LAST_LEFT_OUT = (
+        UsageError,
+        "the last token that is prefilled stands at {position}, it must be the text's last one, {last}",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +46,9 @@ class Excerpt:
         its last token is left out: what follows a prompt follows that one."""
         chosen = np.asarray(positions, np.int64).reshape(-1)
         if not len(chosen) or chosen[0] < 0 or np.any(chosen[1:] <= chosen[:-1]):
-            raise UsageError("positions of a prompt's tokens must ascend from 0 or later, and there must be one")
+            raise ExcerptErrors.NOT_ASCENDING()
         if chosen[-1] != len(tokens) - 1:
-            raise UsageError(
-                f"the last token that is prefilled stands at {chosen[-1]}, it must be the text's last one, "
-                f"{len(tokens) - 1}"
-            )
+            raise ExcerptErrors.LAST_LEFT_OUT(position=int(chosen[-1]), last=len(tokens) - 1)
         return cls(np.asarray(tokens, np.int64)[chosen], chosen)
 
     def __len__(self) -> int:

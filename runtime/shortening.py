@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from tokenizers import Tokenizer
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.excerpt import Excerpt
@@ -32,6 +32,19 @@ from sscc.runtime.text import encode
 
 DELIMITER = "\n...\n"
 """What stands where text is left out."""
+
+
+class ShorteningErrors(ErrorKind):
+    NO_TOKENIZER = (
+        UsageError,
+        "{without} has no tokenizer, with vocabularies of {draft} (draft) and {program} tokens: a prompt cannot be "
+        "told to both, so compile both with their tokenizers",
+    )
+    PROMPT_TOO_LONG = (
+        UsageError,
+        "the prompt has {length} of the draft's tokens, it reads 1 .. {longest}: compile the draft with a larger "
+        "--max-context, or shorten the prompt",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +110,7 @@ class Shortener:
         if theirs is ours and sizes[0] == sizes[1]:
             return True
         without = "the draft" if theirs is None else "the program"
-        raise UsageError(
-            f"{without} has no tokenizer, with vocabularies of {sizes[0]} (draft) and {sizes[1]} tokens: a prompt "
-            "cannot be told to both, so compile both with their tokenizers"
-        )
+        raise ShorteningErrors.NO_TOKENIZER(without=without, draft=sizes[0], program=sizes[1])
 
     def shorten(self, prompt: Array, keep: float, text: str | None = None, *, special: bool = True) -> Excerpt | Array:
         """What is left of a prompt.
@@ -145,10 +155,7 @@ class Shortener:
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= self.draft.longest:
-            raise UsageError(
-                f"the prompt has {length} of the draft's tokens, it reads 1 .. {self.draft.longest}: compile the draft "
-                "with a larger --max-context, or shorten the prompt"
-            )
+            raise ShorteningErrors.PROMPT_TOO_LONG(length=length, longest=self.draft.longest)
 
 
 def joined(text: str, begins: list[int], chunks: Array, delimiter: str) -> str:

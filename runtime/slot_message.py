@@ -8,8 +8,9 @@ sha256 of all that follows the header.
 
 Nothing in a message is trusted, and nothing of it is executed. The program that reads one knows the header that it must
 have, byte for byte, from the length of the prompt alone, so no other is read any further, and what is allocated for one
-is bounded before it comes. Positions, by which rows are fetched, are checked to be ones that the prompt has. The digest
-finds damage, it does not say who wrote the message.
+is bounded before it comes. Positions, by which rows are fetched, are checked to be ones that the prompt has, and rows,
+scales and logits to be numbers: whoever computed a NaN would make others answer with it. The digest finds damage, it
+does not say who wrote the message.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sscc.ir.cache_plan import RESIDENT, RESIDENT_PLACES, LayerGroup
-from sscc.ir.errors import InputError, UsageError, quoted
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import (
     NUMPY_DTYPES,
@@ -49,7 +50,30 @@ logits [V] f32 after the last one, each state that a rank has of the slot, and o
 that its prompt selected, where no state has them."""
 
 _DIGITS = 18  # of a number in a header; no sizes have more
+_CHECKED_AT_ONCE = 1 << 18  # numbers
 _METADATA = "__metadata__"
+
+
+class SlotMessageErrors(ErrorKind):
+    DTYPE_OF_LOGITS = UsageError, "a slot whose logits are {dtype} has no message, only one of float32 has"
+    HEADER_SIZE = InputError, "{where} is no slot that sscc has saved: its header has {header} of {size} bytes"
+    NO_METADATA = InputError, "{where} is no slot that sscc has saved: its header does not say so"
+    OTHER_FORMAT = InputError, "{where} is no slot that sscc has saved: its format is {format}"
+    OTHER_VERSION = (
+        InputError,
+        "{where} has version {version} of the format of slots, this sscc reads {ours}",
+    )
+    OTHER_PROGRAM = InputError, "{where} is the slot of another program: {name} {theirs} there, {ours} here"
+    HEADER_DIFFERS = InputError, "{where} is damaged: its header is not that of a slot after {length} tokens"
+    SIZE_DIFFERS = InputError, "{where} is damaged: it has {size} bytes behind its header, not {expected}"
+    DIGEST_DIFFERS = InputError, "{where} is damaged: its contents have another sha256 than its header says"
+    NUMBER_OUT_OF_RANGE = InputError, "{where} is damaged: its {name} is {text}, expected {low} to {high}"
+    TOKENS_NOT_ASCENDING = InputError, "{where} is malformed: its tokens' positions do not ascend"
+    POSITIONS_NOT_ASCENDING = InputError, "{where} is malformed: {name} has positions that do not ascend"
+    NOT_PLACES = InputError, "{where} is malformed: {name} names a place twice, or one that there is not"
+    VALUE_OUT_OF_RANGE = InputError, "{where} is malformed: {name} has {value}, expected {low} to {high}"
+    NOT_FINITE = InputError, "{where} is malformed: {name} has numbers that are not finite"
+    NO_LIKELIEST = InputError, "{where} is malformed: the largest of its logits is {largest}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +131,7 @@ class SlotFormat:
         Raises UsageError for logits in double precision, which only the reference interpreter makes.
         """
         if message.logits.dtype != np.float32:
-            raise UsageError(f"a slot whose logits are {message.logits.dtype} has no message, only one of float32 has")
+            raise SlotMessageErrors.DTYPE_OF_LOGITS(dtype=message.logits.dtype)
         arrays = message.arrays()
         specs = {name: TensorSpec.of(array) for name, array in arrays.items()}
         order = file_order(specs)
@@ -136,24 +160,25 @@ class SlotFormat:
             where: what to call the place that they come from.
 
         Raises InputError naming what is wrong: no message, another version, a slot of other weights, another program,
-        geometry or number of ranks, a damaged one, and one with positions that its prompt does not have.
+        geometry or number of ranks, a damaged one, one with positions that its prompt does not have, and one with
+        numbers that are not finite.
         """
         view = memoryview(data).cast("B")
         size = int.from_bytes(view[:8], "little") + 8
         if not 8 < size <= min(len(view), HEADER_BYTES):
-            raise InputError(f"{where} is no slot that sscc has saved: its header has {size - 8} of {len(view)} bytes")
+            raise SlotMessageErrors.HEADER_SIZE(where=where, header=size - 8, size=len(view))
         metadata = self._checked_metadata(bytes(view[8:size]), where)
         length = _number(metadata, "length", 1, self._signature.geometry.max_context, where)
         slot = _number(metadata, "slot", 0, self._signature.batch - 1, where)
         digest = metadata["digest"]
         specs = self._specs(length, slot)
         if bytes(view[:size]) != self._header(length, slot, digest):
-            raise InputError(f"{where} is damaged: its header is not that of a slot after {length} tokens")
+            raise SlotMessageErrors.HEADER_DIFFERS(where=where, length=length)
         payload = sum(spec.nbytes for spec in specs.values())
         if len(view) - size != payload:
-            raise InputError(f"{where} is damaged: it has {len(view) - size} bytes behind its header, not {payload}")
+            raise SlotMessageErrors.SIZE_DIFFERS(where=where, size=len(view) - size, expected=payload)
         if hashlib.sha256(view[size:]).hexdigest() != digest:
-            raise InputError(f"{where} is damaged: its contents have another sha256 than its header says")
+            raise SlotMessageErrors.DIGEST_DIFFERS(where=where)
         message = self._message(view[size:], specs, slot)
         self._check(message, where)
         return message
@@ -164,17 +189,15 @@ class SlotFormat:
             metadata = json.loads(header)[_METADATA]
             texts = {str(name): str(metadata[name]) for name in ("format", "version", "length", "slot", "digest")}
         except (ValueError, RecursionError, TypeError, KeyError, IndexError):
-            raise InputError(f"{where} is no slot that sscc has saved: its header does not say so") from None
+            raise SlotMessageErrors.NO_METADATA(where=where) from None
         if texts["format"] != FORMAT:
-            raise InputError(f"{where} is no slot that sscc has saved: its format is {quoted(texts['format'])}")
+            raise SlotMessageErrors.OTHER_FORMAT(where=where, format=texts["format"])
         if texts["version"] != str(VERSION):
-            raise InputError(
-                f"{where} has version {quoted(texts['version'])} of the format of slots, this sscc reads {VERSION}"
-            )
+            raise SlotMessageErrors.OTHER_VERSION(where=where, version=texts["version"], ours=VERSION)
         for name, ours in self._facts.items():
             theirs = metadata.get(name)
             if theirs != ours:
-                raise InputError(f"{where} is the slot of another program: {name} {quoted(theirs)} there, {ours} here")
+                raise SlotMessageErrors.OTHER_PROGRAM(where=where, name=name, theirs=theirs, ours=ours)
         return texts
 
     def _message(self, payload: memoryview, specs: Specs, slot: int) -> SlotMessage:
@@ -194,18 +217,25 @@ class SlotFormat:
         return SlotMessage(Excerpt(arrays[TOKENS], arrays[POSITIONS]), arrays[LOGITS], slot, parts, chosen)
 
     def _check(self, message: SlotMessage, where: str) -> None:
-        """Raises InputError where a number stands for a token, a position or a place that there is not."""
+        """Raise InputError for a token, a position or a place that there is not, and for a number that is not
+        finite."""
         vocabulary, length = self._signature.vocab_size, len(message.tokens)
         _check_range(message.tokens.tokens, 0, vocabulary - 1, TOKENS, where)
         positions = message.tokens.positions
         _check_range(positions, 0, self._signature.geometry.max_context - 1, POSITIONS, where)
         if np.any(positions[1:] <= positions[:-1]):
-            raise InputError(f"{where} is malformed: its tokens' positions do not ascend")
+            raise SlotMessageErrors.TOKENS_NOT_ASCENDING(where=where)
         for name, positions in message.selected.items():
             _check_range(positions, 0, length - 1, SELECTED.format(name), where)
         for group in self._signature.plan:
             for part in message.parts:
                 _check_positions(group, part, length, where)
+        largest = float(message.logits.max())  # a token may be ruled out by minus infinity
+        if not np.isfinite(largest):
+            raise SlotMessageErrors.NO_LIKELIEST(where=where, largest=largest)
+        for rank, part in enumerate(message.parts):
+            for name, rows in part.items():
+                _check_finite(rows, ROWS.format(rank, name), where)
 
     # -- the header that a message must have
 
@@ -249,7 +279,7 @@ def _facts(signature: Signature, identity: ProgramIdentity, ranks: int) -> dict[
 def _number(metadata: Mapping[str, str], name: str, low: int, high: int, where: str) -> int:
     text = metadata[name]
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and low <= int(text) <= high):
-        raise InputError(f"{where} is damaged: its {name} is {quoted(text)}, expected {low} to {high}")
+        raise SlotMessageErrors.NUMBER_OUT_OF_RANGE(where=where, name=name, text=text, low=low, high=high)
     return int(text)
 
 
@@ -265,12 +295,22 @@ def _check_positions(group: LayerGroup, part: Mapping[str, Array], length: int, 
         _check_range(resident, -1, length - 1, RESIDENT, where)
         before, after = resident[..., :-1], resident[..., 1:]
         if np.any((after >= 0) & (after <= before)):
-            raise InputError(f"{where} is malformed: {RESIDENT} has positions that do not ascend")
+            raise SlotMessageErrors.POSITIONS_NOT_ASCENDING(where=where, name=RESIDENT)
         if np.any(np.sort(places, axis=-1) != np.arange(places.shape[-1])):
-            raise InputError(f"{where} is malformed: {RESIDENT_PLACES} names a place twice, or one that there is not")
+            raise SlotMessageErrors.NOT_PLACES(where=where, name=RESIDENT_PLACES)
 
 
 def _check_range(values: Array, low: int, high: int, name: str, where: str) -> None:
     if values.size and (values.min() < low or values.max() > high):
         wrong: Any = values[(values < low) | (values > high)].flat[0]
-        raise InputError(f"{where} is malformed: {name} has {wrong}, expected {low} to {high}")
+        raise SlotMessageErrors.VALUE_OUT_OF_RANGE(where=where, name=name, value=int(wrong), low=low, high=high)
+
+
+def _check_finite(rows: Array, name: str, where: str) -> None:
+    """Raise InputError where a floating-point tensor has a NaN or an infinite number, in little memory."""
+    if rows.dtype.kind in "biu":
+        return
+    flat = rows.reshape(-1)
+    for begin in range(0, flat.size, _CHECKED_AT_ONCE):
+        if not np.isfinite(flat[begin : begin + _CHECKED_AT_ONCE]).all():
+            raise SlotMessageErrors.NOT_FINITE(where=where, name=name)

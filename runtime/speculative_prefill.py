@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sscc.ir.cache_plan import LayerGroup
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.kept_rows import Copy
@@ -39,6 +39,25 @@ LOOK_AHEAD, POOL, CHUNK = 8, 13, 32
 SLOT = 0
 
 T = TypeVar("T")
+
+
+class DraftErrors(ErrorKind):
+    SELECTS_NO_ROWS = (
+        UsageError,
+        "a draft keeps the last queries of a prompt to score it by, and this one selects no rows by them: compile it "
+        "without --kv-policy query and with --kv-topk above 0, best with --kv-rows indexed",
+    )
+    LATENT_ROWS = (
+        UsageError,
+        "layer {layer} of the draft keeps latent rows, which are no keys: use a draft whose heads have keys of their "
+        "own",
+    )
+    NOT_A_SHARE = UsageError, "keep is {keep:g}, it must be above 0 and at most 1"
+    SEVERAL_RANKS = (
+        UsageError,
+        "a draft is a program of one rank, and this one has several: compile it without --tp",
+    )
+    SCALES_DIFFER = InputError, "the draft's layers scale their scores in {ways} ways, and one is expected"
 
 
 class Draft:
@@ -60,16 +79,10 @@ class Draft:
     def _check(self, session: Session) -> None:
         plan = session.signature.plan
         if not self._groups:
-            raise UsageError(
-                "a draft keeps the last queries of a prompt to score it by, and this one selects no rows by them: "
-                "compile it without --kv-policy query and with --kv-topk above 0, best with --kv-rows indexed"
-            )
+            raise DraftErrors.SELECTS_NO_ROWS()
         latent = next((group for group in plan if group.latent), None)
         if latent is not None:
-            raise UsageError(
-                f"layer {latent.layers[0]} of the draft keeps latent rows, which are no keys: use a draft whose heads "
-                "have keys of their own"
-            )
+            raise DraftErrors.LATENT_ROWS(layer=latent.layers[0])
 
     @property
     def longest(self) -> int:
@@ -219,7 +232,7 @@ def kept_positions(scores: Array, keep: float) -> Array:
 def check_keep(keep: float) -> None:
     """Raises UsageError for a share that is none."""
     if not 0 < keep <= 1:
-        raise UsageError(f"keep is {keep:g}, it must be above 0 and at most 1")
+        raise DraftErrors.NOT_A_SHARE(keep=keep)
 
 
 def result_of(work: Generator[None, None, T]) -> T:
@@ -255,12 +268,12 @@ def _score_settings(session: Session) -> tuple[float, float | None]:
     """The scale of a program's attention scores, and what caps them. Raises UsageError where layers differ."""
     program: Program | None = getattr(session.interpreter, "program", None)
     if program is None:
-        raise UsageError("a draft is a program of one rank, and this one has several: compile it without --tp")
+        raise DraftErrors.SEVERAL_RANKS()
     steps: list[Any] = [step for body in program.bodies for step in body.steps]
     scoring = [step for step in steps if {"scale", "softcap"} <= {field.name for field in fields(step)}]
     settings = {(step.scale, step.softcap or None) for step in scoring}
     if len(settings) != 1:
-        raise InputError(f"the draft's layers scale their scores in {len(settings)} ways, and one is expected")
+        raise DraftErrors.SCALES_DIFFER(ways=len(settings))
     return settings.pop()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sscc.ir.errors import InputError, quoted
+from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.files import read_text
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -21,15 +21,20 @@ _KNOWN_TOKENIZERS = 8  # whose properties are remembered
 _TRIED_AT_ONCE = 8  # tokens without text after which a window is decoded at every doubling only
 
 
+class TokenizerFileErrors(ErrorKind):
+    MISSING = InputError, "{path} does not exist: the artifact has no tokenizer, give --token-ids"
+    UNREADABLE = InputError, "{path} is not a tokenizer that can be read: {cause}"
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer in a tokenizer.json, which encodes whole prompts (`encode_whole`). Raises InputError where
     it is missing or damaged."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist: the artifact has no tokenizer, give --token-ids")
+        raise TokenizerFileErrors.MISSING(path=path)
     try:
         return encode_whole(Tokenizer.from_file(str(path)))
     except Exception as error:  # the library raises bare Exception
-        raise InputError(f"{path} is not a tokenizer that can be read: {quoted(error)}") from None
+        raise TokenizerFileErrors.UNREADABLE(path=path, cause=quoted(error)) from None
 
 
 def encode_whole(tokenizer: Tokenizer) -> Tokenizer:

@@ -32,6 +32,8 @@ LAYERS: Layers = (
         "sscc.runtime._native",
         "sscc.runtime.chat_template",
         "sscc.runtime.collectives",
+        "sscc.runtime.host_names",
+        "sscc.runtime.logs",
         "sscc.runtime.native_errors",
         "sscc.runtime.quantization",
         "sscc.runtime.scalars",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
-    check_at_least,
     check_execution_arguments,
     followed,
     log_to_stderr,
@@ -22,9 +21,11 @@ from sscc.compiler.commands.engines import (
 )
 from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.commands.ranges import MOST_RANKS, MOST_THREADS, check_range
 from sscc.compiler.progress import status
-from sscc.ir.errors import InputError, InternalError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.terminal import shown_text
+from sscc.runtime.serving_defaults import MOST_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,19 +48,30 @@ HELP = f"""\
 Ctrl-C stops an answer; what there is of it stays in the conversation."""
 
 
+class ChatErrors(ErrorKind):
+    NO_TEMPLATE = InputError, "{artifact} has no chat template, so it cannot chat: use sscc run --prompt"
+    NO_ROOM = (
+        UsageError,
+        "the conversation has {tokens} tokens, and the context {context}: the message was not sent, /reset begins anew",
+    )
+    ENGINE_FAILED = InternalError, "the engine failed while it made the answer"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
-    parser.add_argument("--system", metavar="TEXT", help="the message that the conversation begins with")
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="the artifact that `sscc compile` wrote")
+    parser.add_argument("--system", metavar="TEXT", help="system message that the conversation begins with")
     add_quiet_argument(parser)
     generation = parser.add_argument_group("generation")
-    generation.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: as many as fit)")
+    generation.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer (default: what fits)")
     add_sampling_arguments(generation)
     add_execution_arguments(parser.add_argument_group("execution"))
 
 
 def main(args: argparse.Namespace) -> int:
     check_execution_arguments(args)
-    check_at_least(1, "--max-new-tokens", args.max_new_tokens)
+    check_range("--max-new-tokens", args.max_new_tokens, 1, MOST_TOKENS)
+    check_range("--threads", args.threads, 1, MOST_THREADS)
+    check_range("--tp", args.tp, 1, MOST_RANKS)
     log_to_stderr(args.quiet)
     from sscc.runtime.engine import Engine, EngineOptions
 
@@ -69,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
     artifact = open_artifact(args.artifact, verify=args.verify)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
-        raise InputError(f"{artifact.path} has no chat template, so it cannot chat: use sscc run --prompt")
+        raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
     geometry = artifact.signature.geometry
     conversation = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # as long as can be, of a rank
     options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
@@ -150,10 +162,7 @@ class Chat:
         prompt = tuple(self._template.encode(self._tokenizer, self._messages()))
         room = self._max_context - len(prompt)
         if room < 1:
-            raise UsageError(
-                f"the conversation has {len(prompt)} tokens, and the context {self._max_context}: the message was not "
-                f"sent, /reset begins anew"
-            )
+            raise ChatErrors.NO_ROOM(tokens=len(prompt), context=self._max_context)
         if room < SCARCE * self._max_context or (self._max_new_tokens is not None and room < self._max_new_tokens):
             _say(f"{room} of {self._max_context} tokens of context are left")
         return prompt, room if self._max_new_tokens is None else min(room, self._max_new_tokens)
@@ -185,7 +194,7 @@ class Chat:
         if self._last.finish == "length":
             _say(f"cut after {len(self._last.tokens)} tokens")
         elif self._last.finish == "error":
-            raise InternalError("the engine failed while it made the answer")
+            raise ChatErrors.ENGINE_FAILED()
         return "".join(texts)
 
     def _messages(self) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 from sscc.compiler.commands.engines import (
     add_execution_arguments,
     add_trace_argument,
-    check_at_least,
     check_execution_arguments,
     followed,
     log_to_stderr,
@@ -24,12 +24,20 @@ from sscc.compiler.commands.engines import (
     traced,
 )
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.commands.ranges import MOST_RANKS, MOST_THREADS, check_positive, check_range
 from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_arguments, keeps_of, opened_shortener
 from sscc.compiler.files import printing_beside
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import SERVE, require
 from sscc.ir.sizes import parse_bytes
-from sscc.runtime.serving_defaults import BODY_BYTES, QUEUE
+from sscc.runtime.serving_defaults import (
+    BODY_BYTES,
+    MOST_BODY_BYTES,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_TOKENS,
+    QUEUE,
+)
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -43,37 +51,67 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 DEFAULT_DRAIN_SECONDS = 30.0
 DEFAULT_PREFILL_SECONDS = 600.0
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _LOCAL = ("127.", "localhost", "::1")
 
 
+class ServeErrors(ErrorKind):
+    DRAFT_WITH_PREFILL = (
+        UsageError,
+        "--draft shortens prompts before they go to a prefill server: give it to the decode server",
+    )
+    NO_PREFILL_SERVER = (
+        UsageError,
+        "--role decode needs --prefill-from URL: a server of the same artifact with --role prefill",
+    )
+    NOT_DECODE = UsageError, "{option} is for --role decode, and the role is {role}"
+    NOT_A_KEY = UsageError, "{source} is no key: it must be printable ASCII without spaces"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="the artifact that `sscc compile` wrote")
     add_quiet_argument(parser)
+    parser.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default="info",
+        help="info: a line for each request, and one every 10 s while requests run; debug: also for other paths",
+    )
     network = parser.add_argument_group("network")
+    network.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="P", help="port; 0 is any free one")
+    network.add_argument("--host", default=DEFAULT_HOST, metavar="ADDRESS", help="address to listen on")
     network.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="P", help="0 is any free one"
+        "--allowed-hosts",
+        metavar="NAMES",
+        help="names that clients may call this server by, with commas between them, NAME or NAME:PORT, * for any; "
+        "their pages may ask it too (default: names of loopback where a request arrives there, any name elsewhere)",
     )
     network.add_argument(
-        "--host", default=DEFAULT_HOST, metavar="ADDRESS", help="to listen on"
+        "--api-key", metavar="KEY", help=f"key that clients must send (default: {KEY_VARIABLE}, if set)"
     )
-    network.add_argument("--api-key", metavar="KEY", help=f"that clients must send (default: {KEY_VARIABLE}, if set)")
     network.add_argument(
-        "--served-model-name", metavar="NAME", help="that clients ask for (default: the artifact's name, without .rdu)"
+        "--served-model-name",
+        metavar="NAME",
+        help="name of the model for clients (default: the artifact's name, without .rdu)",
     )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help="requests that wait")
+    limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help="requests that may wait for a slot")
     limits.add_argument(
         "--max-body",
         type=parse_bytes,
         default=BODY_BYTES,
         metavar="BYTES",
-        help="of a request's body: 4194304, 4M or 4MiB",
+        help="largest body of a request: 4194304, 4M or 4MiB",
     )
     limits.add_argument(
-        "--max-prompt", type=int, metavar="TOKENS", help="of a prompt (default: what the context permits)"
+        "--max-prompt", type=int, metavar="TOKENS", help="longest prompt (default: as the context permits)"
     )
-    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer (default: likewise)")
-    limits.add_argument("--timeout", type=float, metavar="S", help="seconds that a request may take (default: any)")
+    limits.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="longest answer (default: as the context permits)"
+    )
+    limits.add_argument(
+        "--timeout", type=float, metavar="S", help="seconds that a request may take, at most a week (default: no limit)"
+    )
     limits.add_argument(
         "--drain-timeout",
         type=float,
@@ -86,7 +124,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="MS",
-        help="least milliseconds between two events of a streamed answer; tokens that are made meanwhile come together",
+        help="least milliseconds between two events of a streamed answer; tokens made meanwhile come together",
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
@@ -94,21 +132,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_bytes,
         default=0,
         metavar="BYTES",
-        help="for prompts that are sent again, or begin alike, for which `sscc inspect` says how many a token takes",
+        help="memory for prompts that are sent again or begin alike; `sscc inspect` says how much a token takes",
     )
     engine.add_argument(
         "--prefill-steps",
         type=int,
         metavar="N",
-        help="chunk steps between two decode steps (default: what one chunk takes through all layers)",
+        help="chunk steps between two decode steps (default: those of one chunk through all layers)",
     )
     split = parser.add_argument_group("prefill elsewhere")
     split.add_argument(
         "--role",
         choices=ROLES,
         default=ROLES[0],
-        help="prefill: prompts for decode servers, and no answers; decode: answers to prompts that --prefill-from "
-        "prefills; of the same artifact",
+        help="prefill: prefill prompts for decode servers and answer nothing; decode: answer prompts that the servers "
+        "of --prefill-from prefill; all serve the same artifact",
     )
     split.add_argument(
         "--prefill-from",
@@ -118,25 +156,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a server with --role prefill, http://HOST:PORT; may be given more than once",
     )
     split.add_argument(
-        "--prefill-key", metavar="KEY", help=f"that prefill servers ask for (default: {PREFILL_KEY_VARIABLE}, if set)"
+        "--prefill-key", metavar="KEY", help=f"key of the prefill servers (default: {PREFILL_KEY_VARIABLE}, if set)"
     )
     split.add_argument(
         "--prefill-timeout",
         type=float,
         default=DEFAULT_PREFILL_SECONDS,
         metavar="S",
-        help="seconds that a prefill may take there, with what waits before it",
+        help="seconds that a prefill server may take for one prompt, from connecting to the last byte of its answer",
     )
     split.add_argument(
         "--prefill-ahead",
         type=int,
         metavar="N",
-        help="prompts on their way, or there and without a slot yet (default: as many as there are slots)",
+        help="prompts that are being prefilled there, or have come and wait for a slot (default: the number of slots)",
     )
     split.add_argument(
         "--prefill-locally",
         action="store_true",
-        help="prefill here what no prefill server can (default: such a request ends with 503)",
+        help="prefill a prompt here that no prefill server can (default: such a request ends with 503)",
     )
     add_draft_arguments(parser.add_argument_group("speculative prefill"))
     execution = parser.add_argument_group("execution")
@@ -149,6 +187,8 @@ def main(args: argparse.Namespace) -> int:
     key = api_key(args)
     require(SERVE, "sscc serve")
     log_to_stderr(args.quiet)
+    if not args.quiet:
+        logging.getLogger("sscc").setLevel(args.log_level.upper())
     if followed(args):
         return 0
     from sscc.runtime.server.service import bind, serve, url_of
@@ -185,6 +225,7 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
     """
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
+    from sscc.runtime.server.hosts import Hosts
     from sscc.runtime.server.jobs import Model, RequestLimits
     from sscc.runtime.server.prefill_servers import PrefillServers
     from sscc.runtime.server.protocol import MAX_CHOICES
@@ -236,50 +277,62 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
             role=args.role,
             prefill_servers=elsewhere,
             stream_interval=args.stream_interval / 1000,
+            hosts=Hosts((args.host,), allowed_hosts(args)),
         )
         yield Served(app, engine, model)
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Raises UsageError for values that are no such."""
+    """Check that every value is one of its option's. Raises UsageError."""
     check_execution_arguments(args)
-    if not 0 <= args.port < 1 << 16:
-        raise UsageError(f"--port is {args.port}, it must be between 0 and {(1 << 16) - 1}")
+    for option, least, most in _RANGES:
+        check_range(f"--{option}", getattr(args, option.replace("-", "_")), least, most)
+    check_positive("--prefill-timeout", args.prefill_timeout, MOST_SECONDS)
+    check_positive("--timeout", args.timeout, MOST_SECONDS)
     check_draft_arguments(args)
+    allowed_hosts(args)
     if args.draft is not None and args.role == "prefill":
-        raise UsageError("--draft shortens prompts before they are sent to a prefill server: give it to the other one")
-    check_at_least(0, "--stream-interval", args.stream_interval)
-    check_at_least(0, "--max-queue", args.max_queue)
-    check_at_least(1, "--max-body", args.max_body)
-    check_at_least(1, "--max-prompt", args.max_prompt)
-    check_at_least(1, "--max-new-tokens", args.max_new_tokens)
-    check_at_least(0, "--drain-timeout", args.drain_timeout)
-    check_at_least(1, "--prefill-steps", args.prefill_steps)
-    check_at_least(1, "--prefill-ahead", args.prefill_ahead)
-    if not args.prefill_timeout > 0:
-        raise UsageError(f"--prefill-timeout is {args.prefill_timeout:g} s, it must be above 0")
+        raise ServeErrors.DRAFT_WITH_PREFILL()
     if args.role == "decode" and not args.prefill_from:
-        raise UsageError("--role decode needs --prefill-from URL: a server of the same artifact with --role prefill")
-    for option in ("prefill_from", "prefill_key", "prefill_ahead", "prefill_locally"):
-        if args.role != "decode" and getattr(args, option):
-            raise UsageError(f"--{option.replace('_', '-')} is for --role decode, and the role is {args.role}")
-    if args.timeout is not None and not args.timeout > 0:
-        raise UsageError(f"--timeout is {args.timeout:g} s, it must be above 0")
+        raise ServeErrors.NO_PREFILL_SERVER()
+    for option in ("prefill-from", "prefill-key", "prefill-ahead", "prefill-locally"):
+        if args.role != "decode" and getattr(args, option.replace("-", "_")):
+            raise ServeErrors.NOT_DECODE(option=f"--{option}", role=args.role)
+
+
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("port", 0, (1 << 16) - 1),
+    ("threads", 1, MOST_THREADS),
+    ("tp", 1, MOST_RANKS),
+    ("stream-interval", 0, 3_600_000),
+    ("max-queue", 0, MOST_REQUESTS),
+    ("max-body", 1, MOST_BODY_BYTES),
+    ("max-prompt", 1, MOST_TOKENS),
+    ("max-new-tokens", 1, MOST_TOKENS),
+    ("drain-timeout", 0, MOST_SECONDS),
+    ("prompt-cache", 0, 1 << 62),
+    ("prefill-steps", 1, MOST_TOKENS),
+    ("prefill-ahead", 1, MOST_REQUESTS),
+)
+"""Options, with the least and the largest value of each."""
+
+
+def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the names of --allowed-hosts. Raises UsageError for a text that is no name."""
+    from sscc.runtime.host_names import parse_hosts
+
+    return () if args.allowed_hosts is None else parse_hosts(args.allowed_hosts)
 
 
 def api_key(args: argparse.Namespace) -> str | None:
-    """The key that clients of this server have to name; None: none.
-
-    Raises:
-        UsageError: it is no key.
-    """
+    """Return the key that clients of this server have to send; None: none. Raises UsageError for a text that is no
+    key."""
     return _key("--api-key", args.api_key, KEY_VARIABLE)
 
 
 def _key(option: str, text: str | None, variable: str) -> str | None:
-    """The key from the option, or else from the environment, where other users of the machine cannot see it."""
+    """Return the key from the option, or else from the environment, where other users of the machine cannot see it."""
     key = os.environ.get(variable) if text is None else text
     if key is not None and not (key.strip() and key.isascii() and key.isprintable() and " " not in key):
-        source = variable if text is None else option
-        raise UsageError(f"{source} is no key: it must be printable ASCII without spaces")
+        raise ServeErrors.NOT_A_KEY(source=variable if text is None else option)
     return key

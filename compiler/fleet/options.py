@@ -15,12 +15,14 @@ from sscc.compiler.commands.serve import (
     KEY_VARIABLE,
     PREFILL_KEY_VARIABLE,
     add_arguments,
+    allowed_hosts,
     check_arguments,
 )
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.fleet.affinity import Kept
+from sscc.runtime.serving_defaults import MOST_REQUESTS
 
 ARTIFACT = "artifact"
 ELSEWHERE = {
@@ -31,6 +33,27 @@ ELSEWHERE = {
 """Options of `sscc serve` that a replica has no use for, and what is said about each."""
 STREAM_INTERVAL_MS = 100
 """An event takes a few tenths of a millisecond of a processor in each of the replica, the gateway and the client."""
+
+
+class FleetOptionErrors(ErrorKind):
+    NOT_REPLICAS = (
+        UsageError,
+        "replicas is {text!r}, it must be a number from 1 to 9999, or two of them as in 1-4",
+    )
+    OUT_OF_RANGE = UsageError, "{option} is {text!r}, it must be a number from {least} to {most}"
+    NO_ARTIFACT = UsageError, "the deployment has no artifact: it must be the path of what `sscc compile` wrote"
+    NOT_OF_A_FLEET = UsageError, "{option} is no option of a fleet: {reason}"
+    UNKNOWN = UsageError, "there is no option {option!r} of a fleet{similar_hint}"
+    HOST_WITHOUT_PORT = (
+        UsageError,
+        "host goes with port: without one Ray Serve listens (http_options of the deployment file)",
+    )
+    PORT_WITH_GATEWAYS = (
+        UsageError,
+        "port requires a single gateway, but gateways is {gateways}: leave one of the two out",
+    )
+    NOT_ONE_VALUE = UsageError, "{option} is {value}, it must be one value"
+    NOT_A_SWITCH = UsageError, "{option} is {value!r}, it must be true or false"
 
 
 @dataclass(frozen=True)
@@ -46,7 +69,7 @@ class Replicas:
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", text)
         least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= least <= most:
-            raise UsageError(f"replicas is {text!r}, it must be a number from 1 on, or two of them as in 1-4")
+            raise FleetOptionErrors.NOT_REPLICAS(text=text)
         return cls(least, most)
 
 
@@ -74,11 +97,10 @@ class FleetOptions:
     host: str = DEFAULT_HOST
 
 
-def _number(least: int, most: int | None = None) -> Callable[[str, str], int]:
+def _number(least: int, most: int) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
-        if not (text.isdecimal() and len(text) < 10 and int(text) >= least and (most is None or int(text) <= most)):
-            upwards = "on" if most is None else f"to {most}"
-            raise UsageError(f"{name} is {text!r}, it must be a number from {least} {upwards}")
+        if not (text.isascii() and text.isdecimal() and len(text) < 10 and least <= int(text) <= most):
+            raise FleetOptionErrors.OUT_OF_RANGE(option=name, text=text, least=least, most=most)
         return int(text)
 
     return parse
@@ -86,9 +108,9 @@ def _number(least: int, most: int | None = None) -> Callable[[str, str], int]:
 
 _OWN: dict[str, Callable[[str, str], Any]] = {
     "replicas": lambda _, text: Replicas.parse(text),
-    "attempts": _number(1),
-    "imbalance": _number(0),
-    "gateways": _number(1),
+    "attempts": _number(1, 100),
+    "imbalance": _number(0, MOST_REQUESTS),
+    "gateways": _number(1, 1000),
     "port": _number(1, (1 << 16) - 1),
     "host": lambda _, text: text,
 }
@@ -106,23 +128,23 @@ def parse_options(options: Mapping[str, Any]) -> FleetOptions:
     own, words = {}, []
     flags = _flags()
     if not isinstance(options.get(ARTIFACT), str) or not options[ARTIFACT]:
-        raise UsageError("the deployment has no artifact: it must be the path of what `sscc compile` wrote")
+        raise FleetOptionErrors.NO_ARTIFACT()
     for name, value in options.items():
         if name in _OWN:
             own[name] = _OWN[name](name, str(value))
         elif name in ELSEWHERE:
-            raise UsageError(f"{name} is no option of a fleet: {ELSEWHERE[name]}")
+            raise FleetOptionErrors.NOT_OF_A_FLEET(option=name, reason=ELSEWHERE[name])
         elif name in flags:
             words += _words(name, value, flags[name])
         elif name != ARTIFACT:
             known = (ARTIFACT, *_OWN, *flags)
-            raise UsageError(f"there is no option {name!r} of a fleet{did_you_mean(name, known)}")
+            raise FleetOptionErrors.UNKNOWN(option=name, similar_hint=did_you_mean(name, known))
     words.append(options[ARTIFACT])
     parsed = FleetOptions(tuple(words), **own)
     if parsed.port is None and "host" in own:
-        raise UsageError("host goes with port: without one Ray Serve listens (http_options of the deployment file)")
+        raise FleetOptionErrors.HOST_WITHOUT_PORT()
     if parsed.port is not None and parsed.gateways > 1:
-        raise UsageError(f"a port is had by one gateway, and gateways is {parsed.gateways}: leave one of the two out")
+        raise FleetOptionErrors.PORT_WITH_GATEWAYS(gateways=parsed.gateways)
     replica_arguments(parsed.words)
     return parsed
 
@@ -150,10 +172,10 @@ def _flags() -> dict[str, bool]:
 def _words(name: str, value: Any, valued: bool) -> list[str]:
     if valued:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise UsageError(f"{name} is {value!r}, it must be one value")
+            raise FleetOptionErrors.NOT_ONE_VALUE(option=name, value=repr(value))
         return [f"--{name}={value}"]
     if str(value).lower() not in ("true", "false"):
-        raise UsageError(f"{name} is {value!r}, it must be true or false")
+        raise FleetOptionErrors.NOT_A_SWITCH(option=name, value=value)
     return [f"--{name}"] if str(value).lower() == "true" else []
 
 
@@ -173,6 +195,7 @@ class Plan:
         kept: what replicas keep of prompts, and so by what requests are routed.
         imbalance: see `FleetOptions`.
         max_body: bytes of a request's body.
+        hosts: names of the gateways beside that of `host` (`--allowed-hosts`).
     """
 
     words: tuple[str, ...]
@@ -184,6 +207,7 @@ class Plan:
     kept: Kept
     imbalance: int
     max_body: int
+    hosts: tuple[str, ...] = ()
 
 
 def plan_of(options: FleetOptions) -> Plan:
@@ -207,4 +231,5 @@ def plan_of(options: FleetOptions) -> Plan:
         kept=kept,
         imbalance=max(1, slots // 2) if options.imbalance is None else options.imbalance,
         max_body=args.max_body,
+        hosts=allowed_hosts(args),
     )

@@ -32,10 +32,10 @@ from sscc.compiler.fleet.options import FleetOptions, Plan, replica_arguments
 from sscc.ir.errors import RankError
 from sscc.runtime.fleet.affinity import Affinity
 from sscc.runtime.fleet.channel import Address, ChannelLost, Inbox, Outbox
-from sscc.runtime.fleet.gateway import SEED_BYTES, UNAVAILABLE, Gateway, ReplicaLost
+from sscc.runtime.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost
 from sscc.runtime.fleet.listening import Listening
 from sscc.runtime.fleet.messages import Call, Headers, Part, Start, answered
-from sscc.runtime.server.errors import SERVER_ERROR, ApiError, queue_full
+from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.memory import keep_little
 
 _log = logging.getLogger("sscc.fleet")
@@ -85,7 +85,7 @@ def application(options: FleetOptions, plan: Plan) -> serve.Application:
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=plan.drain_seconds,
     )
-    bound: serve.Application = gateway.bind(deployed, plan, options.attempts)
+    bound: serve.Application = gateway.bind(deployed, plan, options.attempts, options.host)
     return bound
 
 
@@ -177,9 +177,9 @@ class RayPool:
             except LOST as error:
                 raise ReplicaLost from error
             except BackPressureError as error:
-                raise queue_full(f"{error.num_queued_requests} requests wait for a replica: try again later") from None
+                raise FleetErrors.QUEUE_FULL(requests=error.num_queued_requests) from None
             except DeploymentUnavailableError:
-                raise ApiError(503, "the replicas cannot be started", kind=SERVER_ERROR, code=UNAVAILABLE) from None
+                raise FleetErrors.REPLICAS_CANNOT_START() from None
             finally:
                 if not ended.done():
                     answer.cancel()
@@ -202,9 +202,10 @@ class Front:
         replicas: the deployment of `Replica`.
         plan: of theirs.
         attempts: see `Gateway`.
+        host: the address that it listens on, where it has a port of its own.
     """
 
-    def __init__(self, replicas: DeploymentHandle, plan: Plan, attempts: int) -> None:
+    def __init__(self, replicas: DeploymentHandle, plan: Plan, attempts: int, host: str) -> None:
         self._gateway = Gateway(
             RayPool(replicas),
             kept=plan.kept,
@@ -212,6 +213,7 @@ class Front:
             max_body=plan.max_body,
             api_key=api_key(replica_arguments(plan.words)),
             name=serve.get_replica_context().replica_id.unique_id,
+            hosts=Hosts((host,), plan.hosts),
         )
         self._drain_seconds = plan.drain_seconds
         self._listening: Listening | None = None

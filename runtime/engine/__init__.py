@@ -2,7 +2,7 @@
 
 from sscc.runtime.engine.elsewhere import Elsewhere, Outcome, PrefillError, Received
 from sscc.runtime.engine.engine import Engine
-from sscc.runtime.engine.metrics import Histogram, Metrics, SlotState
+from sscc.runtime.engine.metrics import Figures, Histogram, Metrics, SlotState
 from sscc.runtime.engine.request import (
     FINISH_REASONS,
     Completion,
@@ -23,6 +23,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineOptions",
+    "Figures",
     "Finish",
     "Histogram",
     "Metrics",

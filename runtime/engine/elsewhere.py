@@ -98,25 +98,35 @@ class Arrivals:
         """A request waits for its prompt."""
         self._asked[job.id] = job
 
-    def begin(self, find: Callable[[Excerpt], Snapshot | None]) -> None:
-        """Has prompts prefilled, as many as there is room for, those of the first requests first.
+    def begin(
+        self, find: Callable[[Excerpt], Snapshot | None], failed: Callable[[Job, Exception], None]
+    ) -> None:
+        """Have prompts prefilled while there is room, those of the first requests first.
 
         Args:
-            find: what is kept of a prompt here, which need not come.
+            find: returns what is kept of a prompt here, which need not come.
+            failed: is told of a request whose prompt cannot be asked for.
         """
         for job in list(self._asked.values()):
-            key = job.prompt.key
-            fetch = self._fetches.get(key)
-            if fetch is None:
-                if len(self._fetches) >= self._ahead:
-                    break
-                fetch = self._fetches[key] = Fetch(key, snapshot=find(job.prompt))
-                fetch.done = fetch.snapshot is not None
-                if not fetch.done:
-                    fetch.cancel = self._elsewhere.start(job.prompt, job.deadline, partial(self._tell, fetch))
+            fetch = self._fetches.get(job.prompt.key)
+            if fetch is None and len(self._fetches) >= self._ahead:
+                break
+            del self._asked[job.id]
+            try:
+                fetch = fetch or self._started(job, find)
+            except Exception as error:
+                failed(job, error)
+                continue
+            self._fetches[fetch.key] = fetch
             fetch.waiting[job.id] = job
             self._of_job[job.id] = fetch
-            del self._asked[job.id]
+
+    def _started(self, job: Job, find: Callable[[Excerpt], Snapshot | None]) -> Fetch:
+        fetch = Fetch(job.prompt.key, snapshot=find(job.prompt))
+        fetch.done = fetch.snapshot is not None
+        if not fetch.done:
+            fetch.cancel = self._elsewhere.start(job.prompt, job.deadline, partial(self._tell, fetch))
+        return fetch
 
     def ready(self) -> tuple[Job, Fetch] | None:
         """The first request whose prompt is there, or will never be, and what came."""

@@ -10,19 +10,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.elsewhere import Elsewhere
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
+from sscc.runtime.serving_defaults import MOST_SECONDS
 from sscc.runtime.session import Session
 from sscc.runtime.shortening import Shortener
 from sscc.runtime.slot_message import SlotFormat
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+class SubmissionErrors(ErrorKind):
+    NO_DRAFT = UsageError, "keep is {keep:g}, and the engine has no draft to shorten prompts"
+    NO_TOKENIZER = UsageError, "stop strings need a tokenizer, and the engine has none"
+    NO_SUCH_TOKEN = UsageError, "logit bias of token {token}, which is out of range 0 .. {last}"
+    TOO_MANY_LOGPROBS = UsageError, "logprobs is {logprobs}, and the vocabulary has {vocabulary} tokens"
 
 
 class Engine:
@@ -87,14 +95,14 @@ class Engine:
             _ = self._session.slot_format  # which says why there is none
         vocabulary = self.signature.vocab_size
         if request.keep is not None and self._shortener is None:
-            raise UsageError(f"keep is {request.keep:g}, and the engine has no draft to shorten prompts")
+            raise SubmissionErrors.NO_DRAFT(keep=request.keep)
         if request.stop and self.tokenizer is None:
-            raise UsageError("stop strings need a tokenizer, and the engine has none")
+            raise SubmissionErrors.NO_TOKENIZER()
         for token, _ in request.sampling.logit_bias:
             if token >= vocabulary:
-                raise UsageError(f"logit bias of token {token}, which is out of range 0 .. {vocabulary - 1}")
+                raise SubmissionErrors.NO_SUCH_TOKEN(token=token, last=vocabulary - 1)
         if request.logprobs is not None and request.logprobs > vocabulary:
-            raise UsageError(f"logprobs is {request.logprobs}, and the vocabulary has {vocabulary} tokens")
+            raise SubmissionErrors.TOO_MANY_LOGPROBS(logprobs=request.logprobs, vocabulary=vocabulary)
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
         return Ticket(self, self._executor, self._executor.submit(request, prompt, np.array(ends, np.int64)))
 
@@ -152,7 +160,7 @@ class Engine:
         """
         try:
             self._executor.close(Close.DRAIN if drain else Close.CANCEL)
-            self._executor.done.wait(timeout)
+            self._executor.done.wait(None if timeout is None else min(timeout, MOST_SECONDS))
         finally:
             self._executor.abort()
             self._thread.join()

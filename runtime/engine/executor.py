@@ -3,12 +3,18 @@
 A round is: what was asked since the last one (new requests, cancellations), timeouts, some chunk steps of prefill, one
 decode step of all active slots. All that other threads read is changed under one lock, held for microseconds; calls of
 the interpreter and of the sampler run without it.
+
+The thread outlives exceptions. One that is raised on behalf of a request ends this request; one of a decode step ends
+the requests that decode. Their slots are free for others, whose prompts replace all that a slot holds. The thread ends
+where the session can compute no more: a rank is gone, or a step without any active slot fails too.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from queue import Empty, SimpleQueue
@@ -16,23 +22,39 @@ from time import perf_counter, perf_counter_ns
 
 import numpy as np
 
-from sscc.ir.errors import InputError, SsccError
+from sscc.ir.errors import ErrorKind, InputError, InternalError, RankError, SsccError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
-from sscc.runtime.engine.metrics import Counters, Metrics, SlotState
+from sscc.runtime.engine.metrics import Counters, Figures, Metrics, SlotState
 from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.engine.prompt_cache import PromptCache
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
 from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.logs import log_exception
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.shortening import Shortener
 from sscc.runtime.slot_message import SlotMessage
 from sscc.runtime.tracing import RequestSpan
+
+_log = logging.getLogger("sscc.engine")
+
+LONGEST_WAIT = 3600.0
+"""Seconds after which a thread without work looks at its deadlines again. A wait of 292 years would overflow."""
+
+
+class EngineErrors(ErrorKind):
+    QUEUE_FULL = (
+        QueueFull,
+        "{queue} requests wait for {slots} slots already: try again later, or allow a longer queue",
+    )
+    CLOSED = EngineClosed, "the engine is closed and takes no requests"
+    FAILED = EngineClosed, "the engine has failed and takes no requests: {cause}"
+    REQUEST_FAILED = InternalError, "the engine failed while it worked on this request: {cause}"
 
 
 @dataclass(frozen=True)
@@ -130,15 +152,12 @@ class Executor:
         """Takes a request that was checked. Raises QueueFull, EngineClosed."""
         with self._lock:
             if self.failure is not None:
-                raise EngineClosed(f"the engine has failed and takes no requests: {self.failure}") from self.failure
+                raise EngineErrors.FAILED(cause=_cause(self.failure)) from self.failure
             if self._closing:
-                raise EngineClosed("the engine is closed and takes no requests")
+                raise EngineErrors.CLOSED()
             if self._open >= self.session.signature.batch + self._options.max_queue:
                 self._counters.rejected += 1
-                raise QueueFull(
-                    f"{self._options.max_queue} requests wait for {self.session.signature.batch} slots already: try "
-                    "again later, or allow a longer queue"
-                )
+                raise EngineErrors.QUEUE_FULL(queue=self._options.max_queue, slots=self.session.signature.batch)
             job = Job(self._ids, request, prompt, ends, perf_counter())
             self._ids += 1
             self._open += 1
@@ -222,6 +241,14 @@ class Executor:
                 evicted_rows=sum(lengths) - kept,
             )
 
+    def figures(self, job: Job) -> Figures:
+        with self._lock:
+            new = len(job.tokens) if job.slot is None else int(self._table.counts[job.slot])
+            ended = perf_counter() if job.ended is None else job.ended
+            return Figures(
+                job.prompt_tokens, job.cached, new, job.submitted, job.first_token, ended, job.finish
+            )
+
     def slots(self) -> list[SlotState]:
         """What every slot does now."""
         with self._lock:
@@ -240,14 +267,26 @@ class Executor:
     # ---------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
-        """Serves until it is closed. An exception of the interpreter ends every request."""
+        """Serve until it is closed, or the session can compute no more, which ends every request."""
         try:
-            while self._serve():
+            while self._round():
                 pass
         except BaseException as error:
             self._fail(error)
         finally:
             self.done.set()
+
+    def _round(self) -> bool:
+        """`_serve`; an exception that no part of it has dealt with ends the requests that have slots, or all others
+        where none has one. One that no request can be blamed for ends the thread."""
+        try:
+            return self._serve()
+        except Exception as error:
+            blamed = [job for job in self._table.jobs if job is not None] or self._jobs()
+            if not blamed:
+                raise
+            self._survive(error, blamed, ran=True)
+            return True
 
     def _serve(self) -> bool:
         """A round; False when it is closed and nothing is left to do."""
@@ -258,7 +297,7 @@ class Executor:
         message = self._await_message() if idle else None
         start, interpreter_ns = perf_counter_ns(), self.session.interpreter_ns
         if message is not None:
-            self._handle(message)
+            self._hear(message)
         self._listen()
         worked = self._read_some()
         self._listen()
@@ -278,20 +317,27 @@ class Executor:
         return bool(ready and self._table.free)
 
     def _await_message(self) -> Message | None:
-        """What is asked next; None where a request's time is over before."""
+        """Wait for the next message; None where a request's time is over before it comes."""
         wait = self._earliest - perf_counter()
         try:
-            return self._inbox.get(timeout=None if wait == float("inf") else max(wait, 0.0))
+            return self._inbox.get(timeout=None if wait == float("inf") else min(max(wait, 0.0), LONGEST_WAIT))
         except Empty:
             return None
 
     def _listen(self) -> None:
         """Does what was asked, and ends requests whose time is over."""
         while not self._inbox.empty():
-            self._handle(self._inbox.get())
+            self._hear(self._inbox.get())
         self._expire()
         if self._arrivals is not None:
-            self._arrivals.begin(self._prompts.find)
+            self._arrivals.begin(self._prompts.find, lambda job, error: self._survive(error, [job]))
+
+    def _hear(self, message: Message) -> None:
+        """`_handle`; an exception ends the requests that the message is about."""
+        try:
+            self._handle(message)
+        except Exception as error:
+            self._survive(error, _concerned(message))
 
     def _handle(self, message: Message) -> None:
         if isinstance(message, Job):
@@ -348,6 +394,10 @@ class Executor:
     def _fail(self, error: BaseException) -> None:
         """Ends every request. The session may be in any state and is not touched, so that nothing keeps an end from who
         waits for it."""
+        if not isinstance(error, SsccError):
+            log_exception(_log, "the engine has failed and takes no more requests", error)
+        else:
+            _log.error("the engine has failed and takes no more requests: %s", error)
         with self._lock:
             self._failure = error
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
@@ -374,21 +424,18 @@ class Executor:
     def _draft(self, drafts: Drafts) -> None:
         """Does a piece of shortening a prompt."""
         start, job = perf_counter_ns(), drafts.first
-        error: SsccError | None = None
         left = None
         try:
             left = drafts.step()
             if left is not None:
                 job.prompt = self.session.check_request(left, job.request.max_new_tokens)
                 self._enqueue(job)
-        except SsccError as raised:
-            error = raised
+        except Exception as error:
+            self._survive(error, [job])
+            left = None
         with self._lock:
             self._counters.draft_ns += perf_counter_ns() - start
-            if error is not None:
-                self._end(job, "error", error)
-                self._wakeups.wake(change=True)
-            elif left is not None:
+            if left is not None:
                 self._counters.shortened_prompts += 1
                 self._counters.left_out_prompt_tokens += job.prompt_tokens - len(job.prompt)
 
@@ -427,22 +474,24 @@ class Executor:
                 job.admitted = perf_counter()
                 self._counters.waited.add(np.array([job.admitted - job.submitted]))
             try:
-                self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
-            except SsccError as error:
-                with self._lock:
-                    self._end(job, "error", error)
-                    self._wakeups.wake(change=True)
-                continue
-            if self._start_with_kept(job, slot, fetch):
-                return _PrefillJob(job, slot, 0)
-            prefix, fill = self._prefixes.begin(job.prompt)
-            job.cached = len(prefix) * self.session.signature.prefill_chunk
-            self.session.start_prefill(slot, job.prompt, prefix, fill)
-            prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
-            with self._lock:
-                self._prefilling = prefill
-            return prefill
+                return self._begin(job, slot, fetch)
+            except Exception as error:
+                self._survive(error, [job])
         return None
+
+    def _begin(self, job: Job, slot: int, fetch: Fetch | None) -> _PrefillJob:
+        """Begin the prefill of a request that has its slot, or finish it where its prompt is there."""
+        self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
+        if self._start_with_kept(job, slot, fetch):
+            return _PrefillJob(job, slot, 0)
+        self.session.abandon_prefill()  # nothing else prefills now, whatever was left behind
+        prefix, fill = self._prefixes.begin(job.prompt)
+        job.cached = len(prefix) * self.session.signature.prefill_chunk
+        self.session.start_prefill(slot, job.prompt, prefix, fill)
+        prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
+        with self._lock:
+            self._prefilling = prefill
+        return prefill
 
     def _next(self) -> tuple[Job, Fetch | None]:
         """The request that is to have a slot, and what came of its prompt where that was prefilled elsewhere."""
@@ -468,8 +517,9 @@ class Executor:
     def _received(self, fetch: Fetch) -> Snapshot | None:
         """What came of a prompt from elsewhere; None where it is to be prefilled here."""
         if fetch.snapshot is None and isinstance(fetch.outcome, Received):
-            received, fetch.outcome = fetch.outcome, None
+            received = fetch.outcome  # which stays where it cannot be adopted, so that nobody else prefills it here
             fetch.snapshot, fetch.cached = self.session.adopt(received.message), received.cached
+            fetch.outcome = None
             self._prompts.add(fetch.snapshot)
             self._count_message(len(received.message.tokens), received.nbytes)
         return fetch.snapshot
@@ -483,17 +533,25 @@ class Executor:
 
     def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
-        finished = self.session.step_prefill(steps)
+        try:
+            finished = self.session.step_prefill(steps)
+        except Exception as error:
+            self._survive(error, [prefill.job], ran=True)
+            return
         prefill.left -= steps
         with self._lock:
             self._counters.prefill_steps += steps
             self._counters.prefill_ns += self.session.interpreter_ns - before
             if finished:
                 self._prefilling = None
-        if finished:
+        if not finished:
+            return
+        try:
             kept = self._prompts.keep(self.session, prefill.slot)
             self._prefixes.finish()
             self._prefilled(prefill.job, prefill.slot, kept)
+        except Exception as error:
+            self._survive(error, [prefill.job])
 
     def _prefilled(self, job: Job, slot: int, kept: Snapshot | None) -> None:
         """A prompt is in its slot; `kept` is a copy of it, if there is one."""
@@ -532,12 +590,23 @@ class Executor:
         if not table.active.any():
             return False
         before = self.session.interpreter_ns
-        logits = self.session.decode_step(table.next_tokens, table.active)
+        try:
+            logits = self.session.decode_step(table.next_tokens, table.active)
+        except Exception as error:
+            self._survive(error, self._decoding(), ran=True)
+            return True
         with self._lock:
             self._counters.decode_steps += 1
             self._counters.decode_ns += self.session.interpreter_ns - before
-        self._pick(logits, table.active, first=False)
+        try:
+            self._pick(logits, table.active, first=False)
+        except Exception as error:
+            self._survive(error, self._decoding())
         return True
+
+    def _decoding(self) -> list[Job]:
+        """Return the requests whose slots decode."""
+        return [self._table.job(slot) for slot in np.flatnonzero(self._table.active).tolist()]
 
     def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
         """Picks a token for each of these slots and publishes it; requests that have all of theirs end."""
@@ -551,6 +620,7 @@ class Executor:
                 return
             tokens, active = self._sampler.pick(logits, good), good
         table, counters, now = self._table, self._counters, perf_counter()
+        untold: list[tuple[Job, Exception]] = []
         with self._lock:
             gaps, over = table.append(tokens, active, now)
             counters.new_tokens += len(gaps)
@@ -559,10 +629,15 @@ class Executor:
             else:
                 counters.inter_token.add(gaps)
                 for slot in table.telling:
-                    self._tell(slot)
+                    try:
+                        self._tell(slot)
+                    except Exception as error:
+                        untold.append((table.job(slot), error))
             for slot, finish in over:
                 self._end(table.job(slot), finish)
             self._wakeups.wake(change=first or bool(over))
+        for job, cause in untold:
+            self._survive(cause, [job])
         if (tracer := self.session.tracer) is not None:
             tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
 
@@ -586,31 +661,94 @@ class Executor:
                 self._end(self._table.job(slot), "error", error)
             self._wakeups.wake(change=True)
 
+    def _survive(self, error: Exception, jobs: Sequence[Job], *, ran: bool = False) -> None:
+        """End the requests that an exception concerns, and log it. Raises it where the session can compute no more.
+
+        Args:
+            ran: whether the interpreter may have raised it, which is then asked whether it still computes.
+        """
+        if not self._computes(error, ask=ran):
+            raise error
+        if not isinstance(error, UsageError):
+            numbers = ", ".join(str(job.id) for job in jobs) or "none"
+            log_exception(_log, f"an exception in the engine ends its requests (numbers: {numbers})", error)
+        with self._lock:
+            for job in jobs:
+                self._end(job, "error", error)
+            self._wakeups.wake(change=True)
+
+    def _computes(self, error: Exception, *, ask: bool) -> bool:
+        """Return True if the session can still compute after an exception: no rank is gone, and a step of which no
+        slot takes part runs."""
+        if isinstance(error, RankError) or self.session.failure is not None:
+            return False
+        if ask:
+            try:
+                self.session.decode_step(self._table.next_tokens, np.zeros(len(self._table.active), np.bool_))
+            except Exception:
+                return False
+        return True
+
     def _end(self, job: Job, finish: Finish, error: BaseException | None = None) -> None:
-        """Ends a request wherever it is and frees its slot; nothing happens if it has ended. Called with the lock."""
+        """End a request wherever it is and free its slot; nothing happens if it has ended. Called with the lock.
+
+        What fails while the session is tidied is logged: a slot's next prompt replaces all that it holds.
+        """
         if job.finish is not None:
             return
         if self._queue.pop(job.id, None) is not None and self._arrivals is not None:
-            self._arrivals.drop(job)
+            self._tidy(self._arrivals.drop, job)
         if self._drafts is not None:
-            self._drafts.drop(job)
+            self._tidy(self._drafts.drop, job)
         job.message = None
         if job.slot is not None:
             if self._prefilling is not None and self._prefilling.job is job:
                 self._prefilling = None
                 if self.failure is None:
-                    self.session.abandon_prefill()
+                    self._tidy(self.session.abandon_prefill)
             job.tokens = self._table.tokens(job.slot)
             self._table.clear(job.slot)
             if self.failure is None:
-                self._sampler.stop(job.slot)
-                self.session.release(job.slot)
+                self._tidy(self._sampler.stop, job.slot)
+                self._tidy(self.session.release, job.slot)
             job.slot = None
         self._open -= 1
         self._counters.finished[finish] += 1
-        job.error, job.trace = error, None if error is None else error.__traceback__
+        job.error, job.trace = _told(error), None if error is None else error.__traceback__
         job.ended = perf_counter()
         if (tracer := self.session.tracer) is not None:
             facts = {"finish": finish, "prompt": job.prompt_tokens, "cached": job.cached, "new": len(job.tokens)}
-            tracer.request(RequestSpan(job.id, job.submitted, job.admitted, job.first_token, job.ended, facts))
+            span = RequestSpan(job.id, job.submitted, job.admitted, job.first_token, job.ended, facts)
+            self._tidy(tracer.request, span)
         job.finish = finish
+
+    def _tidy(self, action: Callable[..., object], *arguments: object) -> None:
+        """Do one part of ending a request, whatever becomes of the others."""
+        try:
+            action(*arguments)
+        except Exception as error:
+            log_exception(_log, "an exception in the engine while it ended a request", error)
+
+
+def _concerned(message: Message) -> list[Job]:
+    """Return the requests that a message is about."""
+    if isinstance(message, Job):
+        return [message]
+    if isinstance(message, Close):
+        return []
+    subject = message[0]
+    return list(subject.waiting.values()) if isinstance(subject, Fetch) else [subject]
+
+
+def _told(error: BaseException | None) -> BaseException | None:
+    """Return the error that callers get: an exception that sscc does not raise on purpose becomes the cause of one that
+    it does."""
+    if error is None or isinstance(error, SsccError):
+        return error
+    told = EngineErrors.REQUEST_FAILED(cause=_cause(error))
+    told.__cause__ = error
+    return told
+
+
+def _cause(error: BaseException) -> str | SsccError:
+    return error if isinstance(error, SsccError) else quoted(f"{type(error).__name__}: {error}")

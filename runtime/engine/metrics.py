@@ -120,6 +120,26 @@ class SlotState:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Figures of one request, which may still go on. Times are of `perf_counter`, in seconds.
+
+    Attributes:
+        prompt_tokens, cached_tokens: tokens of the prompt, and those of them that were not prefilled again.
+        new_tokens: tokens made so far.
+        submitted, first_token, ended: when; `ended` is now where it has not ended.
+        finish: why it ended; None where it has not.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    new_tokens: int
+    submitted: float
+    first_token: float | None
+    ended: float
+    finish: Finish | None
+
+
 class HistogramCounter:
     """A histogram that grows. What is added is sorted into buckets later, many durations at once."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sscc.ir.errors import SsccError, UsageError
+from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling, TokenLogprobs
@@ -19,12 +19,20 @@ FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "l
 """In OpenAI's words, which know the first three reasons."""
 
 
+class RequestErrors(ErrorKind):
+    STOP_NOT_TEXTS = UsageError, "stop is {stop!r}, it must be a tuple of strings that are not empty"
+    LOGPROBS_NEGATIVE = UsageError, "logprobs is {logprobs}, it must be at least 0"
+    TIMEOUT_OUT_OF_RANGE = UsageError, "timeout is {seconds} s, it must be above 0 and at most {most:.0f} s"
+    OPTION_TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
+    OPTION_TOO_LARGE = UsageError, "{option} is {value}, it must be at most {most}"
+
+
 class QueueFull(SsccError):
-    """As many requests wait as the queue takes: try again later."""
+    """The queue of requests is full: try again later."""
 
 
 class EngineClosed(SsccError):
-    """The engine takes no requests any more: it was closed, or it failed."""
+    """The engine takes no more requests: it was closed, or it failed."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Request:
         stop: strings that end the text and are no part of it; they need the engine's tokenizer.
         eos: tokens that end the text, the last of its tokens; None: the program's; empty: none.
         logprobs: how many alternatives per token are told; None: no logprobs at all.
-        timeout: seconds from submission after which it ends, wherever it is; None: no limit.
+        timeout: seconds from submission after which it ends, wherever it is, at most a week; None: no limit.
         keep: the share of the prompt's chunks that is read, as the engine's draft chooses (`Shortener`); None: all.
         text: that the prompt is of, for a draft with another tokenizer; None: it is made of the tokens.
         special: whether the tokenizer put special tokens around the text.
@@ -62,11 +70,11 @@ class Request:
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):
-            raise UsageError(f"stop is {self.stop!r}, it must be a tuple of strings that are not empty")
+            raise RequestErrors.STOP_NOT_TEXTS(stop=self.stop)
         if self.logprobs is not None and self.logprobs < 0:
-            raise UsageError(f"logprobs is {self.logprobs}, it must be at least 0")
-        if self.timeout is not None and not self.timeout > 0:
-            raise UsageError(f"timeout is {self.timeout} s, it must be above 0")
+            raise RequestErrors.LOGPROBS_NEGATIVE(logprobs=self.logprobs)
+        if self.timeout is not None and not 0 < self.timeout <= serving_defaults.MOST_SECONDS:
+            raise RequestErrors.TIMEOUT_OUT_OF_RANGE(seconds=self.timeout, most=serving_defaults.MOST_SECONDS)
         if self.keep is not None:
             check_keep(self.keep)
 
@@ -148,7 +156,8 @@ class EngineOptions:
         prefill_ahead: prompts that other processes may be prefilling, or have and that wait for a slot with all their
             rows; None: as many as there are slots.
 
-    Raises UsageError for values below 0, and for 0 prefill steps or prompts ahead.
+    Raises UsageError for a value below its least one (0, or 1 for prefill steps and prompts ahead), and above its
+    largest one.
     """
 
     max_queue: int = serving_defaults.QUEUE
@@ -157,11 +166,18 @@ class EngineOptions:
     prefill_ahead: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_queue < 0:
-            raise UsageError(f"max_queue is {self.max_queue}, it must be at least 0")
-        if self.prefill_steps is not None and self.prefill_steps < 1:
-            raise UsageError(f"prefill_steps is {self.prefill_steps}, it must be at least 1")
-        if self.prefill_ahead is not None and self.prefill_ahead < 1:
-            raise UsageError(f"prefill_ahead is {self.prefill_ahead}, it must be at least 1")
-        if self.prompt_cache_bytes < 0:
-            raise UsageError(f"prompt_cache_bytes is {self.prompt_cache_bytes}, it must be at least 0")
+        for option, least, most in _OPTION_RANGES:
+            value = getattr(self, option)
+            if value is not None and value < least:
+                raise RequestErrors.OPTION_TOO_SMALL(option=option, value=value, least=least)
+            if value is not None and value > most:
+                raise RequestErrors.OPTION_TOO_LARGE(option=option, value=value, most=most)
+
+
+_OPTION_RANGES = (
+    ("max_queue", 0, serving_defaults.MOST_REQUESTS),
+    ("prefill_steps", 1, serving_defaults.MOST_TOKENS),
+    ("prefill_ahead", 1, serving_defaults.MOST_REQUESTS),
+    ("prompt_cache_bytes", 0, 1 << 62),
+)
+"""Fields of `EngineOptions`, with the least and the largest value of each."""

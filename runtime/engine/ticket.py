@@ -6,12 +6,14 @@ import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.engine.executor import Executor, News
 from sscc.runtime.engine.job import Job
+from sscc.runtime.engine.metrics import Figures
 from sscc.runtime.engine.request import Completion, Piece
 from sscc.runtime.engine.transcript import Transcript
 from sscc.runtime.slot_message import SlotMessage
@@ -48,6 +50,7 @@ class Ticket:
         self._engine = engine  # which stays open as long as somebody waits
         self._executor = executor
         self._job = job
+        self._stopped = False
         weakref.finalize(self, executor.end, job, "cancelled")
 
     def cancel(self) -> None:
@@ -106,6 +109,12 @@ class Ticket:
         """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
         return self._job.cached
 
+    @property
+    def figures(self) -> Figures:
+        """Figures of the request so far. A stop string counts as its end once it is read."""
+        figures = self._executor.figures(self._job)
+        return replace(figures, finish="stop") if self._stopped else figures
+
     async def aslot(self) -> SlotMessage | None:
         """What the prefill of a request that keeps its slot has left (`Request.keep_slot`); None where the request was
         cancelled or timed out before. Raises what ended the engine, if that failed."""
@@ -154,6 +163,7 @@ class Ticket:
             raise news.error.with_traceback(self._job.trace)  # without the frames that other readers have added
         piece = transcript.take(news.tokens, news.logprobs, news.finish)
         if piece.finish == "stop":
+            self._stopped = True
             self._executor.end(self._job, "stop")
         return piece
 

@@ -14,8 +14,10 @@ import hmac
 import itertools
 import json
 import logging
+import resource
 import secrets
 import struct
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +32,12 @@ _KEY_BYTES = 32
 MOST_BYTES = 64 << 20
 """Of a frame: a part of a stream has what a moment brings."""
 CONNECT_SECONDS = 5.0
+AUTHENTICATE_SECONDS = 2.0
+"""Seconds in which a new connection must bring the key. A replica sends it with the first bytes."""
+MOST_STRANGERS = 512
+"""Connections that have not sent the key yet. The oldest one is closed for another one."""
+_BACKLOG = 64
+"""Connections that are accepted at a time: few, so that a new one is read several times before others push it out."""
 _ARRIVE_SECONDS = 10.0
 """What a replica has sent is there by then, or it never comes."""
 
@@ -102,6 +110,7 @@ class Inbox:
         self._open: dict[int, Incoming] = {}
         self._server: asyncio.Server | None = None
         self._begins = asyncio.Lock()
+        self._strangers: OrderedDict[asyncio.StreamWriter, None] = OrderedDict()
 
     @asynccontextmanager
     async def incoming(self) -> AsyncIterator[Incoming]:
@@ -119,20 +128,17 @@ class Inbox:
         async with self._begins:
             if self._server is None:
                 try:
-                    self._server = await asyncio.start_server(self._connected, self._host, 0)
+                    self._server = await asyncio.start_server(self._connected, self._host, 0, backlog=_BACKLOG)
                 except OSError as error:
                     if error.errno != errno.EADDRNOTAVAIL:
                         raise
-                    self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)
+                    self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0, backlog=_BACKLOG)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                key = await reader.readexactly(_KEY_BYTES)
-            if not hmac.compare_digest(key, self._key):
-                _log.warning("a connection without the key was closed")
+            if not await self._authenticated(reader, writer):
                 return
             while True:
                 number, kind, length = _FRAME.unpack(await reader.readexactly(_FRAME.size))
@@ -146,6 +152,29 @@ class Inbox:
             pass  # it is gone, and Ray tells of those that wait for it
         finally:
             writer.close()
+
+    async def _authenticated(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Return True if the other side sends the key in time. Those that have not sent it yet have a bound together,
+        so that they leave descriptors and memory for those that do."""
+        while len(self._strangers) >= most_strangers():
+            oldest, _ = self._strangers.popitem(last=False)
+            oldest.transport.abort()
+        self._strangers[writer] = None
+        try:
+            async with asyncio.timeout(AUTHENTICATE_SECONDS):
+                key = await reader.readexactly(_KEY_BYTES)
+        finally:
+            self._strangers.pop(writer, None)
+        if hmac.compare_digest(key, self._key):
+            return True
+        _log.warning("a connection without the key was closed")
+        return False
+
+
+def most_strangers() -> int:
+    """Return the connections without a key that may be open: a quarter of the process's descriptors at most."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_STRANGERS if soft == resource.RLIM_INFINITY else max(1, min(MOST_STRANGERS, soft // 4))
 
 
 class Outbox:

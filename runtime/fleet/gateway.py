@@ -27,10 +27,13 @@ from sscc.runtime.fleet.affinity import Kept, keys_of
 from sscc.runtime.fleet.messages import Call, Part, Start
 from sscc.runtime.fleet.replay import DONE, ERROR, Diverged, Replay, events_of
 from sscc.runtime.fleet.summary import metrics_of, status_of
+from sscc.runtime.logs import logged
 from sscc.runtime.server.app import LARGE_BODIES
 from sscc.runtime.server.bodies import BodyMemory
-from sscc.runtime.server.errors import SERVER_ERROR, ApiError, as_api_error
+from sscc.runtime.server.errors import QUEUE_FULL, SERVER_ERROR, ApiError, ApiKind, Http, as_api_error
+from sscc.runtime.server.errors import UNAVAILABLE as UNAVAILABLE_HTTP
 from sscc.runtime.server.gate import Gate
+from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.prometheus import CONTENT_TYPE
 from sscc.runtime.server.streaming import ClientGone, event, unless_gone
 from sscc.runtime.server.workers import Workers
@@ -40,12 +43,23 @@ _log = logging.getLogger("sscc.fleet")
 GENERATION = ("/v1/completions", "/v1/chat/completions")
 UNAVAILABLE = "unavailable"
 """The code of errors with which a replica refuses or ends what it would have served: it closes, or a rank is gone."""
-LOST = "replica_lost"
+LOST = Http(503, SERVER_ERROR, "replica_lost")
 SEED_BYTES = 32
 """That a body may be longer once it has a seed."""
 _SEED_BITS = 62
 MOST_SENT = 16 << 20
 """Bytes of a stream that are remembered, to take it up again."""
+
+
+class FleetErrors(ApiKind):
+    NO_REPLICA = "no replica answers", UNAVAILABLE_HTTP
+    REPLICAS_CANNOT_START = "the replicas cannot be started", UNAVAILABLE_HTTP
+    QUEUE_FULL = "{requests} requests wait for a replica: try again later", QUEUE_FULL
+    ANSWER_LOST = (
+        "the answer ends here: the replica that made it was lost, and no other one could go on with it",
+        LOST,
+    )
+    REQUEST_LOST = "the replicas that worked on this request were lost", LOST
 
 
 class ReplicaLost(Exception):
@@ -106,12 +120,21 @@ class Gateway:
         attempts: how many replicas a request may be sent to in all. It is bounded because a request may be what ends
             them.
         max_body: bytes of a request's body.
-        api_key: that /v1/ asks for, which the replicas ask for too; None: none.
-        name: of this gateway, in metrics.
+        api_key: the key that /v1/ asks for, which the replicas ask for too; None: none.
+        name: the name of this gateway, in metrics.
+        hosts: the names of the gateway; None: those of loopback.
     """
 
     def __init__(
-        self, pool: Pool, *, kept: Kept, attempts: int, max_body: int, api_key: str | None, name: str = "gateway"
+        self,
+        pool: Pool,
+        *,
+        kept: Kept,
+        attempts: int,
+        max_body: int,
+        api_key: str | None,
+        name: str = "gateway",
+        hosts: Hosts | None = None,
     ) -> None:
         self._pool = pool
         self._kept = kept
@@ -119,7 +142,7 @@ class Gateway:
         self._name = name
         self._memory = BodyMemory(LARGE_BODIES * max_body)
         self._workers = Workers()
-        self._gate = Gate(self._answer, api_key, max_body)
+        self._gate = Gate(self._answer, api_key, max_body, hosts or Hosts())
         self.counts = Counts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,7 +194,7 @@ class Gateway:
                     break
                 self.counts.resumed += answer.begun
                 self.counts.retried += not answer.begun
-                _log.warning("%s: its replica was lost, it goes to another one", call.path)
+                _log.warning("%s: its replica was lost, it goes to another one", logged(call.path))
             except Diverged:
                 break
         self.counts.lost += 1
@@ -191,7 +214,7 @@ class Gateway:
     async def _status(self) -> Response:
         states = await self._pool.states()
         if not states:
-            raise ApiError(503, "no replica answers", kind=SERVER_ERROR, code=UNAVAILABLE)
+            raise FleetErrors.NO_REPLICA()
         return JSONResponse(status_of({name: dict(state["status"]) for name, state in states.items()}))
 
 
@@ -216,10 +239,8 @@ def prepared(call: Call, kept: Kept) -> Call:
 
 
 def lost(begun: bool) -> ApiError:
-    """What a client is told whose request went with its replica."""
-    told = "the answer ends here: the replica that made it was lost, and no other one could go on with it"
-    message = told if begun else "the replicas that worked on this request were lost"
-    return ApiError(503, message, kind=SERVER_ERROR, code=LOST)
+    """Return the error of a request that went with its replica."""
+    return FleetErrors.ANSWER_LOST() if begun else FleetErrors.REQUEST_LOST()
 
 
 class _Answer:

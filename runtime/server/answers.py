@@ -10,7 +10,7 @@ from typing import Any
 
 from sscc.runtime.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.sampling import TokenLogprobs
-from sscc.runtime.server.errors import ApiError, engine_failed, timed_out, unavailable
+from sscc.runtime.server.errors import ApiError, ServerErrors, timed_out
 from sscc.runtime.server.token_text import Offsets, TokenBytes, as_text
 
 Json = dict[str, Any]
@@ -25,8 +25,8 @@ def failure(finish: Finish | None, tokens: int, timeout: float | None) -> ApiErr
     if finish == "timeout":
         return timed_out(timeout or 0.0, tokens)
     if finish == "cancelled":
-        return unavailable()
-    return engine_failed("the engine failed while it worked on this request")
+        return ServerErrors.CLOSING()
+    return ServerErrors.ENGINE_FAILED()
 
 
 class Format(ABC):

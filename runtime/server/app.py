@@ -18,8 +18,9 @@ from sscc.runtime.engine import Completion, Engine, Ticket, cancel_all
 from sscc.runtime.server import slots
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
-from sscc.runtime.server.errors import ApiError, install_handlers
+from sscc.runtime.server.errors import ApiKind, Http, ServerErrors, install_handlers
 from sscc.runtime.server.gate import Gate
+from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.jobs import (
     Model,
     RequestLimits,
@@ -33,6 +34,7 @@ from sscc.runtime.server.pages import add_pages
 from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
+from sscc.runtime.server.request_log import RequestLog, Traffic, record_of
 from sscc.runtime.server.streaming import EventStream, unless_gone
 from sscc.runtime.server.token_text import TokenBytes
 from sscc.runtime.server.workers import SMALL, Workers
@@ -54,6 +56,10 @@ Role = Literal["both", "prefill", "decode"]
 """What a server does: prompts and answers; prompts for others; answers to prompts that others prefill."""
 
 
+class EndpointErrors(ApiKind):
+    MODEL_NOT_FOUND = "there is no model {name!r} here, only {served!r}", Http(404, code="model_not_found")
+
+
 def create_app(
     engine: Engine,
     model: Model,
@@ -63,9 +69,10 @@ def create_app(
     role: Role = "both",
     prefill_servers: PrefillServers | None = None,
     stream_interval: float = 0.0,
+    hosts: Hosts | None = None,
 ) -> FastAPI:
-    """The application. The engine stays the caller's, to be closed after the last request; `app.state.closing` is to be
-    set before.
+    """Return the application. The engine stays the caller's, to be closed after the last request; `app.state.closing`
+    is to be set before. `app.state.traffic` counts requests (`Traffic`).
 
     Args:
         limits: what a client may ask for; None: the defaults of `RequestLimits`.
@@ -73,12 +80,15 @@ def create_app(
         role: with "prefill" it prefills for others, and answers nothing itself.
         prefill_servers: that prefill for the engine, to be told of in /v1/status.
         stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
+        hosts: the names of the server; None: those of loopback.
     """
     limits = limits or RequestLimits()
     # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
-    app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body)
+    app.state.traffic = Traffic(engine)
+    app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body, hosts=hosts or Hosts())
+    app.add_middleware(RequestLog, traffic=app.state.traffic)
     install_handlers(app)
     endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
     add_pages(app)
@@ -138,13 +148,16 @@ class _Endpoints:
         self._spell = TokenBytes(model.tokenizer)
         keep_few_words(model.tokenizer)
         self.workers = Workers()
+        # As many copies as there are slots, each of the longest prompt.
+        longest = engine.slot_format.nbytes(model.max_context - 1) if role == "prefill" else 0
+        self._copies = slots.Copies(engine.signature.batch * longest)
 
     # -- about the server
 
     async def health(self, request: Request) -> Response:
         """200 where requests are taken, 503 where none are any more."""
         if (ended := self._engine.failure) is not None:
-            reason = {"reason": str(ended)} if isinstance(ended, RankError) else {}
+            reason = {"reason": str(ServerErrors.RANK_GONE())} if isinstance(ended, RankError) else {}
             return JSONResponse({"status": "failed", **reason}, 503)
         if request.app.state.closing:
             return JSONResponse({"status": "closing"}, 503)
@@ -202,12 +215,7 @@ class _Endpoints:
 
     def _check_name(self, name: str) -> None:
         if name != self._model.name:
-            raise ApiError(
-                404,
-                f"there is no model {name[:100]!r} here, only {self._model.name!r}",
-                param="model",
-                code="model_not_found",
-            )
+            raise EndpointErrors.MODEL_NOT_FOUND(param="model", name=name, served=self._model.name)
 
     # -- generation
 
@@ -221,7 +229,7 @@ class _Endpoints:
 
     async def slots(self, body: slots.SlotBody, request: Request) -> Response:
         """Prefills a prompt for another server, which goes on from its slot."""
-        return await slots.prefilled(body, self._engine, self._model, self._limits, request.receive)
+        return await slots.prefilled(body, self._engine, self._model, self._limits, self._copies, request)
 
     async def _answer(
         self,
@@ -234,6 +242,8 @@ class _Endpoints:
         submit = partial(self._submit, body, make_prompts)
         submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
         tickets, prompt_tokens = await unless_gone(request.receive, submitted)
+        record = record_of(request)
+        record.tickets, record.per_prompt = tickets, body.n
         form = make_format(self._model.name, self._spell, len(tickets), body.alternatives)
         if body.stream:
             return EventStream(

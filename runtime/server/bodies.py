@@ -12,8 +12,10 @@ from typing import Any, TypeVar, cast
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
-from sscc.runtime.server.errors import busy, invalid, malformed
+from sscc.runtime.server.errors import BUSY, INVALID_VALUE, ApiError, ApiKind, Http
+from sscc.runtime.server.protocol import REFUSED
 from sscc.runtime.server.streaming import ClientGone, unless_gone
 from sscc.runtime.server.workers import SMALL, Workers
 
@@ -24,6 +26,18 @@ FREE_BYTES = 1 << 16
 """Bytes of each body that are free; the rest counts against what all bodies may take together."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+class BodyErrors(ApiKind):
+    NOT_AN_OBJECT = "the body must be a JSON object, with content-type application/json"
+    NOT_JSON = "the body is not JSON: {reason}"
+    UNREADABLE = "there was an error parsing the body"
+    TOO_MANY_VALUES = "the body has more than {most} values, which is the most that this server reads"
+    TOO_MANY_AT_ONCE = "too many large bodies arrive at once: try again later", BUSY
+    UNKNOWN_PARAMETER = "the parameter {param!r} is not known here", Http(code="unknown_parameter")
+    MISSING_PARAMETER = "the parameter {param!r} is missing", Http(code="missing_required_parameter")
+    WRONG_TYPE = "{param} is {value}: {reason}", Http(code="invalid_type")
+    WRONG_VALUE = "{param} is {value}: {reason}", INVALID_VALUE
 
 
 class BodyMemory:
@@ -46,7 +60,7 @@ class BodyMemory:
             nonlocal held
             more = max(size - FREE_BYTES, 0) - held
             if self._taken + more > self._most:
-                raise busy("too many large bodies arrive at once: try again later")
+                raise BodyErrors.TOO_MANY_AT_ONCE()
             held += more
             self._taken += more
 
@@ -78,7 +92,7 @@ class BodyReader:
                 data += piece
                 grow(len(data))
             if not _is_json(request.headers.get("content-type", "")):
-                raise invalid("the body must be a JSON object, with content-type application/json")
+                raise BodyErrors.NOT_AN_OBJECT()
             if len(data) <= SMALL:
                 return parse(data, kind, self._most_values)
             work = self._workers.run(len(data), partial(parse, data, kind, self._most_values))
@@ -97,7 +111,7 @@ class BodyReader:
                     try:
                         body = await reader.read(request, kind)
                         response: Response = await self.endpoint(body, request)
-                    except ClientGone:
+                    except (ClientGone, ClientDisconnect):
                         return Response(status_code=CLIENT_GONE)
                     return response
 
@@ -109,19 +123,46 @@ class BodyReader:
 def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model:
     """The model that a JSON text describes. Raises ApiError for the first thing that is wrong with it."""
     if _more_values_than(most_values, data):
-        raise invalid(f"the body has more than {most_values} values, which is the most that this server reads")
+        raise BodyErrors.TOO_MANY_VALUES(most=most_values)
     try:
         value = json.loads(data or b"null")
     except json.JSONDecodeError as error:
-        raise invalid(f"the body is not JSON: {error.msg}") from None
+        raise BodyErrors.NOT_JSON(reason=error.msg) from None
     except (ValueError, RecursionError):  # not UTF-8, a number of thousands of digits, nested beyond reason
-        raise invalid("there was an error parsing the body") from None
+        raise BodyErrors.UNREADABLE() from None
     if not isinstance(value, dict):
-        raise invalid("the body must be a JSON object, with content-type application/json")
+        raise BodyErrors.NOT_AN_OBJECT()
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         raise malformed(error) from None
+
+
+def malformed(error: ValidationError) -> ApiError:
+    """Return the error for the first thing that is wrong with a body."""
+    first = error.errors(include_url=False)[0]
+    fault = first["type"]
+    place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
+    param = ".".join(place) or None
+    if param is None:
+        return BodyErrors.NOT_AN_OBJECT()
+    if fault == "extra_forbidden":
+        return BodyErrors.UNKNOWN_PARAMETER(param=param)
+    if fault == "missing":
+        return BodyErrors.MISSING_PARAMETER(param=param)
+    value, context = _shown(first.get("input")), first.get("ctx", {})
+    if fault == REFUSED:
+        refusal: ApiKind = context["kind"]
+        return refusal(param=param, value=value, **context["fields"])
+    kind = BodyErrors.WRONG_TYPE if fault.endswith("_type") else BodyErrors.WRONG_VALUE
+    return kind(param=param, value=value, reason=f"{first['msg'][:1].lower()}{first['msg'][1:]}")
+
+
+def _shown(value: object) -> str:
+    """Return a value of a client as an error shows it: one may be a thousand lists deep."""
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    return ascii(value)
 
 
 def _more_values_than(most: int, data: bytes | bytearray) -> bool:

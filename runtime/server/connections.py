@@ -9,7 +9,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sscc.runtime.server.errors import invalid
+from sscc.runtime.server.errors import ApiKind
 from sscc.runtime.server.gate import REST_SECONDS
 
 HEAD_SECONDS = 20.0
@@ -30,6 +30,10 @@ _BYTES_PER_CHUNK = 16
 
 _OTHER_FILES = 64
 """File descriptors that connections leave to the rest of the process."""
+
+
+class HttpConnectionErrors(ApiKind):
+    NOT_HTTP = "this is no HTTP request that can be read"
 
 
 class Connection(H11Protocol):
@@ -69,7 +73,7 @@ class Connection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        answer = invalid("this is no HTTP request that can be read").response()
+        answer = HttpConnectionErrors.NOT_HTTP().response()
         headers = [*answer.raw_headers, (b"connection", b"close")]
         try:
             self.transport.write(self.conn.send(h11.Response(status_code=answer.status_code, headers=headers)) or b"")

@@ -1,148 +1,190 @@
-"""Errors as OpenAI's API words them: a status and `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in the form of OpenAI's API: a status and `{"error": {"message", "type", "param", "code"}}`.
+
+A module of the server declares its kinds in an enum over `ApiKind`, whose members give an error its place in HTTP. The
+`code` of an error is OpenAI's name where OpenAI has one, and the code of its kind otherwise. Errors of the engine keep
+their kinds (`as_api_error`).
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
-from sscc.ir.errors import RankError, SsccError, UsageError
+from sscc.ir.errors import ErrorKind, InternalError, RankError, SsccError, UsageError
 from sscc.runtime.engine import EngineClosed, PrefillError, QueueFull
+from sscc.runtime.logs import log_exception, logged
 
 _log = logging.getLogger("sscc.server")
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 RETRY_SECONDS = "1"
-_SHOWN = 200  # characters of a person's own value that an error repeats
+NO_RETRY = {"x-should-retry": "false"}
+"""Tells OpenAI's client not to send the request again by itself."""
 
 
-class ApiError(HTTPException):
-    """An answer other than 200. An HTTPException, as FastAPI lets nothing else through while it reads a body.
+@dataclass(frozen=True)
+class Http:
+    """The place of a kind in HTTP and in OpenAI's protocol.
 
     Attributes:
-        status_code, headers: of HTTP.
-        detail: what is wrong, for a person.
-        kind: OpenAI's `type`.
-        param: the parameter of the request that it is about, if any.
-        code: for programs, if any.
+        status, headers: of the answer.
+        type: OpenAI's class of errors.
+        code: OpenAI's name; None: the code of the kind.
+    """
+
+    status: int = 400
+    type: str = INVALID_REQUEST
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+INVALID = Http()
+INVALID_VALUE = Http(code="invalid_value")
+UNAVAILABLE = Http(503, SERVER_ERROR, "unavailable")
+BUSY = Http(503, SERVER_ERROR, "busy", {"retry-after": RETRY_SECONDS, "connection": "close"})
+QUEUE_FULL = Http(429, "rate_limit_error", "queue_full", {"retry-after": RETRY_SECONDS})
+ENGINE_ERROR = Http(500, SERVER_ERROR, "engine_error", NO_RETRY)
+
+
+class ApiError(SsccError):
+    """An answer other than 200.
+
+    Attributes:
+        http: its place in HTTP.
     """
 
     def __init__(
         self,
-        status: int,
-        message: str,
+        message: object = "",
         *,
-        kind: str = INVALID_REQUEST,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        kind: ErrorKind | None = None,
+        fields: Mapping[str, Any] | None = None,
+        excerpt: str = "",
+        http: Http | None = None,
     ) -> None:
-        super().__init__(status, message, dict(headers or {}))
-        self.kind, self.param, self.code = kind, param, code
+        super().__init__(message, kind=kind, fields=fields, excerpt=excerpt)
+        self.http = http or (kind.http if isinstance(kind, ApiKind) else ENGINE_ERROR)
+
+    @property
+    def status_code(self) -> int:
+        return self.http.status
+
+    @property
+    def code(self) -> str | None:
+        """The name of the error, for programs."""
+        return self.http.code or (self.kind.code if self.kind else None)
+
+    @property
+    def param(self) -> str | None:
+        """The parameter of the request that the error is about."""
+        param: str | None = self.fields.get("param")
+        return param
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.detail, "type": self.kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": str(self), "type": self.http.type, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        # In ASCII: what a client sent, half a character even, may be repeated in it.
-        return Response(json.dumps(self.body()), self.status_code, self.headers, "application/json")
+        # In ASCII: the message may repeat what a client sent, and that may be half a character.
+        return Response(json.dumps(self.body()), self.http.status, dict(self.http.headers), "application/json")
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """400: the request cannot be honoured as it is."""
-    return ApiError(400, message, param=param, code=code)
+class ApiKind(ErrorKind):
+    """Base of the enums of errors that the server answers with. A member is a message, or `message, Http`; without
+    `Http` the status is 400.
+
+    Attributes:
+        http: its place in HTTP.
+    """
+
+    def __init__(self, message: str, http: Http = INVALID) -> None:
+        super().__init__(ApiError, message)
+        self.http = http
+
+    def __call__(self, *, excerpt: str = "", param: str | None = None, **fields: Any) -> ApiError:
+        """Return an error of this kind.
+
+        Args:
+            param: the parameter of the request that the error is about. Its name is a field where the message has it.
+        """
+        if "param" in self.field_names:
+            fields["param"] = param
+        error = super().__call__(excerpt=excerpt, **fields)
+        assert isinstance(error, ApiError)
+        if param is not None:
+            error.fields["param"] = param
+        return error
 
 
-def engine_failed(message: str) -> ApiError:
-    """500: not the client's fault, and the same request may well fail again."""
-    return ApiError(500, message, kind=SERVER_ERROR, code="engine_error", headers={"x-should-retry": "false"})
+class ServerErrors(ApiKind):
+    NO_SUCH_PATH = "there is no {method} {path} here", Http(404)
+    WRONG_METHOD = "{path} takes no {method}", Http(405)
+    REFUSED = "{detail}"
+    TIMED_OUT = (
+        "the request was not finished after {seconds:g} s, with {tokens} tokens made",
+        Http(504, "timeout_error", "timeout", NO_RETRY),
+    )
+    CLOSING = "the server is closing", UNAVAILABLE
+    ENGINE_FAILED = "the engine failed while it worked on this request", ENGINE_ERROR
+    ENGINE_GONE = "the engine has failed and takes no requests", UNAVAILABLE
+    RANK_GONE = "a rank of the program is gone, and the server takes no requests", UNAVAILABLE
+    INTERNAL = "an error inside the server, which has logged it", Http(500, SERVER_ERROR, "internal_error")
 
 
 def timed_out(seconds: float, tokens: int) -> ApiError:
-    """504: the request took longer than it may. Clients are told not to send it again by themselves."""
-    message = f"the request was not finished after {seconds:g} s, with {tokens} tokens made"
-    return ApiError(504, message, kind="timeout_error", code="timeout", headers={"x-should-retry": "false"})
-
-
-def unavailable(message: str = "the server is closing") -> ApiError:
-    """503: no requests are taken any more."""
-    return ApiError(503, message, kind=SERVER_ERROR, code="unavailable")
-
-
-def busy(message: str) -> ApiError:
-    """503: not now, but soon."""
-    headers = {"retry-after": RETRY_SECONDS, "connection": "close"}
-    return ApiError(503, message, kind=SERVER_ERROR, code="busy", headers=headers)
-
-
-def queue_full(message: str) -> ApiError:
-    """429: as many requests wait as may."""
-    headers = {"retry-after": RETRY_SECONDS}
-    return ApiError(429, message, kind="rate_limit_error", code="queue_full", headers=headers)
-
-
-def from_engine(error: SsccError) -> ApiError:
-    """What a refusal by the engine is in HTTP."""
-    if isinstance(error, QueueFull):
-        return queue_full(str(error))
-    if isinstance(error, EngineClosed | PrefillError | RankError):
-        return unavailable(str(error))
-    if isinstance(error, UsageError):
-        return invalid(str(error))
-    return engine_failed(str(error))
+    """Return the error of a request that took longer than it may."""
+    return ServerErrors.TIMED_OUT(seconds=seconds, tokens=tokens)
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Makes the app word every error so, its own and those of FastAPI."""
+    """Give every error of the app this form, its own and those of FastAPI."""
     app.add_exception_handler(SsccError, _answer)
     app.add_exception_handler(HTTPException, _answer)
     app.add_exception_handler(Exception, _answer)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    api_error = as_api_error(error)
-    if api_error.status_code in (404, 405) and not isinstance(error, ApiError):
-        api_error.detail = f"there is no {request.method} {request.url.path} here"
-    return api_error.response()
+    if isinstance(error, HTTPException) and error.status_code in (404, 405):
+        kind = ServerErrors.NO_SUCH_PATH if error.status_code == 404 else ServerErrors.WRONG_METHOD
+        return kind(method=request.method, path=request.url.path).response()
+    return as_api_error(error).response()
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """The error that a client is told of; what nobody expected is logged here and not told."""
+    """Return the error for the client. Details that are not for clients are logged here."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SsccError):
-        return from_engine(error)
+        return _from_engine(error)
     if isinstance(error, HTTPException):
-        return ApiError(error.status_code, str(error.detail), headers=error.headers)
-    _log.error("an unexpected error in the server: %s: %s", type(error).__name__, error, exc_info=error)
-    return ApiError(500, "an error inside the server, which has logged it", kind=SERVER_ERROR, code="internal_error")
+        refused = ServerErrors.REFUSED(detail=str(error.detail))
+        refused.http = Http(error.status_code, headers=error.headers or {})
+        return refused
+    log_exception(_log, f"an unexpected error in the server: {type(error).__name__}: {logged(error)}", error)
+    return ServerErrors.INTERNAL()
 
 
-def malformed(error: ValidationError) -> ApiError:
-    """The first thing that is wrong with a body."""
-    first = error.errors(include_url=False)[0]
-    kind, value = first["type"], first.get("input")
-    place = [str(part) for part in first["loc"] if not str(part)[:1].isupper()]
-    param = ".".join(place) or None
-    if param is None:
-        return invalid("the body must be a JSON object, with content-type application/json")
-    if kind == "extra_forbidden":
-        return invalid(f"the parameter {param!r} is not known here", param, "unknown_parameter")
-    if kind == "missing":
-        return invalid(f"the parameter {param!r} is missing", param, "missing_required_parameter")
-    message = f"{param} is {_shown(value)}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    return invalid(message, param, "invalid_type" if kind.endswith("_type") else "invalid_value")
+def _from_engine(error: SsccError) -> ApiError:
+    """Return a refusal by the engine as an answer. Reasons that may name machines are logged and not told."""
+    if isinstance(error, RankError):
+        _log.warning("a request ends, because a rank is gone: %s", logged(error))
+        return ServerErrors.RANK_GONE()
+    if isinstance(error, EngineClosed):
+        return ServerErrors.ENGINE_GONE() if error.fields else _placed(error, UNAVAILABLE)
+    if isinstance(error, QueueFull):
+        return _placed(error, QUEUE_FULL)
+    if isinstance(error, PrefillError):
+        return _placed(error, UNAVAILABLE)
+    if isinstance(error, UsageError):
+        return _placed(error, INVALID)
+    return ServerErrors.ENGINE_FAILED() if isinstance(error, InternalError) else _placed(error, ENGINE_ERROR)
 
 
-def _shown(value: object) -> str:
-    """A value of a client's in few characters: one may be a million characters long, or a thousand lists deep."""
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = ascii(value[:_SHOWN] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + ".."
+def _placed(error: SsccError, http: Http) -> ApiError:
+    return ApiError(str(error), kind=error.kind, fields=error.fields, http=http)

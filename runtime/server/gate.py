@@ -1,4 +1,5 @@
-"""What a request has to pass before it is read: the key, the size of its body, and the time that its body takes."""
+"""Checks of a request before it is read: its host and origin, the key, the size of its body, and the time that its body
+takes."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from contextlib import suppress
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sscc.runtime.server.errors import ApiError
+from sscc.runtime.server.errors import ApiError, ApiKind, Http
+from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.memory import IdleTrim
 
 BODY_SECONDS = 60.0
@@ -22,17 +24,35 @@ _DIGITS = 18  # of a content-length; more cannot be
 GUARDED = "/v1/"
 
 
+class GateErrors(ApiKind):
+    WRONG_KEY = (
+        "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
+        Http(401, code="invalid_api_key", headers={"www-authenticate": "Bearer"}),
+    )
+    BODY_TIMEOUT = (
+        "the body did not arrive within {seconds:g} s",
+        Http(408, code="body_timeout", headers={"connection": "close"}),
+    )
+    BODY_TOO_LARGE = (
+        "the body is larger than {most} bytes, which is the most that this server takes",
+        Http(413, code="body_too_large", headers={"connection": "close"}),
+    )
+
+
 class Gate:
-    """Refuses requests with a wrong key, and bodies that are too large or too slow, before they are in memory.
+    """Refuses requests of foreign pages, requests with a wrong key, and bodies that are too large or too slow, before
+    they are in memory.
 
     Args:
         app: serves the others.
-        api_key: that /v1/ asks for, as "Authorization: Bearer KEY"; None: no key.
+        api_key: the key that /v1/ asks for, as "Authorization: Bearer KEY"; None: no key.
         max_body: bytes.
+        hosts: the names of the server.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None, max_body: int, hosts: Hosts) -> None:
         self._app = app
+        self._hosts = hosts
         self._key = None if api_key is None else api_key.encode()
         self._max_body = max_body
         self._idle = IdleTrim()
@@ -47,25 +67,24 @@ class Gate:
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = _Body(receive, self._max_body)
         answer = _answer_first(body, send)
-        error = self._refusal(scope["path"], Headers(scope=scope))
+        error = self._refusal(scope)
         if error is not None:
             await error.response()(scope, receive, answer)
             return
         await self._app(scope, body, answer)
 
-    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
-        if self._key is not None and path.startswith(GUARDED):
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        headers = Headers(scope=scope)
+        foreign = self._hosts.refusal(headers.getlist("host"), headers.getlist("origin"), scope.get("server"))
+        if foreign is not None:
+            return foreign
+        if self._key is not None and scope["path"].startswith(GUARDED):
             scheme, _, key = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self._key):
-                return ApiError(
-                    401,
-                    "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
-                    code="invalid_api_key",
-                    headers={"www-authenticate": "Bearer"},
-                )
+                return GateErrors.WRONG_KEY()
         length = headers.get("content-length", "0")
         if length.isdecimal() and (len(length) > _DIGITS or int(length) > self._max_body):
-            return _too_large(self._max_body)
+            return GateErrors.BODY_TOO_LARGE(most=self._max_body)
         return None
 
 
@@ -91,16 +110,11 @@ class _Body:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise ApiError(
-                408,
-                f"the body did not arrive within {BODY_SECONDS:g} s",
-                code="body_timeout",
-                headers={"connection": "close"},
-            ) from None
+            raise GateErrors.BODY_TIMEOUT(seconds=BODY_SECONDS) from None
         self._left -= len(message.get("body", b""))
         self.complete = not message.get("more_body", False)
         if self._left < 0:
-            raise _too_large(self._most)
+            raise GateErrors.BODY_TOO_LARGE(most=self._most)
         return message
 
     async def drop_rest(self) -> None:
@@ -127,12 +141,3 @@ def _answer_first(body: _Body, send: Send) -> Send:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return answer
-
-
-def _too_large(most: int) -> ApiError:
-    return ApiError(
-        413,
-        f"the body is larger than {most} bytes, which is the most that this server takes",
-        code="body_too_large",
-        headers={"connection": "close"},
-    )

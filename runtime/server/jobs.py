@@ -16,12 +16,42 @@ from sscc.runtime import serving_defaults
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Request
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.server.errors import ApiError, invalid
+from sscc.runtime.server.errors import ApiKind, Http
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import encode, longest_token
 
 MAX_LOGPROB_ENTRIES = 1 << 18  # of one request; each takes some hundred bytes
-TOO_LONG = "context_length_exceeded"
+TOO_LONG = Http(code="context_length_exceeded")
+
+
+class ServedRequestErrors(ApiKind):
+    NO_CHAT_TEMPLATE = (
+        "the checkpoint of {model} came without a chat template, so it cannot chat: use /v1/completions",
+        Http(code="no_chat_template"),
+    )
+    TEMPLATE_REFUSES = "{cause}"
+    NO_TOKENS = "the prompt has 0 tokens, it must have at least 1"
+    POSITIONS_NOT_OF_TOKENS = "there are {positions} positions of {tokens} tokens"
+    POSITIONS_NOT_ASCENDING = "positions must ascend from 0 or later"
+    TEXT_TOO_LONG = "the prompt has {tokens} tokens, the context has {context}", TOO_LONG
+    ABOVE_LIMIT = "the prompt has {tokens} tokens, this server takes at most {most}", TOO_LONG
+    TOO_MANY_BYTES = (
+        "the prompt has {size} bytes, which no {tokens} tokens can say: at most {most} bytes can be a prompt",
+        TOO_LONG,
+    )
+    NO_ROOM = "the prompt has {tokens} tokens and no room is left for a new one, the context has {context}", TOO_LONG
+    TOO_LITTLE_ROOM = (
+        "the prompt has {tokens} tokens and {asked} new ones were asked for, the context has {context}",
+        TOO_LONG,
+    )
+    TOO_MANY_CHOICES = "{prompts} prompts x n = {n} are more than the {most} answers that one request may have"
+    NO_SUCH_TOKEN = "token {token} is out of range, the vocabulary is 0 .. {last}"
+    NO_SUCH_BIASED_TOKEN = "logit_bias has token {token}, the vocabulary is 0 .. {last}"
+    TOO_MANY_LOGPROBS = (
+        "logprobs of up to {entries} tokens and alternatives were asked for, at most {most} are possible: ask for "
+        "fewer alternatives, new tokens or answers"
+    )
+    TOO_MANY_NEW_TOKENS = "{asked} new tokens were asked for, this server makes at most {most}"
 
 
 @dataclass(frozen=True)
@@ -104,15 +134,11 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[Se
     """The one prompt that the checkpoint's template makes of the messages. Raises ApiError where there is none."""
     _check_choices(1, body.n, limits)
     if model.chat_template is None:
-        raise invalid(
-            f"the checkpoint of {model.name} came without a chat template, so it cannot chat: use /v1/completions",
-            "messages",
-            "no_chat_template",
-        )
+        raise ServedRequestErrors.NO_CHAT_TEMPLATE(param="messages", model=model.name)
     try:
         text = model.chat_template.render([message.for_template() for message in body.messages])
     except UsageError as error:
-        raise invalid(str(error), "messages") from None
+        raise ServedRequestErrors.TEMPLATE_REFUSES(param="messages", cause=error) from None
     _check_bytes(text, "messages", model, limits)
     return [ServedPrompt(tuple(encode(model.tokenizer, text, special=False)), text, special=False)]
 
@@ -123,14 +149,16 @@ def checked_excerpt(
     """The tokens of a prompt after which there is room for one more; with positions those of it that are prefilled.
     Raises ApiError."""
     if not tokens:
-        raise invalid("the prompt has 0 tokens, it must have at least 1", "prompt")
+        raise ServedRequestErrors.NO_TOKENS(param="prompt")
     if positions is not None and len(positions) != len(tokens):
-        raise invalid(f"there are {len(positions)} positions of {len(tokens)} tokens", "positions")
+        raise ServedRequestErrors.POSITIONS_NOT_OF_TOKENS(
+            param="positions", positions=len(positions), tokens=len(tokens)
+        )
     length = len(tokens) if positions is None else positions[-1] + 1
     if length >= model.max_context:
-        raise _too_long(f"the prompt has {str(length)[:20]} tokens, the context has {model.max_context}", "prompt")
+        raise ServedRequestErrors.TEXT_TOO_LONG(param="prompt", tokens=length, context=model.max_context)
     if positions is not None and not all(map(lt, [-1, *positions], positions)):
-        raise invalid("positions must ascend from 0 or later", "positions")
+        raise ServedRequestErrors.POSITIONS_NOT_ASCENDING(param="positions")
     _check_length(len(tokens), "prompt", limits)
     checked = _checked_tokens(tokens, model)
     return tuple(checked) if positions is None else Excerpt(np.array(checked, np.int64), np.array(positions, np.int64))
@@ -138,22 +166,19 @@ def checked_excerpt(
 
 def _check_length(prompt: int, param: str, limits: RequestLimits) -> None:
     if limits.max_prompt is not None and prompt > limits.max_prompt:
-        raise _too_long(f"the prompt has {prompt} tokens, this server takes at most {limits.max_prompt}", param)
+        raise ServedRequestErrors.ABOVE_LIMIT(param=param, tokens=prompt, most=limits.max_prompt)
 
 
 def _check_choices(prompts: int, n: int, limits: RequestLimits) -> None:
     if prompts * n > limits.max_choices:
-        raise invalid(
-            f"{prompts} prompts x n = {n} are more than the {limits.max_choices} answers that one request may have",
-            "n" if prompts == 1 else "prompt",
-        )
+        param = "n" if prompts == 1 else "prompt"
+        raise ServedRequestErrors.TOO_MANY_CHOICES(param=param, prompts=prompts, n=n, most=limits.max_choices)
 
 
 def _checked_tokens(tokens: list[int], model: Model) -> list[int]:
     for token in tokens:
         if not 0 <= token < model.vocab_size:
-            shown = str(token)[:20]
-            raise invalid(f"token {shown} is out of range, the vocabulary is 0 .. {model.vocab_size - 1}", "prompt")
+            raise ServedRequestErrors.NO_SUCH_TOKEN(param="prompt", token=token, last=model.vocab_size - 1)
     return tokens
 
 
@@ -168,42 +193,36 @@ def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> 
     tokens = min(model.max_context, limits.max_prompt or model.max_context)
     size, most = len(text.encode()), tokens * model.longest_token
     if size > most:
-        raise _too_long(
-            f"the prompt has {size} bytes, which no {tokens} tokens can say: at most {most} bytes can be a prompt",
-            param,
-        )
+        raise ServedRequestErrors.TOO_MANY_BYTES(param=param, size=size, tokens=tokens, most=most)
 
 
 def requests_for(
     body: GenerationBody, prompts: Sequence[ServedPrompt], model: Model, limits: RequestLimits
 ) -> list[Request]:
-    """One request per answer, those of one prompt beside each other. Raises ApiError.
+    """Return one request per answer, those of one prompt beside each other. Raises ApiError and UsageError.
 
     Answer i of a prompt draws with seed + i, so that a request with that seed gives this answer alone.
     """
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:
-            raise invalid(f"logit_bias has token {token}, the vocabulary is 0 .. {model.vocab_size - 1}", "logit_bias")
+            raise ServedRequestErrors.NO_SUCH_BIASED_TOKEN(param="logit_bias", token=token, last=model.vocab_size - 1)
     alternatives = body.alternatives
-    try:
-        requests = [
-            Request(
-                prompt=prompt.tokens,
-                max_new_tokens=_new_tokens(len(prompt), body, model, limits),
-                sampling=body.sampling(_seed(body.seed, index)),
-                stop=tuple(body.stop),
-                eos=frozenset() if body.ignore_eos else None,
-                logprobs=None if alternatives is None else min(alternatives, model.vocab_size),
-                timeout=limits.timeout,
-                keep=model.keep,
-                text=prompt.text,
-                special=prompt.special,
-            )
-            for prompt in prompts
-            for index in range(body.n)
-        ]
-    except UsageError as error:
-        raise invalid(str(error)) from None
+    requests = [
+        Request(
+            prompt=prompt.tokens,
+            max_new_tokens=_new_tokens(len(prompt), body, model, limits),
+            sampling=body.sampling(_seed(body.seed, index)),
+            stop=tuple(body.stop),
+            eos=frozenset() if body.ignore_eos else None,
+            logprobs=None if alternatives is None else min(alternatives, model.vocab_size),
+            timeout=limits.timeout,
+            keep=model.keep,
+            text=prompt.text,
+            special=prompt.special,
+        )
+        for prompt in prompts
+        for index in range(body.n)
+    ]
     _check_logprobs(requests)
     return requests
 
@@ -211,11 +230,7 @@ def requests_for(
 def _check_logprobs(requests: Sequence[Request]) -> None:
     entries = sum(each.max_new_tokens * (each.logprobs + 1) for each in requests if each.logprobs is not None)
     if entries > MAX_LOGPROB_ENTRIES:
-        raise invalid(
-            f"logprobs of up to {entries} tokens and alternatives were asked for, at most {MAX_LOGPROB_ENTRIES} are "
-            f"possible: ask for fewer alternatives, new tokens or answers",
-            "logprobs",
-        )
+        raise ServedRequestErrors.TOO_MANY_LOGPROBS(param="logprobs", entries=entries, most=MAX_LOGPROB_ENTRIES)
 
 
 def _seed(seed: int | None, index: int) -> int:
@@ -226,17 +241,14 @@ def _new_tokens(prompt: int, body: GenerationBody, model: Model, limits: Request
     """How many tokens may be made after a prompt of that many."""
     param = "messages" if isinstance(body, ChatBody) else "prompt"
     if prompt == 0:
-        raise invalid("the prompt has 0 tokens, it must have at least 1", param)
+        raise ServedRequestErrors.NO_TOKENS(param=param)
     _check_length(prompt, param, limits)
     asked, most = body.asked_tokens, limits.max_new_tokens
     if asked is not None and most is not None and asked > most:
-        raise invalid(f"{asked} new tokens were asked for, this server makes at most {most}", "max_tokens")
-    if prompt + (asked or 1) > model.max_context:
-        new = "no room is left for a new one" if asked is None else f"{asked} new ones were asked for"
-        raise _too_long(f"the prompt has {prompt} tokens and {new}, the context has {model.max_context}", param)
+        raise ServedRequestErrors.TOO_MANY_NEW_TOKENS(param="max_tokens", asked=asked, most=most)
+    if asked is None and prompt + 1 > model.max_context:
+        raise ServedRequestErrors.NO_ROOM(param=param, tokens=prompt, context=model.max_context)
+    if asked is not None and prompt + asked > model.max_context:
+        raise ServedRequestErrors.TOO_LITTLE_ROOM(param=param, tokens=prompt, asked=asked, context=model.max_context)
     bounds = (model.max_context - prompt, most, asked, body.default_tokens if asked is None else None)
     return min(bound for bound in bounds if bound is not None)
-
-
-def _too_long(message: str, param: str) -> ApiError:
-    return invalid(message, param, TOO_LONG)

@@ -1,21 +1,26 @@
-"""Servers that prefill for this one (`sscc serve --role prefill`): which one is asked, and what is done when one fails.
+"""Servers that prefill for this one (`sscc serve --role prefill`): the choice among them, and what follows a failure.
 
 A prompt goes to the server that has prefilled most of its beginning, unless others have much less to do, else to the
-one with the least. One that fails is asked last for a while. Where none can prefill the prompt, the request ends with
-an error that names each and why, or the prompt is prefilled here, if that is what the user has asked for.
+one with the least. One that fails is asked last for a while. Where none can prefill the prompt, the log says why each
+could not, and the request ends with an error that names none of them; or the prompt is prefilled here, if that is what
+the user has asked for.
+
+A call of a server has one deadline, from connecting to the last byte of its answer. A timer then shuts the connection
+down, so that a server that sends a byte a second gains nothing by it.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import logging
 import math
 import socket
 import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -23,23 +28,27 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from sscc.ir.errors import InputError, UsageError, quoted
+from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Outcome, PrefillError, Received
 from sscc.runtime.engine.prefixes import chunk_keys
 from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.logs import log_exception
 from sscc.runtime.server.slots import CACHED_TOKENS, PATH
+from sscc.runtime.serving_defaults import MOST_SECONDS
 from sscc.runtime.slot_message import SlotFormat, SlotMessage
+
+_log = logging.getLogger("sscc.server")
 
 CONNECT_SECONDS = 5.0
 ERROR_BYTES = 1 << 16
-"""Of an answer that is no slot, which are read for what it says."""
+"""Bytes of an answer other than a slot that are read for its message."""
 
 AVOID_SECONDS = 5.0
-"""In which a server that has failed is asked after all others."""
+"""Seconds in which a server that has failed comes last."""
 
 BUSY_SECONDS = 0.5
-"""After which servers that all had too much to do are asked again."""
+"""Seconds between two rounds over servers that were all busy."""
 
 BUSY = ("queue_full", "busy")
 """Codes of refusals that pass."""
@@ -53,6 +62,13 @@ AHEAD = 1
 _TOKENS_AT_ONCE = 1 << 12  # which become text in some hundred microseconds, in which no other thread runs
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 """So that a machine that is gone is missed after some seconds, however long a prefill may take."""
+
+
+class PrefillServerErrors(ErrorKind):
+    NOT_AN_ADDRESS = UsageError, "{url!r} is no address of a prefill server: it must be http://HOST:PORT"
+    NOBODY_WAITS = PrefillError, "the request has ended before its prompt was prefilled"
+    NO_SERVER = PrefillError, "none of {servers} prefill servers could take the prompt: this server's log says why"
+    FAILED = PrefillError, "asking for a prefill has failed: this server's log says why"
 
 
 class _Refused(Exception):
@@ -85,14 +101,53 @@ class _Server:
         except ValueError:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.username:
-            raise UsageError(f"{self.url!r} is no address of a prefill server: it must be http://HOST:PORT")
+            raise PrefillServerErrors.NOT_AN_ADDRESS(url=self.url)
         self.secure, self.host, self.port, self.path = parts.scheme == "https", parts.hostname, port, parts.path
 
-    def connection(self) -> http.client.HTTPConnection:
-        if self.secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(self.host, self.port, timeout=CONNECT_SECONDS, context=context)
-        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_SECONDS)
+    def connect(self, call: _Call, until: float) -> http.client.HTTPConnection:
+        """Return a connection whose socket the call can shut down from its first moment on. Raises OSError."""
+        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
+        connection = kind(self.host, self.port)
+        try:
+            connection.sock = _connected(self.host, connection.port, until)
+            call.use(connection.sock)
+            if self.secure:
+                context = ssl.create_default_context()
+                secured = context.wrap_socket(
+                    connection.sock, server_hostname=self.host, do_handshake_on_connect=False
+                )
+                connection.sock = secured
+                call.use(secured)
+                secured.do_handshake()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _connected(host: str, port: int, until: float) -> socket.socket:
+    """Return a socket that is connected to the first address of a host that answers. Raises OSError."""
+    error: OSError = TimeoutError()
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        left = _left(until)
+        candidate = socket.socket(family, kind, protocol)
+        try:
+            candidate.settimeout(min(CONNECT_SECONDS, left))
+            candidate.connect(address)
+            candidate.settimeout(_left(until))
+            return candidate
+        except OSError as refused:
+            candidate.close()
+            error = refused
+    raise error
+
+
+def _left(until: float) -> float:
+    """Return the seconds until a time of `perf_counter`. Raises TimeoutError where it has come."""
+    left = until - perf_counter()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 class PrefillServers:
@@ -103,8 +158,8 @@ class PrefillServers:
         slots: the messages that are expected.
         chunk: tokens of which servers may have a prompt's beginning; None where they only have whole prompts.
         key: that they ask for; None: none.
-        timeout: seconds that a prefill may take, with all that waits before it.
-        locally: whether a prompt that no server can prefill is prefilled here.
+        timeout: seconds that one server may take for a prefill, with all that waits before it; at most a week.
+        locally: prefill a prompt here that no server can prefill.
 
     Raises UsageError for an address that is none.
     """
@@ -116,18 +171,17 @@ class PrefillServers:
         *,
         chunk: int | None = None,
         key: str | None = None,
-        timeout: float = math.inf,
+        timeout: float = MOST_SECONDS,
         locally: bool = False,
     ) -> None:
         self._servers = [_Server(url.rstrip("/")) for url in urls]
         self._slots, self._chunk, self._key = slots, chunk, key
-        self._timeout, self._locally = timeout, locally
+        self._timeout, self._locally = min(timeout, MOST_SECONDS), locally
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
 
     def start(self, prompt: Excerpt, deadline: float, done: Callable[[Outcome], None]) -> Callable[[], None]:
-        until = min(deadline, perf_counter() + self._timeout)
-        call = _Call(prompt, until, done)
+        call = _Call(prompt, deadline, min(deadline, perf_counter() + self._timeout), done)
         with self._lock:
             self._calls.add(call)
         threading.Thread(target=self._work, args=(call,), name="sscc-prefill", daemon=True).start()
@@ -159,7 +213,8 @@ class PrefillServers:
         try:
             outcome = self._prefill(call)
         except BaseException as error:  # whatever it is, somebody waits to hear of an end
-            outcome = PrefillError(f"asking for a prefill has failed: {type(error).__name__}: {quoted(error)}")
+            log_exception(_log, "asking for a prefill has failed", error)
+            outcome = PrefillServerErrors.FAILED()
         finally:
             with self._lock:
                 self._calls.discard(call)
@@ -175,16 +230,15 @@ class PrefillServers:
                     return self._ask(server, call, keys)
                 except _Refused as refused:
                     if call.cancelled.is_set():
-                        return PrefillError("nobody waits for the prompt any more")
+                        return PrefillServerErrors.NOBODY_WAITS()
                     reasons[server.url] = str(refused)
                     busy = busy or refused.busy
-            left = call.until - perf_counter()
+            left = call.patience - perf_counter()
             if not busy or left < BUSY_SECONDS or call.cancelled.wait(BUSY_SECONDS):
                 break
-        if self._locally:
-            return None
         listed = "; ".join(f"{url}: {reason}" for url, reason in reasons.items())
-        return PrefillError(f"no prefill server could take the prompt ({listed})")
+        _log.warning("no prefill server could take a prompt of %d tokens (%s)", len(call.prompt), quoted(listed))
+        return None if self._locally else PrefillServerErrors.NO_SERVER(servers=len(self._servers))
 
     def _ask(self, server: _Server, call: _Call, keys: Sequence[bytes]) -> Received:
         try:
@@ -210,23 +264,17 @@ class PrefillServers:
         return Received(message, nbytes, cached)
 
     def _fetch(self, server: _Server, call: _Call) -> tuple[SlotMessage, int, int]:
-        """What a server makes of a prompt, its bytes, and how many tokens it knew. Raises _Refused."""
-        connection = server.connection()
+        """Return the slot that a server makes of a prompt, its bytes, and how many tokens it knew. Raises _Refused."""
+        until = min(call.until, perf_counter() + self._timeout)
         try:
-            connection.connect()
-            call.use(connection.sock)
-            connection.sock.settimeout(self._patience(call))
-            connection.request("POST", f"{server.path}{PATH}", self._body(call), self._headers())
-            with connection.getresponse() as response:
-                if response.status != http.client.OK:
-                    raise _refusal(response)
-                data = self._received(response, len(call.prompt))
-                cached = response.getheader(CACHED_TOKENS, "0")
+            with call.within(until):
+                data, cached = self._answer(server, call, until)
+        except _Refused:
+            if perf_counter() >= until:  # its connection was shut down
+                raise _Refused(_LATE) from None
+            raise
         except (OSError, http.client.HTTPException, _Cancelled) as error:
-            raise _Refused(_words(error)) from None
-        finally:
-            call.use(None)
-            connection.close()
+            raise _Refused(_LATE if perf_counter() >= until else _words(error)) from None
         try:
             message = self._slots.read(data.data, "what it sent")
         except InputError as error:
@@ -235,6 +283,19 @@ class PrefillServers:
             raise _Refused("what it sent is the slot of another prompt")
         known = int(cached) if cached.isascii() and cached.isdecimal() and len(cached) < 10 else 0
         return message, data.nbytes, min(known, len(call.prompt))
+
+    def _answer(self, server: _Server, call: _Call, until: float) -> tuple[Array, str]:
+        """Return the bytes of a server's answer, and its header about tokens that it did not prefill again."""
+        connection = server.connect(call, until)
+        try:
+            connection.request("POST", f"{server.path}{PATH}", self._body(call.prompt, _left(until)), self._headers())
+            with connection.getresponse() as response:
+                if response.status != http.client.OK:
+                    raise _refusal(response)
+                return self._received(response, len(call.prompt)), response.getheader(CACHED_TOKENS) or "0"
+        finally:
+            call.use(None)
+            connection.close()
 
     def _received(self, response: http.client.HTTPResponse, length: int) -> Array:
         """The body of an answer, in memory whose size is bounded before. It is written there once, by the system."""
@@ -250,18 +311,10 @@ class PrefillServers:
             rest = rest[count:]
         return data
 
-    def _patience(self, call: _Call) -> float | None:
-        left = call.until - perf_counter()
-        if left <= 0:
-            raise TimeoutError
-        return None if left == math.inf else left
-
-    def _body(self, call: _Call) -> bytes:
-        identity, left = self._slots.identity, call.until - perf_counter()
-        facts: dict[str, Any] = {"program": identity.program, "weights": identity.weights}
-        if left < math.inf:
-            facts["timeout"] = max(left, 0.001)
-        lists = {"prompt": call.prompt.tokens} | ({"positions": call.prompt.positions} if call.prompt.left_out else {})
+    def _body(self, prompt: Excerpt, seconds: float) -> bytes:
+        identity = self._slots.identity
+        facts: dict[str, Any] = {"program": identity.program, "weights": identity.weights, "timeout": seconds}
+        lists = {"prompt": prompt.tokens} | ({"positions": prompt.positions} if prompt.left_out else {})
         numbers = "".join(f', "{name}": [{_listed(array)}]' for name, array in lists.items())
         return f"{json.dumps(facts)[:-1]}{numbers}}}".encode()
 
@@ -301,11 +354,12 @@ class _Call:
 
     Attributes:
         until: the time of `perf_counter` after which nobody waits.
-        cancelled: whether nobody waits any more.
+        patience: the time of `perf_counter` until which busy servers are asked again.
+        cancelled: set when nobody waits any more.
     """
 
-    def __init__(self, prompt: Excerpt, until: float, done: Callable[[Outcome], None]) -> None:
-        self.prompt, self.until, self.done = prompt, until, done
+    def __init__(self, prompt: Excerpt, until: float, patience: float, done: Callable[[Outcome], None]) -> None:
+        self.prompt, self.until, self.patience, self.done = prompt, until, patience, done
         self.cancelled = threading.Event()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -324,12 +378,27 @@ class _Call:
                 used.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def cancel(self) -> None:
-        """Gives the call up: the server finds that the connection has ended, and cancels the prefill."""
+        """Give the call up: the server finds that the connection has ended, and cancels the prefill."""
         self.cancelled.set()
+        self._shut()
+
+    @contextmanager
+    def within(self, until: float) -> Iterator[None]:
+        """Shut down the connection of the block at a time of `perf_counter`, whatever it waits for."""
+        timer = threading.Timer(_left(until), self._shut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _shut(self) -> None:
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    # The socket below TLS: the shutdown of TLS belongs to the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 def _common(server: _Server, keys: Sequence[bytes]) -> int:
@@ -355,9 +424,12 @@ def _refusal(response: http.client.HTTPResponse) -> _Refused:
     return _Refused(f"{response.status}, {quoted(reason)}", busy=code in BUSY, failed=failed)
 
 
+_LATE = "it did not answer in time"
+
+
 def _words(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "it did not answer in time"
+        return _LATE
     if isinstance(error, OSError):
         return quoted(error.strerror or error)
     return quoted(error) or type(error).__name__

@@ -26,7 +26,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.server.errors import invalid
+from sscc.runtime.server.errors import INVALID_VALUE, ApiKind, Http
+from sscc.runtime.serving_defaults import MOST_TOKENS
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
@@ -61,8 +62,57 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 """Parameters of OpenAI's that are not done here, and the values of each that ask for nothing."""
 
 
+MOST_TOP_K = 2**31 - 1
+MOST_REPETITION_PENALTY = 1000.0
+REFUSED = "refused"
+"""The type of pydantic's errors that carry a kind (`refused`)."""
+
+
+class ValueKind(ApiKind):
+    """Base of the enums of values that a parameter does not take."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("{param} is {value}: " + message, INVALID_VALUE)
+
+
+class ApiValueErrors(ValueKind):
+    HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
+    NO_OBFUSCATION = "include_obfuscation is not supported by this server"
+    STOP_NOT_TEXTS = "it must be a string or a list of strings, none of them empty"
+    TOO_MANY_STOPS = "{stops} stop strings, at most {most} are possible"
+    STOP_TOO_LONG = "a stop string may have at most {most} characters"
+    TOO_MANY_BIASES = "it has {biases} tokens, at most {most} are possible"
+    BIAS_NOT_OF_TOKEN = "{name!a} is not a token, which is a number from 0 up"
+    BIAS_OF_HUGE_TOKEN = "token {name} is out of range, it has {digits} digits"
+    BIAS_OUT_OF_RANGE = "the bias of token {token} is not between -100 and 100"
+    NO_PROMPT = "there is no prompt in it"
+    NOT_A_PROMPT = "it must be a string, a list of tokens, or a list of either"
+    NOT_A_CONTENT = "it must be a string or a list of parts of text"
+    PART_NOT_TEXT = "a part of type {type!r} is not supported, only text is"
+    NOT_A_TEXT_PART = "a part of type 'text' has a string `text` and nothing else"
+    NOT_INTEGERS = "it must be a list of integers"
+    HUGE_INTEGERS = "its integers must be between -{most} and {most}"
+
+
+class ApiParameterErrors(ApiKind):
+    UNSUPPORTED = "the parameter {param!r} is not supported here{allowed_hint}", Http(code="unsupported_parameter")
+    STREAM_OPTIONS_WITHOUT_STREAM = "stream_options is only for stream = true"
+    BEST_OF = (
+        "best_of is {best_of}, which is not supported: it may only equal n, which is {n}",
+        Http(code="unsupported_parameter"),
+    )
+    TOP_LOGPROBS_WITHOUT_LOGPROBS = "top_logprobs needs logprobs = true"
+    TWO_LIMITS = "max_tokens is {max_tokens} and max_completion_tokens is {max_completion_tokens}: give one of them"
+
+
+def refused(kind: ValueKind, **fields: Any) -> PydanticCustomError:
+    """Return the error that a validator raises for a value. Whoever validates adds the parameter and the value."""
+    return PydanticCustomError(REFUSED, "the value is refused", {"kind": kind, "fields": fields})
+
+
 def _refuse_unsupported(data: Any) -> Any:
-    """Without nulls, and without parameters that ask for nothing. Raises ApiError for one that asks for something."""
+    """Return the parameters without nulls, and without those that ask for nothing. Raises ApiError for one that asks
+    for something."""
     if not isinstance(data, Mapping):
         return data
     parameters = {name: value for name, value in data.items() if value is not None and name not in NO_EFFECT}
@@ -70,7 +120,7 @@ def _refuse_unsupported(data: Any) -> Any:
         if parameters.pop(name) not in UNSUPPORTED[name]:
             allowed = " or ".join(json.dumps(value) for value in UNSUPPORTED[name])
             hint = f" (only {allowed} is accepted)" if allowed else ""
-            raise invalid(f"the parameter {name!r} is not supported here{hint}", name, "unsupported_parameter")
+            raise ApiParameterErrors.UNSUPPORTED(param=name, allowed_hint=hint)
     return parameters
 
 
@@ -96,7 +146,7 @@ class StreamOptions(Parameters):
     @model_validator(mode="after")
     def _no_obfuscation(self) -> StreamOptions:
         if self.include_obfuscation:
-            raise PydanticCustomError("unsupported", "include_obfuscation is not supported by this server")
+            raise refused(ApiValueErrors.NO_OBFUSCATION)
         return self
 
 
@@ -105,7 +155,7 @@ def _whole_characters(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise PydanticCustomError("text", "it has half of a surrogate pair, which is no character") from None
+        raise refused(ApiValueErrors.HALF_CHARACTER) from None
     return text
 
 
@@ -118,28 +168,28 @@ Text = Annotated[str, AfterValidator(_whole_characters)]
 def _stops(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise PydanticCustomError("stop", "it must be a string or a list of strings, none of them empty")
+        raise refused(ApiValueErrors.STOP_NOT_TEXTS)
     if len(stops) > MAX_STOPS:
-        raise PydanticCustomError("stop", f"{len(stops)} stop strings, at most {MAX_STOPS} are possible")
+        raise refused(ApiValueErrors.TOO_MANY_STOPS, stops=len(stops), most=MAX_STOPS)
     if max(map(len, stops), default=0) > MAX_STOP_LENGTH:
-        raise PydanticCustomError("stop", f"a stop string may have at most {MAX_STOP_LENGTH} characters")
+        raise refused(ApiValueErrors.STOP_TOO_LONG, most=MAX_STOP_LENGTH)
     return stops
 
 
 def _few_biases(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > MAX_BIASES:
-        raise PydanticCustomError("bias", f"it has {len(value)} tokens, at most {MAX_BIASES} are possible")
+        raise refused(ApiValueErrors.TOO_MANY_BIASES, biases=len(value), most=MAX_BIASES)
     return value
 
 
 def _biases(value: dict[str, float]) -> dict[str, float]:
     for token, addend in value.items():
         if not (token.isascii() and token.isdecimal()):
-            raise PydanticCustomError("bias", f"{token[:20]!a} is not a token, which is a number from 0 up")
+            raise refused(ApiValueErrors.BIAS_NOT_OF_TOKEN, name=token)
         if len(token) > MAX_DIGITS:
-            raise PydanticCustomError("bias", f"token {token[:20]}.. is out of range, it has {len(token)} digits")
+            raise refused(ApiValueErrors.BIAS_OF_HUGE_TOKEN, name=token, digits=len(token))
         if not -100 <= addend <= 100:
-            raise PydanticCustomError("bias", f"the bias of token {token} is not between -100 and 100")
+            raise refused(ApiValueErrors.BIAS_OUT_OF_RANGE, token=int(token))
     return value
 
 
@@ -147,7 +197,7 @@ class GenerationBody(Parameters):
     """What both endpoints take. `model` names what is served; sampling's ranges are those of `Sampling`."""
 
     model: str
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     temperature: float = Field(1.0, ge=0, le=2)
     top_p: float = Field(1.0, gt=0, le=1)
     n: int = Field(1, ge=1, le=MAX_CHOICES)
@@ -159,9 +209,9 @@ class GenerationBody(Parameters):
     stream: bool = False
     stream_options: StreamOptions | None = None
     # vLLM's
-    top_k: int = Field(0, ge=-1, description="0 and -1 keep every token")
+    top_k: int = Field(0, ge=-1, le=MOST_TOP_K, description="0 and -1 keep every token")
     min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0)
+    repetition_penalty: float = Field(1.0, gt=0, le=MOST_REPETITION_PENALTY)
     ignore_eos: bool = False
 
     @model_validator(mode="before")
@@ -172,7 +222,7 @@ class GenerationBody(Parameters):
     @model_validator(mode="after")
     def _streams(self) -> GenerationBody:
         if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options is only for stream = true", "stream_options")
+            raise ApiParameterErrors.STREAM_OPTIONS_WITHOUT_STREAM(param="stream_options")
         return self
 
     @property
@@ -226,14 +276,14 @@ def _prompts(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if value == []:
-        raise PydanticCustomError("prompt", "there is no prompt in it")
+        raise refused(ApiValueErrors.NO_PROMPT)
     if _is_tokens(value):
         return [value]
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
         return [_whole_characters(one) for one in value]
     if isinstance(value, list) and all(map(_is_tokens, value)):
         return value
-    raise PydanticCustomError("prompt", "it must be a string, a list of tokens, or a list of either")
+    raise refused(ApiValueErrors.NOT_A_PROMPT)
 
 
 _Prompt = str | list[str] | list[int] | list[list[int]]
@@ -247,16 +297,12 @@ class CompletionBody(GenerationBody):
         list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(TypeAdapter(_Prompt).json_schema())
     ]
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    best_of: int | None = Field(None, description="only equal to n")
+    best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="only equal to n")
 
     @model_validator(mode="after")
     def _best_of(self) -> CompletionBody:
         if self.best_of not in (None, self.n):
-            raise invalid(
-                f"best_of is {self.best_of}, which is not supported: it may only equal n, which is {self.n}",
-                "best_of",
-                "unsupported_parameter",
-            )
+            raise ApiParameterErrors.BEST_OF(param="best_of", best_of=self.best_of, n=self.n)
         return self
 
     @property
@@ -280,14 +326,18 @@ def _text(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise PydanticCustomError("content", "it must be a string or a list of parts of text")
+        raise refused(ApiValueErrors.NOT_A_CONTENT)
     for part in value:
         if part.get("type") != "text":
-            kind = str(part.get("type"))[:40]
-            raise PydanticCustomError("content", f"a part of type {kind!r} is not supported, only text is")
+            raise refused(ApiValueErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
         if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-            raise PydanticCustomError("content", "a part of type 'text' has a string `text` and nothing else")
+            raise refused(ApiValueErrors.NOT_A_TEXT_PART)
     return "\n".join(part["text"] for part in value)
+
+
+def _type_name(value: Any) -> str:
+    """Return the type of a part of a message as an error shows it, which may be anything that JSON has."""
+    return value if isinstance(value, str) else type(value).__name__
 
 
 class Message(Parameters):
@@ -317,20 +367,18 @@ class ChatBody(GenerationBody):
     """Of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)  # a million errors would take gigabytes
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatBody:
         if self.top_logprobs is not None and not self.logprobs:
-            raise invalid("top_logprobs needs logprobs = true", "top_logprobs")
+            raise ApiParameterErrors.TOP_LOGPROBS_WITHOUT_LOGPROBS(param="top_logprobs")
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
         if len(limits) == 2:
-            raise invalid(
-                f"max_tokens is {self.max_tokens} and max_completion_tokens is {self.max_completion_tokens}: "
-                f"give one of them",
-                "max_tokens",
+            raise ApiParameterErrors.TWO_LIMITS(
+                param="max_tokens", max_tokens=self.max_tokens, max_completion_tokens=self.max_completion_tokens
             )
         return self
 

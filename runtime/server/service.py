@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -17,10 +18,12 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind, SsccError, UsageError, quoted
 from sscc.runtime.engine import Engine
 from sscc.runtime.server.connections import Connection
 from sscc.runtime.server.memory import keep_little
+
+_log = logging.getLogger("sscc.server")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AFTER_DRAIN_SECONDS = 5.0
@@ -30,16 +33,22 @@ _SWITCH_SECONDS = 0.001
 """How long a Python thread runs before another one may: the event loop waits so long several times per answer."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that has the address and does not listen yet; port 0 is any free one.
+class ListeningErrors(ErrorKind):
+    NO_SUCH_HOST = UsageError, "--host {host!r} is no address of this machine: {cause}"
+    PORT_IN_USE = UsageError, "port {port} of {host} is in use: give another one with --port (0 is any free one)"
+    CANNOT_LISTEN = UsageError, "cannot listen on port {port} of {host}: {cause}"
 
-    Raises UsageError where the address cannot be had.
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that has the address and does not listen yet; port 0 is any free one.
+
+    Raises UsageError where the address is not this machine's, or another process has it.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise UsageError(f"--host {host!r} is no address of this machine: {error}") from None
+        raise ListeningErrors.NO_SUCH_HOST(host=host, cause=quoted(error)) from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -125,18 +134,25 @@ class _EngineServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        seconds = 0.0 if self.should_exit else self._drain_seconds
+        again = self.should_exit
         self.should_exit = self._app.state.closing = True
-        # Closing waits for requests, whose answers this thread has to send meanwhile.
-        threading.Thread(target=self._end, args=(seconds,), daemon=True).start()
+        # Closing waits for requests, whose answers this thread has to send meanwhile. A handler of signals logs nothing
+        # itself, since it may interrupt what holds a lock of the log.
+        threading.Thread(target=self._end, args=(again, sig == signal.SIGINT), daemon=True).start()
 
-    def _end(self, seconds: float) -> None:
+    def _end(self, again: bool, by_keyboard: bool) -> None:
+        seconds = 0.0 if again else self._drain_seconds
+        if count := self._app.state.traffic.open:
+            requests = f"{count} request{'s' * (count > 1)}"
+            them = "them" if count > 1 else "it"
+            how = f"press Ctrl-C again to cancel {them}" if by_keyboard else f"a second signal cancels {them}"
+            _log.warning("%s", f"waiting for {requests}; {how}" if seconds else f"cancelling {requests}")
         self._engine.close(drain=seconds > 0, timeout=seconds or None)
 
 
-def no_address(host: str, port: int, error: Exception) -> UsageError:
-    """What is said where an address cannot be had."""
+def no_address(host: str, port: int, error: Exception) -> SsccError:
+    """Return the error of an address that cannot be listened on."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return UsageError(f"port {port} of {host} is in use: give another one with --port (0 is any free one)")
+        return ListeningErrors.PORT_IN_USE(host=host, port=port)
     reason = error.strerror if isinstance(error, OSError) else error
-    return UsageError(f"cannot listen on port {port} of {host}: {reason}")
+    return ListeningErrors.CANNOT_LISTEN(host=host, port=port, cause=quoted(reason))

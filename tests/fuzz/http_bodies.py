@@ -1,7 +1,9 @@
-"""Hostile bodies against the server's application, in process: every one is answered, or refused as a client's mistake.
+"""Hostile requests against the server's application, in process: each is answered, or refused as a client's mistake.
 
-A body is a right one with values put in place of others, names added, or bytes changed; headers are changed too.
-Wrong is an answer above 499, one that is not of OpenAI's form, and a request that is left in the engine.
+A body is a right one with values put in place of others, names added, or bytes changed; headers are changed too. It
+goes to a server of texts or to one of slots, at once or in drips; and its client reads the answer, reads nothing of it
+for a while, or leaves. Wrong is an answer above 499, one that is not of OpenAI's form, a request that is left in the
+engine, and a slot that a reader of slots holds. A case has a second of processor time and 256 MiB.
 """
 
 from __future__ import annotations
@@ -11,22 +13,26 @@ import atexit
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx2
+from fastapi import FastAPI
 
+from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.engine import Engine, EngineOptions, Request
-from sscc.runtime.server.app import create_app
+from sscc.runtime.server.app import Role, create_app
 from sscc.runtime.server.jobs import RequestLimits
+from sscc.runtime.server.memory import keep_little
 from sscc.runtime.server.protocol import NO_EFFECT, UNSUPPORTED, ChatBody, CompletionBody
+from sscc.runtime.server.slots import PATH, SlotBody
 from sscc.runtime.session import Session
 from tests.fuzz.harness import Finding, Target
 from tests.runtime.server.fake import MODEL, NAME, SIGNATURE, TOKENIZER, AlphabetInterpreter
 
-PATHS = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody}
+PATHS = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, PATH: SlotBody}
+IDENTITY = ProgramIdentity("a" * 64, "b" * 64)
 MAX_BODY = 1 << 18
 SECONDS = 10.0
 _ONE = Request((0,), 1)  # a request that shows that the engine has heard what it was told before
@@ -52,6 +58,14 @@ VALUES: tuple[Any, ...] = (
     2**63 - 1,
     2**63,
     2**64,
+    1e10,
+    604800,
+    604800.5,
+    9.3e9,
+    2**31,
+    2**31 + 1,
+    -(2**31) - 1,
+    10**4299,
     10**400,
     -(10**4000),
     0.5,
@@ -119,8 +133,18 @@ TYPES = (
 )
 
 
+HOSTS = ("localhost", "evil.example", "", "[::1]", "a:b:c", "x" * 300, "127.0.0.1", "\x1b[2J")
+ORIGINS = ("http://127.0.0.1", "https://evil.example", "null", "", "\x1b[2J", "http://[", "http://" + "a" * 5000)
+
+
 def right_body(choose: random.Random, path: str) -> dict[str, Any]:
     """A body that is answered."""
+    if path == PATH:
+        count = choose.randint(1, 40)
+        slot: dict[str, Any] = {"prompt": choose.choices(range(257), k=count)}
+        slot |= {"positions": sorted(choose.sample(range(127), count))} if choose.random() < 0.3 else {}
+        slot |= {"timeout": choose.choice([0.5, 100, 604800])} if choose.random() < 0.5 else {}
+        return slot | {"program": IDENTITY.program, "weights": IDENTITY.weights}
     body: dict[str, Any] = {"model": NAME, "max_tokens": choose.randint(1, 30), "seed": choose.randrange(1000)}
     text = "".join(choose.choices("abc dé🎉", k=choose.randint(1, 40)))
     if path == "/v1/completions":
@@ -208,14 +232,19 @@ class HttpBodies(Target):
     """The application over an engine with three slots and a context of 128 tokens."""
 
     name: ClassVar[str] = "http"
+    seconds: ClassVar[float] = 1.0
+    memory: ClassVar[int] = 256 << 20
 
     def __init__(self, folder: Path) -> None:
-        self._engine = Engine(
-            Session(SIGNATURE, AlphabetInterpreter(SIGNATURE)), TOKENIZER, EngineOptions(max_queue=61)
-        )
-        atexit.register(self._engine.close, drain=False)
+        keep_little()
         limits = RequestLimits(max_body=MAX_BODY, max_choices=64)
-        self._app = create_app(self._engine, MODEL, limits)
+        self._texts, self._slots = self._opened(limits, "both"), self._opened(limits, "prefill")
+
+    def _opened(self, limits: RequestLimits, role: Role) -> tuple[Engine, FastAPI]:
+        session = Session(SIGNATURE, AlphabetInterpreter(SIGNATURE), identity=lambda: IDENTITY)
+        engine = Engine(session, TOKENIZER, EngineOptions(max_queue=61))
+        atexit.register(engine.close, drain=False)
+        return engine, create_app(engine, MODEL, limits, role=role)
 
     def run(self, seed: int) -> str:
         choose = random.Random(seed)
@@ -225,37 +254,127 @@ class HttpBodies(Target):
             headers["content-length"] = choose.choice(["1" * 5000, "0", "99999999", "²"])
         if choose.random() < 0.02:
             headers["authorization"] = "Bearer " + "\xff" * 100
-        response = asyncio.run(self._post(path, hostile_body(choose, path), headers))
-        outcome = self._judge(response)
-        self._check_left()
+        if choose.random() < 0.05:
+            headers["host"] = choose.choice(HOSTS)
+        if choose.random() < 0.05:
+            headers["origin"] = choose.choice(ORIGINS)
+        engine, app = self._slots if path == PATH else self._texts
+        client = Client(choose, app, engine)
+        outcome = asyncio.run(asyncio.wait_for(client.ask(path, hostile_body(choose, path), headers), SECONDS))
+        if outcome:
+            self._check_left(engine)
+            return outcome
+        outcome = self._judge(client, engine)
+        self._check_left(engine)
         return outcome
 
-    async def _post(self, path: str, data: bytes, headers: dict[str, str]) -> httpx2.Response:
-        transport = httpx2.ASGITransport(self._app)
-        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        async with httpx2.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await asyncio.wait_for(client.post(path, content=data, headers=raw), SECONDS)
-
-    def _judge(self, response: httpx2.Response) -> str:
-        status, text = response.status_code, response.text
+    def _judge(self, client: Client, engine: Engine) -> str:
+        status = client.status
+        if status == 200 and client.kind == "application/octet-stream":
+            engine.slot_format.read(bytes(client.received), "the answer")
+            return "a slot"
+        text = client.received.decode()
         if status == 200 and text.startswith("data: "):
             if not text.endswith("data: [DONE]\n\n") or '"error"' in text:
                 raise Finding(f"a stream that ends otherwise: {text[-300:]}")
             return "streamed"
         with suppress(ValueError):
-            answer = response.json()
+            answer = json.loads(text)
             if status == 200 and answer["choices"]:
                 return "answered"
             if 400 <= status < 500 and set(answer["error"]) == {"message", "type", "param", "code"}:
                 return f"refused, {status}"
         raise Finding(f"status {status}: {text[:300]}")
 
-    def _check_left(self) -> None:
-        if self._engine.failure is not None:
-            raise Finding(f"the engine has failed: {self._engine.failure!r}")
+    def _check_left(self, engine: Engine) -> None:
+        if engine.failure is not None:
+            raise Finding(f"the engine has failed: {engine.failure!r}")
         for _ in range(1000):
-            now = self._engine.metrics()
+            now = engine.metrics()
             if now.queued == now.running == now.prefilling == 0:
                 return
-            self._engine.generate(_ONE)
+            engine.generate(_ONE)
         raise Finding(f"requests are left: {now}")
+
+
+class Client:
+    """Sends a body, at once or in drips, and reads the answer, or not.
+
+    Attributes:
+        status, kind: the answer's status and content type.
+        received: its body.
+    """
+
+    def __init__(self, choose: random.Random, app: FastAPI, engine: Engine) -> None:
+        self.status, self.kind, self.received = 0, "", bytearray()
+        self._app, self._engine = app, engine
+        self._drips = choose.choice([1, 1, 1, 7, 50])
+        self._leaves = choose.random() < 0.05
+        self._stuck = choose.random() < 0.1
+        self._begun, self._left = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, path: str, data: bytes, headers: dict[str, str]) -> str:
+        """Returns the outcome where there is no answer to judge."""
+        size = max(1, -(-len(data) // self._drips))
+        pieces = [data[begin : begin + size] for begin in range(0, len(data), size)] or [b""]
+        if self._leaves:
+            pieces = pieces[: len(pieces) // 2]
+        task = asyncio.ensure_future(self._app(self._scope(path, headers), self._receiver(pieces), self._send))
+        if self._stuck:
+            begun = asyncio.ensure_future(self._begun.wait())
+            await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+            if not task.done():
+                self._check_slots(path)
+                self._left.set()
+        await task
+        if self._leaves:
+            return "left while it sent"
+        return "left while it read" if self._left.is_set() else ""
+
+    def _check_slots(self, path: str) -> None:
+        """A reader of a slot that reads nothing holds none of the engine's."""
+        if path != PATH or self.status != 200:
+            return
+        self._engine.generate(_ONE)
+        if any(slot.phase != "free" for slot in self._engine.slots()):
+            raise Finding(f"a reader that reads nothing holds a slot: {self._engine.slots()}")
+
+    def _scope(self, path: str, headers: dict[str, str]) -> dict[str, Any]:
+        raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": raw,
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+
+    def _receiver(self, pieces: list[bytes]) -> Callable[[], Awaitable[dict[str, Any]]]:
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(0)
+            if pieces:
+                body = pieces.pop(0)
+                return {"type": "http.request", "body": body, "more_body": bool(pieces) or self._leaves}
+            if not self._leaves:
+                await self._left.wait()
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.kind = dict(message["headers"]).get(b"content-type", b"").decode()
+            return
+        self._begun.set()
+        if self._stuck and not self._left.is_set() and self.status == 200:
+            await self._left.wait()  # a server's own `send` returns too once the connection is lost
+        self.received += message.get("body", b"")

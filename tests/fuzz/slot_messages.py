@@ -1,15 +1,22 @@
 """Damaged and hostile slots: every message is refused as somebody's mistake, or is one that decoding can go on from.
 
-A message is a right one with bytes changed, cut, added or moved, its header edited, or numbers put into its tensors;
-half of them are sealed again with the digest of what they hold then, as whoever means harm would do it. Wrong is any
-other error than `InputError`, and a message that is taken with a token or a position that there is not.
+A message is a right one with bytes changed, cut, added or moved, its header edited, or numbers put into its tensors,
+NaN and infinite ones too; half of them are sealed again with the digest of what they hold then, as an attacker would.
+Some come from a server that sends them in drips, or never to their end. Wrong is any other error than `InputError`, a
+message that is taken with a token or a position that there is not or with a number that is not finite, and a call of a
+server that outlives its deadline. A case has a second of processor time and 256 MiB.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
+import socket
+import struct
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +28,9 @@ from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine import Outcome, PrefillError, Received
+from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.session import Session
 from sscc.runtime.slot_message import SlotMessage
 from tests.fuzz.harness import Finding, Target
@@ -33,6 +43,9 @@ GEOMETRIES: tuple[Geometry, ...] = (SIGNATURE.geometry, INDEXED, BY_QUERY)
 VALUES: tuple[Any, ...] = (
     "", "0", "1", "20", "9" * 400, "²", -1, 2**70, None, [], [0, 8], {"a": []}, "I64", "\ud800",
 )  # fmt: skip
+FLOATS = (math.nan, math.inf, -math.inf, 3e38, -0.0, 1e-45)
+CALL_SECONDS, LATE_SECONDS = 0.1, 5.0
+"""The deadline of a call, and the time after which it is late, on a machine that does other things too."""
 NUMBERS = (-(2**63), -2, -1, 0, 1, 10, 11, 19, 20, 2**31, 2**63 - 1)
 
 
@@ -70,6 +83,8 @@ class SlotMessages(Target):
     """Messages of programs that keep compact rows, indexed ones, and all rows with resident ones."""
 
     name: ClassVar[str] = "slots"
+    seconds: ClassVar[float] = 1.0
+    memory: ClassVar[int] = 256 << 20
 
     def __init__(self, folder: Path) -> None:
         self._sessions = [_session(geometry) for geometry in GEOMETRIES]
@@ -85,6 +100,8 @@ class SlotMessages(Target):
             data = _changed(choose, data)
         if choose.random() < 0.5:
             data = _sealed(data)
+        if choose.random() < 0.1:
+            return self._called(choose, session, Excerpt.whole(np.array(prompt)), data, right)
         try:
             message = session.slot_format.read(data, "the case")
         except InputError as error:
@@ -94,6 +111,30 @@ class SlotMessages(Target):
         self._judge(session, message)
         return "taken" if data == right else "taken, changed"
 
+    def _called(self, choose: random.Random, session: Session, prompt: Excerpt, data: bytes, right: bytes) -> str:
+        """Call a server that sends the message. Returns the outcome."""
+        server = _Server(choose, data)
+        servers = PrefillServers([server.url], session.slot_format, timeout=CALL_SECONDS)
+        outcomes: list[Outcome] = []
+        ended, start = threading.Event(), time.monotonic()
+
+        def done(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            ended.set()
+
+        servers.start(prompt, math.inf, done)
+        in_time = ended.wait(LATE_SECONDS)
+        server.close()
+        if not in_time:
+            raise Finding(f"a call has not ended after {time.monotonic() - start:.3f} s")
+        (outcome,) = outcomes
+        if isinstance(outcome, Received):
+            self._judge(session, outcome.message)
+            return "called, taken" if data == right else "called, taken, changed"
+        if not isinstance(outcome, PrefillError) or "127.0.0.1" in str(outcome):
+            raise Finding(f"a call ends with {outcome!r}")
+        return "called, refused"
+
     def _judge(self, session: Session, message: SlotMessage) -> None:
         length, geometry = len(message.tokens), session.signature.geometry
         tokens, positions = message.tokens.tokens.tolist(), message.tokens.positions.tolist()
@@ -101,8 +142,12 @@ class SlotMessages(Target):
             raise Finding(f"tokens {tokens}")
         if positions != sorted({*positions}) or not 0 <= positions[0] <= positions[-1] < geometry.max_context:
             raise Finding(f"tokens stand at {positions}")
+        if not np.isfinite(message.logits.max()):
+            raise Finding("the largest of the logits is not finite")
         for part in message.parts:
             for name, rows in part.items():
+                if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+                    raise Finding(f"{name} has numbers that are not finite")
                 if rows.dtype != np.int64 or name == RESIDENT_PLACES:
                     continue
                 if rows.size and not -1 <= rows.min() <= rows.max() < length:
@@ -117,8 +162,48 @@ class SlotMessages(Target):
         session.decode({1: 3} if text_length < geometry.max_context else {})
 
 
+class _Server:
+    """Answers one call with a message: at once, in drips, to its end or not."""
+
+    def __init__(self, choose: random.Random, data: bytes) -> None:
+        self._data = data
+        self._size = choose.choice([len(data), len(data), len(data) + 1, max(len(data) - 1, 0), 2**70])
+        self._step = choose.choice([len(data) or 1, len(data) // 3 + 1, 1])
+        self._pause = choose.choice([0.0, 0.001, 0.02])
+        self._stays = choose.random() < 0.3
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._over = threading.Event()
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % self._size)
+                for begin in range(0, len(self._data), self._step):
+                    connection.sendall(self._data[begin : begin + self._step])
+                    if self._pause and self._over.wait(self._pause):
+                        return
+                if self._stays:
+                    self._over.wait(LATE_SECONDS)
+        except OSError:
+            pass  # the call has ended before
+
+    def close(self) -> None:
+        self._over.set()
+        self._socket.close()
+
+
 def _changed(choose: random.Random, data: bytes) -> bytes:
-    return choose.choice([_flip, _cut, _number, _number, _header])(choose, data)
+    return choose.choice([_flip, _cut, _number, _number, _float, _float, _header])(choose, data)
+
+
+def _float(choose: random.Random, data: bytes) -> bytes:
+    """Four bytes somewhere, where tensors of f32 have theirs."""
+    at = choose.randrange(max(len(data) // 4, 1)) * 4
+    return data[:at] + struct.pack("<f", choose.choice(FLOATS)) + data[at + 4 :]
 
 
 def _flip(choose: random.Random, data: bytes) -> bytes:

@@ -112,7 +112,7 @@ def test_answers_are_those_of_sscc_run(chatting: Path, capsys: Capture) -> None:
             assert logprob == max(top.values()) < 0, "greedy picks the likeliest"
         assert httpx2.get(f"{server.url}/health").json() == {"status": "ok"}
         assert "sscc_requests_running 0.0" in httpx2.get(f"{server.url}/metrics").text
-        assert server.end(signal.SIGTERM) == (0, "", "")
+        assert server.end(signal.SIGTERM)[:2] == (0, "")
 
 
 SLOW = ("--interpreter", "reference")
@@ -129,7 +129,12 @@ def test_what_was_begun_is_finished(artifact: Path) -> None:
         server.process.send_signal(signal.SIGINT)
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
         out, err = server.process.communicate(timeout=60)
-        assert (server.process.returncode, out, err) == (0, "", "")
+        assert (server.process.returncode, out) == (0, "")
+        said = [line for line in err.splitlines() if "waiting" in line]
+        assert said == ["sscc: waiting for 1 request; press Ctrl-C again to cancel it"]
+        (line,) = [line for line in err.splitlines() if "/v1/completions" in line]
+        assert line.startswith("sscc: POST /v1/completions 200, 1 prompt tokens (0 cached), 120 new tokens, first ")
+        assert line.endswith(" tokens/s, finish length")
 
 
 @pytest.mark.parametrize(("seconds", "signals"), [("0.02", 1), ("30", 2)], ids=["time", "second-signal"])
@@ -146,7 +151,21 @@ def test_what_takes_too_long_is_cancelled(seconds: str, signals: int, artifact: 
         with pytest.raises(openai.APIError, match="the server is closing"):
             list(stream)
         out, err = server.process.communicate(timeout=60)
-        assert (server.process.returncode, out, err) == (0, "", "")
+        assert (server.process.returncode, out) == (0, "")
+        assert ("cancelling 1 request" in err) == (signals == 2)
+
+
+def test_what_is_logged(artifact: Path) -> None:
+    """Levels above info, and -q, say nothing of requests; a path is a client's text."""
+    for words, lines in ((["-q"], 0), (["--log-level", "warning"], 0), ([], 1), (["--log-level", "debug"], 2)):
+        with serving(artifact, *words) as server:
+            assert httpx2.get(f"{server.url}/health").status_code == 200
+            assert httpx2.get(f"{server.url}/%1b%5b2J%0aforged").status_code == 404
+            code, out, err = server.end(signal.SIGINT)
+            assert (code, out) == (0, "")
+            assert err.count("\n") == lines
+            assert ("GET /\\x1b[2J forged 404" in err) == (lines > 0)
+            assert "\x1b" not in err
 
 
 def test_options(artifact: Path) -> None:
@@ -183,7 +202,7 @@ def test_a_prompt_that_is_sent_again(artifact: Path, tmp_path: Path) -> None:
         assert usages[1] is not None
         assert usages[1].prompt_tokens_details is not None
         assert usages[1].prompt_tokens_details.cached_tokens == 50
-        assert server.end(signal.SIGTERM) == (0, "", "")
+        assert server.end(signal.SIGTERM)[:2] == (0, "")
     requests = [event for event in checked_events(trace.read_bytes()) if event["ph"] == "b" and event["args"]]
     assert [event["args"]["cached"] for event in requests] == [0, 50, 50, 50]
 
@@ -222,13 +241,24 @@ REFUSED = {
     "body": (["--max-body", "0"], 2, "--max-body is 0"),
     "prompt": (["--max-prompt", "0"], 2, "--max-prompt is 0"),
     "answer": (["--max-new-tokens", "0"], 2, "--max-new-tokens is 0"),
-    "timeout": (["--timeout", "0"], 2, "--timeout is 0 s"),
+    "timeout": (["--timeout", "0"], 2, "--timeout is 0, it must be above 0 and at most 604800"),
     "drain": (["--drain-timeout", "-1"], 2, "--drain-timeout is -1"),
     "cache": (["--prompt-cache", "-1"], 2, "argument --prompt-cache: '-1' is no size in bytes"),
     "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
     "threads": (["--threads", "0"], 2, "--threads is 0"),
     "keep": (["--keep", "0.5"], 2, "--keep is of prompts that a --draft shortens"),
-    "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], 2, "give it to the other one"),
+    "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], 2, "give it to the decode server"),
+    "endless": (["--timeout", "1e10"], 2, "--timeout is 10000000000, it must be above 0 and at most 604800"),
+    "no-time": (["--timeout", "nan"], 2, "--timeout is nan"),
+    "endless-drain": (["--drain-timeout", "inf"], 2, "--drain-timeout is inf, it must be at least 0"),
+    "no-drain": (["--drain-timeout", "nan"], 2, "--drain-timeout is nan"),
+    "huge-queue": (["--max-queue", "9" * 400], 2, "--max-queue is inf, it must be at least 0 and at most 1048576"),
+    "huge-body": (["--max-body", "1024T"], 2, "--max-body is"),
+    "huge-steps": (["--prefill-steps", str(2**40)], 2, "--prefill-steps is"),
+    "huge-interval": (["--stream-interval", str(2**70)], 2, "--stream-interval is"),
+    "huge-threads": (["--threads", str(2**31)], 2, "--threads is"),
+    "level": (["--log-level", "loud"], 2, "--log-level is 'loud'"),
+    "names": (["--allowed-hosts", "http://a"], 2, "--allowed-hosts has 'http://a'"),
     "key": (["--api-key", "a b"], 2, "--api-key is no key"),
     "empty-key": (["--api-key", ""], 2, "--api-key is no key"),
     "interpreter": (["--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),

@@ -49,7 +49,7 @@ def test_words_of_a_command_line_will_do() -> None:
         ({"port": 0}, "port is '0', it must be a number from 1 to 65535"),
         ({"port": 65536}, "port is '65536', it must be a number from 1 to 65535"),
         ({"host": "::1"}, "host goes with port: without one Ray Serve listens"),
-        ({"port": 80, "gateways": 2}, "a port is had by one gateway, and gateways is 2"),
+        ({"port": 80, "gateways": 2}, "port requires a single gateway, but gateways is 2"),
         ({"api-key": "x"}, "api-key is no option of a fleet: a file is no place for a key: set SSCC_API_KEY"),
         ({"trace": "t.json"}, "trace is no option of a fleet"),
         ({"threads": "many"}, "argument --threads: invalid int value: 'many'"),
@@ -58,11 +58,11 @@ def test_words_of_a_command_line_will_do() -> None:
         ({"threads": True}, "threads is True, it must be one value"),
         ({"no-verify": "yes"}, "no-verify is 'yes', it must be true or false"),
         ({"interpreter": "natve"}, "interpreter"),
-        ({"replicas": 0}, "replicas is '0', it must be a number from 1 on, or two of them as in 1-4"),
+        ({"replicas": 0}, "replicas is '0', it must be a number from 1 to 9999"),
         ({"replicas": "4-1"}, "replicas is '4-1'"),
         ({"replicas": "1-"}, "replicas is '1-'"),
-        ({"attempts": 0}, "attempts is '0', it must be a number from 1 on"),
-        ({"imbalance": -1}, "imbalance is '-1', it must be a number from 0 on"),
+        ({"attempts": 0}, "attempts is '0', it must be a number from 1 to 100"),
+        ({"imbalance": -1}, "imbalance is '-1', it must be a number from 0 to 1048576"),
     ],
 )
 def test_refusals(said: dict[str, Any], message: str) -> None:

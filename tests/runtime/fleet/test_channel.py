@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -73,7 +74,7 @@ def test_a_replica_sends_to_several_gateways() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"x" * 5, b"x" * 99])
 def test_who_does_not_have_the_key_is_heard_by_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(channel, "AUTHENTICATE_SECONDS", 0.2)
 
     async def test(inbox: Inbox, outbox: Outbox) -> None:
         async with inbox.incoming() as incoming:
@@ -131,3 +132,48 @@ def test_an_address_that_this_machine_has_by_translation() -> None:
             assert await incoming.next() == b"x"
 
     asyncio.run(test())
+
+
+def test_strangers_leave_room_for_those_with_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More connections without the key than may be open at a time, which stay silent; parts arrive meanwhile."""
+    monkeypatch.setattr(channel, "MOST_STRANGERS", 40)
+
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        async with inbox.incoming() as incoming:
+            strangers = []
+            for _ in range(300):
+                strangers.append(await asyncio.open_connection("127.0.0.1", incoming.address.port))
+            begin = asyncio.get_running_loop().time()
+            await outbox.send(incoming.address, b"mine")
+            assert await incoming.next() == b"mine"
+            assert asyncio.get_running_loop().time() - begin < 1
+            assert len(inbox._strangers) <= 40
+            first, _ = strangers[0]
+            with contextlib.suppress(ConnectionError):
+                assert await first.read() == b"", "the oldest ones are closed"
+            await outbox.send(incoming.address, b"again")
+            assert await incoming.next() == b"again"
+            for _, writer in strangers:
+                writer.close()
+
+    run(test)
+
+
+def test_strangers_are_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "AUTHENTICATE_SECONDS", 0.2)
+
+    async def test(inbox: Inbox, outbox: Outbox) -> None:
+        async with inbox.incoming() as incoming:
+            reader, writer = await asyncio.open_connection("127.0.0.1", incoming.address.port)
+            for byte in b"drip":
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.06)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            assert not inbox._strangers
+
+    run(test)
+
+
+def test_strangers_leave_most_descriptors() -> None:
+    assert 1 <= channel.most_strangers() <= channel.MOST_STRANGERS

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from sscc.runtime.fleet.affinity import Kept
-from sscc.runtime.fleet.gateway import SEED_BYTES, Gateway, ReplicaLost, prepared
+from sscc.runtime.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost, prepared
 from sscc.runtime.fleet.messages import Call, Part, Start, answered
 from sscc.runtime.fleet.replay import events_of
-from sscc.runtime.server.errors import queue_full
 from sscc.runtime.server.jobs import RequestLimits
 from tests.runtime.server.fake import NAME, Running, open_app, reply
 
@@ -249,10 +248,10 @@ def test_the_gate_is_the_servers(pool: FakePool) -> None:
 
 def test_what_no_replica_takes(pool: FakePool) -> None:
     gateway = gateway_of(pool)
-    pool.refuses = queue_full("9 requests wait")
+    pool.refuses = FleetErrors.QUEUE_FULL(requests=9)
     start, data = asyncio.run(whole(gateway, call_of("POST", COMPLETIONS, {"model": NAME, "prompt": "one"})))
     assert (start.status, dict(start.headers)[b"retry-after"]) == (429, b"1")
-    assert json.loads(data)["error"]["message"] == "9 requests wait"
+    assert json.loads(data)["error"]["message"].startswith("9 requests wait")
     pool.refuses = RuntimeError("nobody expected this")
     assert ask(gateway, prompt="one")[1]["error"]["code"] == "internal_error"
 

@@ -19,6 +19,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.server.app import Role, create_app
+from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.jobs import Model, RequestLimits
 from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.service import bind, config_of, url_of
@@ -185,6 +186,7 @@ def open_app(
     prefill_from: Sequence[str] = (),
     prefill: Mapping[str, Any] | None = None,
     stream_interval: float = 0.0,
+    hosts: Hosts | None = None,
     **model: Any,
 ) -> Iterator[Running]:
     """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
@@ -204,6 +206,7 @@ def open_app(
             role=role,
             prefill_servers=servers,
             stream_interval=stream_interval,
+            hosts=hosts,
         )
         try:
             yield Running("", engine, interpreter, app)

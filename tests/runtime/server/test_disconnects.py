@@ -22,8 +22,8 @@ def send(server: Running, body: dict[str, Any]) -> socket.socket:
     host, _, port = server.url.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)), 10)
     data = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {len(data)}"
-    connection.sendall(head.encode() + b"\r\n\r\n" + data)
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    connection.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data)
     return connection
 
 
@@ -121,7 +121,7 @@ def test_half_a_body() -> None:
         host, _, port = server.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                 b"content-length: 100\r\n\r\n{"
             )
         with send(server, BODY | {"max_tokens": 2}) as other:

@@ -120,7 +120,10 @@ def test_lengths_have_a_code_of_their_own(server: Running) -> None:
     [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("DELETE", "/health", 405), ("GET", "/redoc", 404)],
 )
 def test_other_paths(method: str, path: str, status: int, server: Running) -> None:
-    assert f"no {method} {path}" in error_of(httpx2.request(method, server.url + path), status)["message"]
+    error = error_of(httpx2.request(method, server.url + path), status)
+    assert error["code"] == ("server.no-such-path" if status == 404 else "server.wrong-method")
+    assert method in error["message"]
+    assert path in error["message"]
 
 
 class TestModels:
@@ -161,7 +164,7 @@ class TestKey:
     def test_it_comes_before_everything_else(self) -> None:
         """A body without a key is not read: the answer is there before the body is."""
         with running(api_key="secret") as server, socket.create_connection(_address(server.url), 10) as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n{")
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{")
             assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
@@ -181,7 +184,7 @@ class TestLimits:
         with running(limits=RequestLimits(max_body=1000)) as server:
             with socket.create_connection(_address(server.url), 10) as connection:
                 connection.sendall(
-                    b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                    b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                     b"transfer-encoding: chunked\r\n\r\n" + (b"200\r\n" + b" " * 512 + b"\r\n") * 2
                 )
                 assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
@@ -191,7 +194,7 @@ class TestLimits:
         monkeypatch.setattr(gate, "BODY_SECONDS", 0.1)
         with running() as server, socket.create_connection(_address(server.url), 10) as connection:
             connection.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
                 b"content-length: 100\r\n\r\n{"
             )
             assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
@@ -277,12 +280,15 @@ class TestFailure:
     def test_a_rank_of_the_program_is_gone(self) -> None:
         """Told from a failure of the engine itself: 503 from the first request on, and why."""
         with running() as server:
-            server.interpreter.failure = RankError("rank 1 has ended")
+            server.interpreter.failure = RankError("rank 1 at 10.0.0.7 has ended")
             for _ in range(2):
                 answer = httpx2.post(f"{server.v1}/completions", json={"prompt": "a"} | GREEDY)
-                assert "rank 1 has ended" in error_of(answer, 503)["message"]
+                error = error_of(answer, 503)
+                assert error["code"] == "unavailable"
+                assert "10.0.0.7" not in answer.text
             health = httpx2.get(f"{server.url}/health")
-            assert (health.status_code, health.json()) == (503, {"status": "failed", "reason": "rank 1 has ended"})
+            assert (health.status_code, health.json()["status"]) == (503, "failed")
+            assert "a rank of the program is gone" in health.json()["reason"]
 
     def test_it_fails_in_a_stream(self) -> None:
         with running() as server, openai.OpenAI(base_url=server.v1, api_key="any", max_retries=0) as client:
