@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -264,7 +265,7 @@ def _stored_names(model: PreTrainedModel, stored: Iterable[str]) -> StoredNames:
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     joining = [rule for rule in rules if isinstance(rule, WeightConverter) and len(rule.target_patterns) == 1]
     stored_as = StoredNames({name: name for name in names if name in known})
-    for name in sorted((name for name in names if name not in known), key=dot_natural_key):
+    for name in sorted((name for name in names if name not in known), key=_natural_key):
         whole, pattern = rename_source_key(name, renamings, joining, prefix, known)
         if pattern is not None and whole in known and whole not in stored_as.renamed:
             rule = next(rule for rule in joining if pattern in rule.source_patterns)
@@ -273,6 +274,14 @@ def _stored_names(model: PreTrainedModel, stored: Iterable[str]) -> StoredNames:
         renamed = _model_name(name, renamings, known, prefix)
         stored_as.renamed.setdefault(name if renamed in stored_as.renamed else renamed, name)
     return stored_as
+
+
+def _natural_key(name: str) -> tuple[Any, ...]:
+    try:
+        key: tuple[Any, ...] = dot_natural_key(name)
+    except ValueError:  # a number of thousands of digits
+        key = ((1, name),)
+    return key
 
 
 def _model_name(name: str, renamings: list[WeightRenaming], known: Container[str], prefix: str) -> str:

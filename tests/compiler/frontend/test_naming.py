@@ -47,6 +47,11 @@ def test_what_the_model_does_not_know_keeps_its_name() -> None:
     assert stored_names(T5Config(), ["shared.weight"]).renamed == {"shared.weight": "shared.weight"}
 
 
+def test_a_number_of_thousands_of_digits_is_a_name() -> None:
+    name = f"model.layers.{'9' * 5_000}.weight"
+    assert stored_names(FAMILIES["llama"], [name]).renamed == {name: name}
+
+
 def test_a_name_of_today_wins_over_one_of_old() -> None:
     """A checkpoint that holds both: nothing is lost, the model's own name is its own tensor."""
     both = ["embed_out.weight", "lm_head.weight"]
