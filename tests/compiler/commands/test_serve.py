@@ -227,7 +227,7 @@ REFUSED = {
     "cache": (["--prompt-cache", "-1"], 2, "argument --prompt-cache: '-1' is no size in bytes"),
     "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
     "threads": (["--threads", "0"], 2, "--threads is 0"),
-    "keep": (["--keep", "0.5"], 2, "--keep is of prompts that a --draft shortens"),
+    "keep": (["--keep", "0.5"], 2, "--draft"),
     "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], 2, "give it to the other one"),
     "key": (["--api-key", "a b"], 2, "--api-key is no key"),
     "empty-key": (["--api-key", ""], 2, "--api-key is no key"),
