@@ -31,7 +31,7 @@ Identity = dict[str, list[int]]
 """Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under ""."""
 
 
-class ReferenceErrors(ErrorKind):
+class ReferredCheckpointErrors(ErrorKind):
     CHANGED = InputError, (
         "{artifact} was compiled from the checkpoint {checkpoint}, whose files have changed since: name a checkpoint "
         "with --checkpoint, or compile again"
@@ -53,7 +53,7 @@ def check_referable(path: Path) -> None:
     """Raise UsageError where an artifact cannot refer to a model: to open an exported program again takes much longer
     than to open weights, and reads far more of the file."""
     if path.suffix.lower() == EXPORTED:
-        raise ReferenceErrors.EXPORTED_PROGRAM(path=path)
+        raise ReferredCheckpointErrors.EXPORTED_PROGRAM(path=path)
 
 
 def remember(digest: str, checkpoint: Path) -> None:
@@ -87,13 +87,13 @@ def recalled(digest: str, artifact: Path) -> Path:
     """
     note = _note(digest)
     if note is None:
-        raise ReferenceErrors.NOT_REMEMBERED(artifact=artifact)
+        raise ReferredCheckpointErrors.NOT_REMEMBERED(artifact=artifact)
     path, files = note
     identity = _identity(path)
     if not identity:
-        raise ReferenceErrors.GONE(artifact=artifact, checkpoint=path)
+        raise ReferredCheckpointErrors.GONE(artifact=artifact, checkpoint=path)
     if identity != files:
-        raise ReferenceErrors.CHANGED(artifact=artifact, checkpoint=path)
+        raise ReferredCheckpointErrors.CHANGED(artifact=artifact, checkpoint=path)
     return path
 
 

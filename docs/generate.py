@@ -441,7 +441,7 @@ def _type(text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-_DECLARES = re.compile(r"^class \w+Errors\(", re.MULTILINE)
+_DECLARES = re.compile(r"^class \w+(Errors|Warnings)\(", re.MULTILINE)
 
 
 def error_enums() -> list[type[ErrorKind]]:

@@ -145,13 +145,17 @@ class ErrorKind(Enum):
         message: the format string.
     """
 
+    error: type[SsccError]
+    message: str
+
     def __init__(self, error: type[SsccError], message: str) -> None:
         self.error, self.message = error, message
 
     @property
     def code(self) -> str:
-        """The stable name: that of the enum without "Errors", a dot, that of the member: "row.too-few"."""
-        area = re.sub(r"(?<!^)(?=[A-Z][a-z])", "-", type(self).__name__.removesuffix("Errors")).lower()
+        """The stable name: the enum's without "Errors" (or "Warnings"), a dot, the member's: "row.too-few"."""
+        words = type(self).__name__.removesuffix("Errors").removesuffix("Warnings")
+        area = re.sub(r"(?<!^)(?=[A-Z][a-z])", "-", words).lower()
         return f"{area}.{self.name.lower().replace('_', '-')}"
 
     @property
@@ -212,9 +216,9 @@ class _Messages(Formatter):
             items = _ordered(value)
             shown = [self.format_field(item, format_spec) for item in items[:MOST_ITEMS]]
             return ", ".join(shown) + (f" and {len(items) - MOST_ITEMS} more" if len(items) > MOST_ITEMS else "")
-        if format_spec and isinstance(value, bool | int | float):
-            return format(value, format_spec)
-        text = printable(format(value, format_spec) if format_spec else str(value))
+        if isinstance(value, bool | int | float):
+            return format(value, format_spec) if format_spec else str(value)
+        text = printable(str(value))
         return text if len(text) <= LONGEST_FIELD else f"{text[:LONGEST_FIELD]}.."
 
 

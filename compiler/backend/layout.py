@@ -33,6 +33,7 @@ class KernelLayoutErrors(ErrorKind):
         InternalError,
         "{origin}kernel {kernel!r} needs a rearranged copy of {type}, for which no pass has placed a buffer",
     )
+    STRIDED_UPDATE = InternalError, "{body} updates windows of an operand that is not dense"
     STAGES_BEFORE_LOOP = InternalError, "{origin}stages that compute stand before a pipelined loop in its block"
     TILE_LOOP_YIELD = InternalError, "{origin}a tile loop yields another value than it accumulates"
     RESULT_NOT_PLACED = InternalError, "{origin}stage {stage!r} makes a value for which no pass has placed a buffer"
@@ -114,7 +115,7 @@ def gathered(body: sch.Body, strided: Sequence[bool]) -> sch.Body:
     if not sources:
         return body
     if any(param.access != "read" for param in sources):
-        raise InternalError(f"{body.name} updates windows of an operand that is not dense")
+        raise KernelLayoutErrors.STRIDED_UPDATE(body=body.name)
     taken = {item.name for item in (*body.params, *body.locals, *body.windows)}
     names = iter(name for name in map("t{}".format, itertools.count(len(body.locals))) if name not in taken)
     copies = {param.name: sch.Local(next(names), param.shape, param.dtype) for param in sources}

@@ -59,7 +59,6 @@ class ProbeErrors(ErrorKind):
     GOLDEN_QUANTIZED = UsageError, (
         "--save-golden cannot quantize the weights of an exported program: leave out --save-golden or the format"
     )
-    NO_TOKENIZER = UsageError, "{path} has no tokenizer: the prompt {prompt} cannot become tokens"
 
 
 def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:

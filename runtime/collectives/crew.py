@@ -28,6 +28,7 @@ from sscc.runtime.collectives.links import PATIENCE, Link, LinkErrors, Waited
 from sscc.runtime.collectives.messages import MessageErrors
 from sscc.runtime.collectives.processes import TransportErrors
 from sscc.runtime.kept_rows import Drop, KeptRows, RowOperation
+from sscc.runtime.native_errors import NativeErrors
 
 if TYPE_CHECKING:
     from sscc.runtime._native import Team
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 class CrewErrors(ErrorKind):
     RANK_FAILED = RankError, "rank {rank} failed: {cause}"
+    ANOTHER_FAILED = RankError, "another rank failed: {cause}"
     SILENT = RankError, "rank {rank} does not answer"
     NOT_A_COMMAND = RankError, "rank {rank} sent {what!r}, which is no message of ranks"
     NOT_WATCHED = UsageError, "the stages of a program of {ranks} ranks cannot be watched: compile without --tp"
@@ -93,15 +95,24 @@ def report_of(error: BaseException) -> dict[str, Any]:
 
 
 _RANK_KINDS: dict[str, ErrorKind] = {
-    kind.code: kind for kinds in (LinkErrors, GroupErrors, CrewErrors, MessageErrors, TransportErrors) for kind in kinds
+    kind.code: kind
+    for kinds in (LinkErrors, GroupErrors, CrewErrors, MessageErrors, TransportErrors, NativeErrors)
+    for kind in kinds
 }
+_IN_A_MEETING = (
+    GroupErrors.FAILED,
+    NativeErrors.RANK_STALLED,
+    NativeErrors.RANK_ENDED,
+    NativeErrors.RANK_FAILED,
+)
+"""What a rank knows of another one that it meets: that it has failed, and not why."""
 
 
 def _reported(report: Mapping[str, Any]) -> SsccError:
     """Return what another rank says of a third one as an error of the same kind here."""
     kind, fields = _RANK_KINDS.get(str(report.get("kind"))), report.get("fields")
     if kind is None or not isinstance(fields, Mapping) or fields.keys() != set(kind.field_names):
-        return RankError(str(report.get("message")))  # of native code, whose meetings have no kinds
+        return CrewErrors.ANOTHER_FAILED(cause=ReportedError(report))
     cause = {name: ReportedError(value) for name, value in fields.items() if isinstance(value, Mapping)}
     return kind(**{**fields, **cause})
 
@@ -186,7 +197,7 @@ class Crew:
             if silent:
                 error = CrewErrors.SILENT(rank=silent[0])
         if isinstance(error, RankError):
-            if error.kind in (None, GroupErrors.FAILED):  # in a meeting nothing is known but which rank has failed
+            if error.kind in _IN_A_MEETING:
                 with self._state:
                     self._state.wait_for(lambda: self.error is not None, BLAME_SECONDS)
             self._lost(error, 0)

@@ -178,7 +178,7 @@ def test_budgets_for_another_number_of_layers_are_refused(tmp_path: Path, capsys
     words = ["compile", str(tmp_path / "m"), "-o", str(tmp_path / "a.rdu"), "--max-context", "64", "--no-weights"]
     assert cli.main([*words, "--kv-topk-per-layer", "1,2,3"]) == UsageError.exit_code
     said = capsys.readouterr().err
-    assert "--kv-topk-per-layer has 3 numbers, and the budget governs 2 layers" in said
+    assert all(word in said for word in ("--kv-topk-per-layer", "3 numbers", "2 layers"))
 
 
 def test_a_dump_with_other_layers_than_budgets_is_refused(artifacts: Artifacts, tmp_path: Path) -> None:

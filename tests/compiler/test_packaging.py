@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.packaging import write_artifact
-from sscc.compiler.referred_checkpoints import ReferenceErrors, remember
+from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors, remember
 from sscc.compiler.sessions import open_session
 from sscc.compiler.signatures import program_signature
 from sscc.compiler.weight_cache import WeightCacheErrors
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_does_not_fit(
     for artifact in ("embedded.rdu", "referring.rdu"):
         with raises(kind, where=f"the checkpoint {checkpoint}", tensor=NAMES[1], **fields):
             loaded(tmp_path / artifact, checkpoint)
-    with raises(ReferenceErrors.CHANGED, artifact=str(tmp_path / "referring.rdu"), checkpoint=str(checkpoint)):
+    with raises(ReferredCheckpointErrors.CHANGED, artifact=str(tmp_path / "referring.rdu"), checkpoint=str(checkpoint)):
         loaded(tmp_path / "referring.rdu")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "weight-cache") == [
         "checkpoint",
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_does_not_fit(
 def test_a_layer_that_changed_since_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     package(checkpoint, tmp_path / "x.rdu", weights="reference")
     change(checkpoint, NAMES[2], torch.zeros(SHAPE))
-    with raises(ReferenceErrors.CHANGED, checkpoint=str(checkpoint)):
+    with raises(ReferredCheckpointErrors.CHANGED, checkpoint=str(checkpoint)):
         loaded(tmp_path / "x.rdu")
 
 

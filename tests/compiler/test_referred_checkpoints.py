@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler import referred_checkpoints
-from sscc.compiler.referred_checkpoints import ReferenceErrors, check_referable, recalled, remember
+from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors, check_referable, recalled, remember
 from sscc.ir.errors import SsccError
 from sscc.runtime.user_cache import CacheErrors
 from tests.errors import check, raises
@@ -44,10 +44,10 @@ def refused(digest: str = DIGEST) -> SsccError:
 
 
 def test_nothing_is_remembered_at_first(folder: Path) -> None:
-    check(refused(), ReferenceErrors.NOT_REMEMBERED, artifact="model.rdu")
+    check(refused(), ReferredCheckpointErrors.NOT_REMEMBERED, artifact="model.rdu")
     remember(DIGEST, folder)
     assert recalled(DIGEST, ARTIFACT) == folder
-    check(refused("f" * 64), ReferenceErrors.NOT_REMEMBERED)
+    check(refused("f" * 64), ReferredCheckpointErrors.NOT_REMEMBERED)
 
 
 def test_a_single_file_and_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_single_file_and_a_path_from_here(tmp_path: Path, monkeypatch: pytest.
 def test_the_last_place_counts(folder: Path, tmp_path: Path) -> None:
     remember(DIGEST, folder)
     moved = folder.rename(tmp_path / "moved")
-    check(refused(), ReferenceErrors.GONE, checkpoint=str(folder))
+    check(refused(), ReferredCheckpointErrors.GONE, checkpoint=str(folder))
     remember(DIGEST, moved)
     assert recalled(DIGEST, ARTIFACT) == moved
 
@@ -83,7 +83,8 @@ def test_files_that_have_changed(folder: Path, name: str, how: str) -> None:
         if how == "pipe":
             os.mkfifo(target)
     gone = how == "removed"
-    check(refused(), ReferenceErrors.GONE if gone else ReferenceErrors.CHANGED, checkpoint=str(folder))
+    kind = ReferredCheckpointErrors.GONE if gone else ReferredCheckpointErrors.CHANGED
+    check(refused(), kind, checkpoint=str(folder))
 
 
 def test_files_that_are_no_weights_may_change(folder: Path) -> None:
@@ -92,7 +93,7 @@ def test_files_that_are_no_weights_may_change(folder: Path) -> None:
     (folder / "notes.txt").touch()
     assert recalled(DIGEST, ARTIFACT) == folder
     (folder / "model-00002.safetensors").touch()
-    check(refused(), ReferenceErrors.CHANGED)
+    check(refused(), ReferredCheckpointErrors.CHANGED)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +128,9 @@ def test_a_cache_that_cannot_be_written_is_told_of(
 
 def test_exported_programs_are_not_referred_to() -> None:
     for name in ("x.pt2", "X.PT2"):
-        with raises(ReferenceErrors.EXPORTED_PROGRAM, path=name):
+        with raises(ReferredCheckpointErrors.EXPORTED_PROGRAM, path=name):
             check_referable(Path(name))
     for name in ("x.pt", "x.gguf", "folder", "pt2"):
         check_referable(Path(name))
-    assert ReferenceErrors.EXPORTED_PROGRAM.error.exit_code == 2
+    assert ReferredCheckpointErrors.EXPORTED_PROGRAM.error.exit_code == 2
     assert referred_checkpoints.EXPORTED == ".pt2"

@@ -57,10 +57,10 @@ def test_what_the_answer_would_have_needed(artifact: Path, checkpoint: Path, cap
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--show-kept=7", "--prompt", "a"], "--show-kept: there is no layer 7, there are 0 .. 1"),
-        (["--show-kept=0:9", "--prompt", "a"], "--show-kept: layer 0 has no KV head 9, it has 0 .. 1"),
+        (["--show-kept=7", "--prompt", "a"], "--show-kept: there is no layer 7"),
+        (["--show-kept=0:9", "--prompt", "a"], "--show-kept: layer 0 has no KV head 9"),
         (["--show-kept", "--check"], "--show-kept is of a prompt's text, and --check replays a recorded one"),
-        (["--show-needed", "--prompt", "a"], "holds packed weights alone: give --checkpoint with the model"),
+        (["--show-needed", "--prompt", "a"], "--checkpoint"),
     ],
 )
 def test_refusals(words: list[str], message: str, artifact: Path, capsys: Capture) -> None:

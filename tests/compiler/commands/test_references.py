@@ -11,7 +11,7 @@ import pytest
 
 import sscc
 from sscc.compiler import cli
-from sscc.compiler.referred_checkpoints import ReferenceErrors
+from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
 from sscc.compiler.sessions import open_session
 from sscc.runtime.artifact.reading import Artifact
 from tests.errors import raises
@@ -82,7 +82,7 @@ def test_anywhere_else_the_user_names_it(
     monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "other-user"))
     foreign = from_elsewhere(referring["reference"], tmp_path, checkpoint)
     if route in ("session", "load", "LLM"):
-        with raises(ReferenceErrors.NOT_REMEMBERED, artifact=foreign):
+        with raises(ReferredCheckpointErrors.NOT_REMEMBERED, artifact=foreign):
             ROUTES[route](foreign)
         return
     assert ROUTES[route](foreign) == 5

@@ -210,7 +210,7 @@ REFUSED = {
     "not-a-token": (["--token-ids", "1,two"], 2, "--token-ids has 'two'"),
     "slot": (["--prompt", "a", "--slot", "2"], 2, "slot 2 does not exist, the program has slots 0 .. 1"),
     "threads": (["--prompt", "a", "--threads", "0"], 2, "--threads is 0"),
-    "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], 2, "--keep is of prompts that a --draft shortens"),
+    "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], 2, "--draft"),
     "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], 2, "keep is 0, it must be above 0"),
     "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], 2, "keep is 1.5, it must be above 0 and at"),
     "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], 5, "no-such.rdu does not exist"),
