@@ -478,7 +478,7 @@ def _errors() -> Iterator[str]:
         about = (vars(enum).get("__doc__") or "").strip().partition("\n")[0]
         yield f"{about} (`{enum.__module__}`)" if about else f"`{enum.__module__}`"
         yield "\n".join(
-            f"* `{kind.code}` (exit code {kind.error.exit_code}): {_as_code(kind.message)}"
+            f"* `{kind.code}` (exit code {kind.error.exit_code}): {_as_code(kind.template)}"
             for kind in sorted(enum, key=lambda kind: kind.code)
         )
 

@@ -142,14 +142,14 @@ class ErrorKind(Enum):
 
     Attributes:
         error: the class of the error.
-        message: the format string.
+        template: the message as a format string.
     """
 
     error: type[SsccError]
-    message: str
+    template: str
 
     def __init__(self, error: type[SsccError], message: str) -> None:
-        self.error, self.message = error, message
+        self.error, self.template = error, message
 
     @property
     def code(self) -> str:
@@ -161,7 +161,7 @@ class ErrorKind(Enum):
     @property
     def field_names(self) -> tuple[str, ...]:
         """Names of the fields, in the order of the message."""
-        names = [name for _, name, _, _ in Formatter().parse(self.message) if name is not None]
+        names = [name for _, name, _, _ in Formatter().parse(self.template) if name is not None]
         return tuple(dict.fromkeys(names))
 
     def __call__(self, *, excerpt: str = "", **fields: Any) -> SsccError:
@@ -172,7 +172,7 @@ class ErrorKind(Enum):
         """
         if fields.keys() != set(self.field_names):
             raise TypeError(f"{self.code} has the fields {self.field_names}, not {tuple(fields)}")
-        message = _MESSAGES.vformat(self.message, (), fields)
+        message = _MESSAGES.vformat(self.template, (), fields)
         return self.error(
             message, kind=self, fields={name: plain(value) for name, value in fields.items()}, excerpt=excerpt
         )

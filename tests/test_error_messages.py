@@ -78,8 +78,8 @@ def test_no_two_members_are_one() -> None:
 
 def test_a_message_is_one_line_of_plain_fields() -> None:
     for kind in kinds():
-        assert kind.message.isprintable(), kind
-        assert all(name is None or name.isidentifier() for _, name, _, _ in Formatter().parse(kind.message)), kind
+        assert kind.template.isprintable(), kind
+        assert all(name is None or name.isidentifier() for _, name, _, _ in Formatter().parse(kind.template)), kind
 
 
 # ------------------------------------------------------------------------------------------------ where they are raised
@@ -153,7 +153,7 @@ def _subclasses(cls: type[SsccError]) -> Iterator[type[SsccError]]:
 def sample(kind: ErrorKind) -> SsccError:
     """Return an error of a kind whose fields are their names, or numbers where the message formats them as such."""
     fields: dict[str, Any] = {}
-    for _, name, spec, _ in Formatter().parse(kind.message):
+    for _, name, spec, _ in Formatter().parse(kind.template):
         if name is not None:
             numeric = bool(spec) and spec[-1] in NUMERIC
             fields[name] = "" if name.endswith("hint") else (3 if numeric else fields.get(name, f"<{name}>"))
