@@ -116,7 +116,7 @@ def gathered(body: sch.Body, strided: Sequence[bool]) -> sch.Body:
         return body
     if any(param.access != "read" for param in sources):
         raise KernelLayoutErrors.STRIDED_UPDATE(body=body.name)
-    taken = {item.name for item in (*body.params, *body.locals, *body.windows)}
+    taken = {*(p.name for p in body.params), *(local.name for local in body.locals), *(w.name for w in body.windows)}
     names = iter(name for name in map("t{}".format, itertools.count(len(body.locals))) if name not in taken)
     copies = {param.name: sch.Local(next(names), param.shape, param.dtype) for param in sources}
     steps = [

@@ -154,7 +154,7 @@ def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool 
 
     if dump is not None:
         return driver._from_dump(options, dump)
-    return driver._from_model(options, every_layer=every_layer)
+    return driver._from_model(options, driver._opened(options, None), every_layer=every_layer)
 
 
 # ------------------------------------------------------------------------------------------------ comparing

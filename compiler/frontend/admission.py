@@ -297,7 +297,7 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     types, field = listed_layer_types(config), layer_types_field(config)
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
-        said = {"layer": layer, "field": field, "type": kind}
+        said: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
         if kind in FULL_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):

@@ -218,6 +218,8 @@ def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> tran
 
 def logits_width(model: torch.nn.Module) -> int | None:
     """Return the size of a model's vocabulary, from its head; None where that is known once it is captured."""
+    if not isinstance(model, transformers.PreTrainedModel):
+        return None
     try:
         head = model.get_output_embeddings()
     except (AttributeError, NotImplementedError):

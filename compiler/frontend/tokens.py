@@ -80,8 +80,8 @@ def stated_ends(
         if part is not None and states_end(part):
             ends[f"eos_token_id of {name}"] = token_ids(part.eos_token_id, name)
     text = _special_tokens(files).get("eos_token")
-    tokenizer = None if text is None else tokenizer_of(files)
-    token = None if tokenizer is None else tokenizer.token_to_id(text)
+    tokenizer = tokenizer_of(files)
+    token = None if text is None or tokenizer is None else tokenizer.token_to_id(text)
     if token is not None:
         ends["eos_token of the tokenizer"] = (token,)
     if not any(ends.values()):

@@ -144,6 +144,7 @@ def test_decoders_that_count_their_positions_are_given_them(model_type: str, tmp
 WHISPER = {
     **{"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48, "vocab_size": 96},
     **{"encoder_layers": 1, "encoder_attention_heads": 4, "max_target_positions": 24, "is_encoder_decoder": False},
+    "eos_token_id": None,
 }
 
 

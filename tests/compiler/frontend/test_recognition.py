@@ -19,6 +19,7 @@ from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.recognition import (
     WRITTEN_OUT,
     Form,
+    RecognitionErrors,
     key_columns,
     lost_scores,
     observe_attention,
@@ -27,6 +28,7 @@ from sscc.compiler.frontend.recognition import (
 )
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Span
+from tests.errors import check
 
 HEADS, WIDTH, LENGTH = 2, 4, 5
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -258,7 +260,7 @@ def test_other_masks_and_biases_are_not_known(change: Callable[[Tensor, Owner], 
     with observing(lambda *arguments: pytest.fail("this is not attention")):
         model(input_ids=torch.zeros(1, 6, dtype=torch.int64), position_ids=torch.arange(6)[None])
     (reason,) = lost_scores(model)
-    assert reason.startswith("the scores of layer 0 go through ")
+    check(reason, RecognitionErrors.LOST_SCORES, layer=0)
 
 
 def test_the_names_of_a_text_decoder_in_a_composite_checkpoint() -> None:
