@@ -44,8 +44,7 @@ _DOTTED = re.compile(r"(?!__)[A-Za-z_0-9]{1,200}(\.(?!__)[A-Za-z_0-9]{1,200}){0,
 _SYMBOL = re.compile(r"s[0-9]{1,9}")
 _TEXT = re.compile(r"[ -~]*")
 _FRAME = re.compile(r'File "([^"\\\n]{1,500})", line ([0-9]{1,7}), in ')
-_MODULE = re.compile(r"[^,;()\[\]]*,([A-Za-z_0-9.@<> -]{0,500}),[^,;]*")
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+_MODULE = re.compile(r"[A-Za-z_0-9.@<> (,)\[\]-]{0,500}")  # such as layers.slice(None, 2, None).0
 _INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 T = TypeVar("T")
@@ -341,8 +340,9 @@ class ProgramReader:
             frames = _FRAME.findall(trace)[-MOST_FRAMES:]
             kept["stack_trace"] = "\n".join(f'File "{file}", line {line}, in forward' for file, line in frames)
         if modules:
-            paths = [match[1] for item in modules.split(";") if (match := _MODULE.fullmatch(item))]
-            if len(paths) != modules.count(";") + 1:
+            entries = [_outer_parts(item) for item in modules.split(";")]
+            paths = [parts[1] for parts in entries if len(parts) == 3 and _MODULE.fullmatch(parts[1])]
+            if len(paths) != len(entries) or any(len(_outer_parts(path)) != 1 for path in paths):
                 raise self.wrong(f"{where}.nn_module_stack", modules, "module paths")
             kept["nn_module_stack"] = ";".join(f"m{place},{path},module" for place, path in enumerate(paths))
         return kept
@@ -489,6 +489,18 @@ class ProgramReader:
             if name in self.symbols:  # torch warns of others
                 ranges[name] = schema.RangeConstraint(low, high)
         return ranges
+
+
+def _outer_parts(text: str) -> list[str]:
+    """The parts of a text between commas that stand in no brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts if depth == 0 else []
 
 
 class _Scope:
