@@ -155,7 +155,7 @@ def probe(url: str, pipe: Connection) -> None:
         with socket.create_connection((host, int(port)), 60) as connection:
             for _ in range(100):
                 start = time.perf_counter()
-                connection.sendall(b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n")
+                connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 answer = b""
                 while not answer.endswith(b"}") and (piece := connection.recv(4096)):
                     answer += piece
@@ -310,7 +310,7 @@ class Clients:
 
     async def raw(self) -> None:
         """What is no request: garbage, halves of heads and bodies, bodies in tiny pieces, lengths that are wrong."""
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         sent = self._random.choice(
             [
                 b"",
@@ -321,7 +321,7 @@ class Clients:
                 head + b"content-length: 99999999999999999999999\r\n\r\n{}",
                 head + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 3000,
                 head + b"x: " + b"y" * 40_000,
-                b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n" * 50,
+                b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50,
             ]
         )
         host, _, port = self._url.removeprefix("http://").partition(":")

@@ -370,9 +370,13 @@ class Executor:
         """A prefill elsewhere has ended; one that nobody waits for any more says nothing to anybody."""
         fetch.done, fetch.outcome = True, outcome
         if isinstance(outcome, SsccError):
+            now = perf_counter()
             with self._lock:
                 for job in list(fetch.waiting.values()):
-                    self._end(job, "error", outcome)
+                    if job.deadline <= now:
+                        self._end(job, "timeout")
+                    else:
+                        self._end(job, "error", outcome)
                 self._wakeups.wake(change=True)
 
     def _expire(self) -> None:
@@ -484,7 +488,7 @@ class Executor:
         self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
         if self._start_with_kept(job, slot, fetch):
             return _PrefillJob(job, slot, 0)
-        self.session.abandon_prefill()  # nothing else prefills now, whatever was left behind
+        self._tidy(self.session.abandon_prefill)  # nothing else prefills now, whatever was left behind
         prefix, fill = self._prefixes.begin(job.prompt)
         job.cached = len(prefix) * self.session.signature.prefill_chunk
         self.session.start_prefill(slot, job.prompt, prefix, fill)

@@ -168,7 +168,7 @@ def test_a_fault_of_a_step_ends_what_decodes_and_nothing_else(place: str, monkey
     """What waits gets the slots."""
     with engine_of(PausingInterpreter(LONG, 0.001)) as engine:
         decoding = [engine.submit(request(number, new=4000)) for number in (1, 2)]
-        until(lambda: engine.metrics().running == 2)
+        until(lambda: all(slot.new_tokens > 1 for slot in engine.slots()))
         waiting = engine.submit(request(3, new=4))
         fault = Fault(*DECODING[place](engine._executor), monkeypatch)
         fault.armed = True
@@ -181,7 +181,7 @@ def test_a_fault_of_a_step_ends_what_decodes_and_nothing_else(place: str, monkey
 def test_logprobs_that_cannot_be_told_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with engine_of(PausingInterpreter(LONG, 0.001)) as engine:
         beside, victim = engine.submit(request(1, new=200)), engine.submit(request(2, new=4000, logprobs=1))
-        until(lambda: engine.metrics().running == 2)
+        until(lambda: all(slot.new_tokens > 1 for slot in engine.slots()))
         Fault(engine._executor._sampler, "logprobs", monkeypatch).armed = True
         fails(victim)
         assert len(ends(beside).tokens) == 200

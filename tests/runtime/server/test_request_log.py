@@ -118,7 +118,7 @@ def test_what_runs_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch, caplog
         assert len(told) >= 2
         assert any(line.startswith("1 running, 1 waiting, ") for line in told)
         assert all(line.endswith(" new tokens/s") for line in told)
-        assert server.app.state.traffic.open == 0
+        server.wait_until(lambda: server.app.state.traffic.open == 0)
         server.wait_until(lambda: server.app.state.traffic._timer is None)
         caplog.clear()
         assert not caplog.records, "nothing is told while nothing runs"
