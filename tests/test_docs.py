@@ -20,7 +20,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 _FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-_OPTION = re.compile(r"(?<![\w/=-])(-[A-Za-z](?=\d?\b)|--[a-z][a-z-]*[a-z])")
+_OPTION = re.compile(r"(?<![\w/=-])(-[A-Za-z](?=\d?\b)|--[a-z][a-z0-9-]*[a-z0-9])")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FOREIGN = {
     "--update-goldens",  # the tests'
@@ -82,7 +82,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_options_in_code_spans_exist(page: Path) -> None:
     """A long option that stands by itself in a code span is one of ours."""
     for span in re.findall(r"`(--[^`]+)`", page.read_text()):
-        for option in re.findall(r"--[a-z][a-z-]*", span):
+        for option in re.findall(r"--[a-z][a-z0-9-]*", span):
             assert option in ALL_OPTIONS | FOREIGN, f"{page.name}: {option}"
 
 

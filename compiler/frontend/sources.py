@@ -275,7 +275,8 @@ def state_dict(values: Any, origin: str) -> dict[str, torch.Tensor]:
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise SourceErrors.NOT_A_TENSOR(path=origin, name=name, form=type(tensor).__name__)
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        if not plain or tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
             raise SourceErrors.NOT_DENSE(path=origin, tensor=name)
     if not values:
         raise SourceErrors.EMPTY(path=origin)
