@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
     except SsccError as error:
-        return _report(error, show_traceback, "--json" in words)
+        return report(error, show_traceback, "--json" in words)
     except Exception as error:
-        return _report(_described(error), show_traceback, "--json" in words)
+        return report(_described(error), show_traceback, "--json" in words)
 
 
 def _run(words: list[str], began: float) -> int:
@@ -64,7 +64,7 @@ def _run(words: list[str], began: float) -> int:
     return code
 
 
-def _report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
+def report(error: SsccError, show_traceback: bool, as_json: bool) -> int:
     """Print an error as one line on stderr, with the faulty line of a text below it, and return the exit code. With
     `--json` stdout gets it as an object too: kind, message, fields."""
     if show_traceback:

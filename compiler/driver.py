@@ -124,8 +124,8 @@ class CompilationErrors(ErrorKind):
     LAYERS_MISSING = InputError, "{path}: {cause}, so it lacks layers: compile from the model"
     DUMP_FAILED = (
         InputError,
-        "{path} cannot be compiled on from {level}: {cause}; if sscc wrote this dump as it is, please report it with "
-        "what --traceback prints",
+        "{path} cannot be compiled on from {level}: {cause}; if the dump is as sscc wrote it, please report it "
+        "with the output of --traceback",
     )
     FUNCTION_NOT_SHOWN = UsageError, "--ir-function {name}: no level that is shown has a function of this name"
     DUMP_NOT_VALID = InputError, "{path} gives a schedule that does not validate: {cause}"

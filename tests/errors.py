@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from sscc.compiler import cli
 from sscc.ir.errors import ErrorKind, SsccError, plain
 
 
@@ -17,6 +19,16 @@ def raises(kind: ErrorKind, **fields: Any) -> Iterator[pytest.ExceptionInfo[Sscc
     with pytest.raises(kind.error) as caught:
         yield caught
     check(caught.value, kind, **fields)
+
+
+def reported(words: Sequence[str]) -> SsccError:
+    """Return the error that a command line ends with. Its line goes to stderr as ever, and its exit code is checked."""
+    with mock.patch.object(cli, "report", wraps=cli.report) as report:
+        code = cli.main(words)
+    assert report.call_count == 1, f"sscc {' '.join(words)} ended with exit code {code} and {report.call_count} errors"
+    error: SsccError = report.call_args.args[0]
+    assert code == error.exit_code
+    return error
 
 
 def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> SsccError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from contextlib import nullcontext
@@ -21,6 +22,7 @@ from sscc.compiler.options import (
 from sscc.compiler.progress import status
 from sscc.compiler.result import CompileResult
 from sscc.ir.choices import DTYPES, LEVELS, SUMS
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
@@ -87,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     noise = parser.add_mutually_exclusive_group()
     add_quiet_argument(noise)
     noise.add_argument("-v", "--verbose", action="store_true", help="print what each pass did")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout: path, report, warnings")
 
 
 def _add_cache_arguments(group: argparse._ArgumentGroup) -> None:
@@ -232,8 +235,14 @@ def options_from(args: argparse.Namespace) -> CompileOptions:
     return CompileOptions(**values)
 
 
+class CompileCommandErrors(ErrorKind):
+    JSON_BESIDE_OUTPUT = UsageError, "--json prints on stdout, where the output goes too: name a file with --output"
+
+
 def main(args: argparse.Namespace) -> int:
     options = options_from(args)
+    if args.json and options.output_path == STANDARD:
+        raise CompileCommandErrors.JSON_BESIDE_OUTPUT()
     printing = bool(options.print_ir_before or options.print_ir_after)
     with status("starting", quiet=args.quiet or args.verbose or printing) as update:
         result = _compile(args, options, Stages(args.began, update))
@@ -242,6 +251,9 @@ def main(args: argparse.Namespace) -> int:
             print(line, file=sys.stderr)
         if result.path != STANDARD:
             print(f"sscc: wrote {result.path}", file=sys.stderr)
+    if args.json:
+        warnings = [warning.as_json() for warning in result.warnings]
+        print(json.dumps({"path": str(result.path), "report": list(result.report), "warnings": warnings}))
     return 0
 
 

@@ -40,26 +40,28 @@ class NamingErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Joined:
-    """A parameter that is stored in parts.
+    """A parameter that is stored in parts, or as a part of a tensor.
 
     Attributes:
         name: of the parameter. model: whose parameter it is, names and shapes.
-        converter: transformers' rule that joins them.
+        converter: transformers' rule that joins the parts, or splits the tensor.
+        key: the name that the rule calls its result by: that of the first parameter, where it splits a tensor.
         parts: stored name -> the pattern of the rule that it matches, in the order of numbers in the names.
     """
 
     name: str
     converter: WeightConverter
     model: PreTrainedModel
+    key: str
     parts: dict[str, str] = field(default_factory=dict)
 
     def join(self, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
         """The parameter, of parts that `read` gives. Raises InputError where they do not fit together."""
         converter = deepcopy(self.converter)
         for part, pattern in self.parts.items():
-            converter.add_tensor(self.name, part, pattern, read(part))
+            converter.add_tensor(self.key, part, pattern, read(part))
         try:
-            result: torch.Tensor = converter.convert(self.name, model=self.model, config=self.model.config)[self.name]
+            result: torch.Tensor = converter.convert(self.key, model=self.model, config=self.model.config)[self.name]
         except Exception as error:  # whatever the rules of transformers raise
             first = next(iter(self.parts))
             raise NamingErrors.NOT_JOINED(
@@ -247,10 +249,7 @@ def _path(model: PreTrainedModel, part: torch.nn.Module | None) -> str:
 
 
 def stored_names(config: PreTrainedConfig, stored: Iterable[str]) -> StoredNames:
-    """How the model calls what a checkpoint holds, by transformers' own rules.
-
-    Where transformers would split a stored tensor into several, its name stays as it is stored.
-    """
+    """Return the model's names of what a checkpoint holds, by transformers' own rules."""
     names = list(stored)
     if causal_class(config) is None:
         return StoredNames({name: name for name in names})
@@ -263,17 +262,24 @@ def _stored_names(model: PreTrainedModel, stored: Iterable[str]) -> StoredNames:
     known, prefix = model.state_dict(), model.base_model_prefix
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    joining = [rule for rule in rules if isinstance(rule, WeightConverter) and len(rule.target_patterns) == 1]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter) and _is_read(rule)]
     stored_as = StoredNames({name: name for name in names if name in known})
     for name in sorted((name for name in names if name not in known), key=_natural_key):
-        whole, pattern = rename_source_key(name, renamings, joining, prefix, known)
-        if pattern is not None and whole in known and whole not in stored_as.renamed:
-            rule = next(rule for rule in joining if pattern in rule.source_patterns)
-            stored_as.joined.setdefault(whole, Joined(whole, rule, model)).parts[name] = pattern
+        key, pattern = rename_source_key(name, renamings, converters, prefix, known)
+        if pattern is not None and key in known and key not in stored_as.renamed:
+            rule = next(rule for rule in converters if pattern in rule.source_patterns)
+            for target in rule.target_patterns:
+                whole = key.replace(rule.target_patterns[0], target)
+                stored_as.joined.setdefault(whole, Joined(whole, rule, model, key)).parts[name] = pattern
             continue
         renamed = _model_name(name, renamings, known, prefix)
         stored_as.renamed.setdefault(name if renamed in stored_as.renamed else renamed, name)
     return stored_as
+
+
+def _is_read(rule: WeightConverter) -> bool:
+    """Return True for a rule that makes one parameter of its tensors, or several of one tensor."""
+    return len(rule.target_patterns) == 1 or len(rule.source_patterns) == 1
 
 
 def _natural_key(name: str) -> tuple[Any, ...]:

@@ -15,10 +15,23 @@ import pytest
 import sscc
 from sscc.compiler import cli
 from sscc.compiler.commands import doctor
+from sscc.compiler.commands.compile import CompileCommandErrors
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.options import OptionErrors
+from sscc.compiler.policy import PolicyErrors
+from sscc.compiler.quality.plan import EvaluationOptionErrors
 from sscc.compiler.versions import version_of
 from sscc.ir import errors
+from sscc.ir.errors import ErrorKind
+from sscc.ir.suggestions import ChoiceErrors
+from sscc.ir.target import TargetErrors
+from tests.errors import check, reported
 
 HEAVY = ("torch", "torch_mlir", "transformers", "numpy", "tokenizers", "safetensors", "jinja2", "gguf")
+
+
+def likely(word: str) -> str:
+    return f"; did you mean {word!r}?"
 
 
 def sscc_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -84,37 +97,71 @@ class TestHelp:
 
 class TestErrors:
     @pytest.mark.parametrize(
-        ("words", "message"),
+        ("words", "kind", "fields"),
         [
-            ((), "the following arguments are required: COMMAND"),
-            (("fly",), "there is no command 'fly', there are compile, run"),
-            (("inspct", "m"), "; did you mean 'inspect'? (see `sscc --help`)"),
-            (("compile", "m", "--kv-buget=3"), "there is no option --kv-buget; did you mean '--kv-budget'?"),
-            (("compile", "m", "--frobnicate"), "there is no option --frobnicate (see `sscc compile --help`)"),
-            (("compile", "m", "--kv-policy", "snapstrem"), "which ends in .py; did you mean 'snapstream'?"),
-            (("eval", "m", "-o", "r", "--tasks", "paskey"), "ruler:NAME; did you mean 'passkey'?"),
-            (("run", "m.rdu", "--prompt", "x", "--interpreter", "natve"), "reference; did you mean 'native'?"),
-            (("serve", "m.rdu", "--max-body", "4 MX"), "argument --max-body: '4 MX' is no size in bytes: write 4096"),
-            (("compile", "-"), "a model cannot come from stdin, only a dump can: give --compile-from"),
-            (("compile", "-", "--compile-from", "graph", "--no-weights"), "no name for the result to be called after"),
-            (("compile",), "the following arguments are required: MODEL"),
-            (("compile", "m", "--kv-topk", "many"), "argument --kv-topk: invalid int value: 'many'"),
-            (("compile", "m", "--target", "gpu"), "--target is 'gpu', it must be rdu"),
-            (("compile", "m", "-O3"), "there is no -O3, there are -O0, -O1, -O2"),
-            (("compile", "m", "-O", "fast"), "argument -O: invalid int value: 'fast'"),
-            (("compile", "m", "--no-weights", "--save-golden"), "--save-golden runs the model"),
-            (("compile", "m", "--no-weights", "--weights", "embed"), "not allowed with argument"),
+            ((), CommandLineErrors.INVALID, {"command": "sscc"}),
+            (("fly",), CommandLineErrors.UNKNOWN_COMMAND, {"name": "fly", "commands": list(cli.COMMANDS), "hint": ""}),
+            (("inspct", "m"), CommandLineErrors.UNKNOWN_COMMAND, {"name": "inspct", "hint": likely("inspect")}),
+            (
+                ("compile", "m", "--kv-buget=3"),
+                CommandLineErrors.UNKNOWN_OPTION,
+                {"option": "--kv-buget", "hint": likely("--kv-budget")},
+            ),
+            (
+                ("compile", "m", "--frobnicate"),
+                CommandLineErrors.UNKNOWN_OPTION,
+                {"option": "--frobnicate", "command": "sscc compile", "hint": ""},
+            ),
+            (
+                ("compile", "m", "--kv-policy", "snapstrem"),
+                PolicyErrors.UNKNOWN,
+                {"option": "--kv-policy", "value": "snapstrem", "hint": likely("snapstream")},
+            ),
+            (
+                ("eval", "m", "-o", "r", "--tasks", "paskey"),
+                EvaluationOptionErrors.UNKNOWN_TASK,
+                {"task": "paskey", "similar_hint": likely("passkey")},
+            ),
+            (
+                ("run", "m.rdu", "--prompt", "x", "--interpreter", "natve"),
+                ChoiceErrors.UNKNOWN,
+                {"option": "--interpreter", "value": "natve", "similar_hint": likely("native")},
+            ),
+            (("serve", "m.rdu", "--max-body", "4 MX"), CommandLineErrors.INVALID_ARGUMENT, {"option": "--max-body"}),
+            (("compile", "-"), OptionErrors.MODEL_FROM_STDIN, {}),
+            (("compile", "-", "--compile-from", "graph", "--no-weights"), OptionErrors.NO_OUTPUT_NAME, {}),
+            (("compile",), CommandLineErrors.INVALID, {"command": "sscc compile"}),
+            (("compile", "m", "--kv-topk", "many"), CommandLineErrors.INVALID, {"command": "sscc compile"}),
+            (("compile", "m", "--target", "gpu"), TargetErrors.UNKNOWN, {"target": "gpu"}),
+            (("compile", "m", "-O3"), OptionErrors.NO_OPT_LEVEL, {"level": 3, "known": ["-O0", "-O1", "-O2"]}),
+            (("compile", "m", "-O", "fast"), CommandLineErrors.INVALID, {"command": "sscc compile"}),
+            (("compile", "m", "--no-weights", "--save-golden"), OptionErrors.GOLDEN_WITHOUT_WEIGHTS, {}),
+            (("compile", "m", "--no-weights", "--weights", "embed"), CommandLineErrors.INVALID, {}),
+            (("compile", "m", "-o-", "--json", "--compile-to=graph"), CompileCommandErrors.JSON_BESIDE_OUTPUT, {}),
         ],
     )
     def test_wrong_words_are_one_line(
-        self, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+        self, words: tuple[str, ...], kind: ErrorKind, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert cli.main(words) == 2
+        error = reported(words)
+        check(error, kind, **fields)
+        assert error.exit_code == 2
         out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith("sscc: error: ")
-        assert err.count("\n") == 1
-        assert message in err
+        assert bool(out) == ("--json" in words)
+        assert err == f"sscc: error: {error}\n"
+
+    def test_json_has_kind_fields_and_exit_code(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert cli.main(["inspect", "nofile.rdu", "--json"]) == 5
+        out, err = capsys.readouterr()
+        shown = json.loads(out)["error"]
+        assert (shown["kind"], shown["exit_code"]) == ("file.missing", 5)
+        assert shown["fields"]["path"] == "nofile.rdu"
+        assert err == f"sscc: error: {shown['message']}\n"
+
+    def test_a_long_message_is_not_cut(self, failing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+        failing(KeyError("x" * 1000))
+        assert cli.main(["doctor"]) == 70
+        assert "x" * 1000 in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("kind", "code"),
