@@ -15,10 +15,13 @@ from transformers import (
     SmolVLMConfig,
     T5Config,
 )
+from transformers.core_model_loading import Split, WeightConverter
 
+from sscc.compiler.frontend import naming
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
-from sscc.compiler.frontend.naming import names_in, stored_names
+from sscc.compiler.frontend.naming import RenamedSource, names_in, stored_names
+from sscc.compiler.frontend.sources import DictSource
 from tests.compiler.frontend.test_capture import write_config
 from tests.families import FAMILIES, SHAPE, random_model
 
@@ -50,6 +53,21 @@ def test_what_the_model_does_not_know_keeps_its_name() -> None:
 def test_a_number_of_thousands_of_digits_is_a_name() -> None:
     name = f"model.layers.{'9' * 5_000}.weight"
     assert stored_names(FAMILIES["llama"], [name]).renamed == {name: name}
+
+
+def test_a_tensor_is_split_into_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of queries, keys and values in one stored tensor, as Sarvam's checkpoints have them."""
+    targets = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]
+    rule = WeightConverter("attention.query_key_value", targets, operations=[Split(dim=0)])
+    monkeypatch.setattr(naming, "get_model_conversion_mapping", lambda model: [rule])
+    weights = random_model("llama").state_dict()
+    stored = dict(weights)
+    for layer in ("model.layers.0.", "model.layers.1."):
+        parts = [stored.pop(f"{layer}{target}.weight") for target in targets]
+        stored[f"{layer}attention.query_key_value.weight"] = torch.cat(parts)
+    source = RenamedSource(DictSource(stored), FAMILIES["llama"])
+    assert source.names() == {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+    assert all(torch.equal(source.tensor(name), tensor) for name, tensor in weights.items())
 
 
 def test_a_name_of_today_wins_over_one_of_old() -> None:
