@@ -22,7 +22,7 @@ from sscc.compiler.options import (
 from sscc.compiler.progress import status
 from sscc.compiler.result import CompileResult
 from sscc.ir.choices import DTYPES, LEVELS, SUMS
-from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.errors import ErrorKind, UsageError, printable
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import (
@@ -248,7 +248,7 @@ def main(args: argparse.Namespace) -> int:
         result = _compile(args, options, Stages(args.began, update))
     if not args.quiet:
         for line in result.report:
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
         if result.path != STANDARD:
             print(f"sscc: wrote {result.path}", file=sys.stderr)
     if args.json:

@@ -18,7 +18,7 @@ from sscc.ir.choices import DTYPES
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.geometry import DEFAULT_OBS, DEFAULT_POOL, KV_DTYPES, PLAIN, POOL_MODES
-from sscc.ir.terminal import send_log_to_stderr
+from sscc.ir.terminal import send_log_to_stderr, terminal_text
 
 if TYPE_CHECKING:
     from sscc.compiler.policy import Rule
@@ -241,7 +241,7 @@ def main(args: argparse.Namespace) -> int:
     write_text(args.output / "results.json", report.to_json(report.results(options, evaluation)))
     write_text(args.output / "report.md", report.page(options, evaluation, None))
     shown = [*report.tables(evaluation.cells), report.paired(evaluation.cells)]
-    print("\n\n".join(report.text(table) for table in shown if table is not None))
+    print(terminal_text("\n\n".join(report.text(table) for table in shown if table is not None)))
     if not args.no_plot:
         drawn = args.output / "plot.svg"
         with replacing(drawn) as file:

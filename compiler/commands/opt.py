@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.compile import add_excerpt_arguments
-from sscc.ir.errors import ErrorKind, InternalError, SsccError, UsageError
+from sscc.ir.errors import ErrorKind, InternalError, SsccError, UsageError, printable
 
 if TYPE_CHECKING:
     from torch_mlir import ir
@@ -110,7 +110,7 @@ def _run(args: argparse.Namespace) -> int:
             print(f"{item.seconds:9.4f} s  {item.name}", file=sys.stderr)
         if args.pass_statistics:
             for what, number in item.statistics.items():
-                print(f"{number:9d}  {item.name}: {what}", file=sys.stderr)
+                print(printable(f"{number:9d}  {item.name}: {what}"), file=sys.stderr)
     if args.output is None:
         sys.stdout.write(result)
     else:
