@@ -12,17 +12,20 @@ import pytest
 
 from sscc.compiler import cli
 from sscc.compiler.driver import CompilationErrors, compile_model
-from sscc.compiler.dumps import read_dump
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.dumps import DumpErrors, read_dump
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.preflight import PreflightErrors
 from sscc.compiler.sessions import open_session
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir
-from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.ir.errors import InputError, OutputError
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.writer import ArtifactOutputErrors
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
+from sscc.runtime.user_cache import CacheErrors, cache_folder
 from tests.errors import raises
 from tests.limits import largest_file
 from tests.models.tiny_llama import save_tiny_llama
@@ -289,7 +292,7 @@ def test_what_is_not_legal_at_a_dumps_level_has_its_line(dumps: Path, tmp_path: 
 
 
 def test_a_dump_without_its_level_is_told_the_option(dumps: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"02-split-layers\.mlir is a dump: compile it on with --compile-from LEVEL"):
+    with raises(CheckpointErrors.DUMP):
         compile_model(CompileOptions(dumps / "02-split-layers.mlir", output=tmp_path / "out.rdu"))
 
 
@@ -310,7 +313,7 @@ def test_a_dash_is_stdout_for_text_and_refused_for_all_else(
 
 
 def test_a_dump_needs_weights_or_none(dumps: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a dump holds no weights"):
+    with raises(OptionErrors.DUMP_WITHOUT_WEIGHTS):
         compiled(dumps / "00-import.mlir", tmp_path / "x.rdu", compile_from="import")
 
 
@@ -339,7 +342,7 @@ def test_compiling_fills_the_cache_and_not_the_artifact(
 
 def test_a_cache_that_others_can_write_is_refused_before_anything_is_done(model: Path, tmp_path: Path) -> None:
     cache_folder().chmod(0o777)
-    with pytest.raises(UnsafeCacheError, match="can be written by others"):
+    with raises(CacheErrors.FOREIGN_WRITERS):
         compiled(model, tmp_path / "x.rdu", native_code=True)
     assert not (tmp_path / "x.rdu").exists()
 
@@ -413,7 +416,7 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
     for make in (lambda path: path.write_text("mine"), lambda path: path.mkdir()):
         path = tmp_path / "x.rdu"
         make(path)
-        with pytest.raises(OutputError, match=r"exists and is not an \.rdu artifact"):
+        with raises(ArtifactOutputErrors.NOT_AN_ARTIFACT):
             onward(dumps, path, model)
         assert listing(tmp_path) == ["x.rdu"]
         path.unlink() if path.is_file() else path.rmdir()
@@ -431,7 +434,7 @@ def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tm
 
 def test_unwritable_dumps(dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(OutputError, match="file/ir cannot be made"):
+    with raises(PreflightErrors.NOT_A_FOLDER):
         compiled(
             dumps / "05-thread-cache.mlir",
             tmp_path / "x.mlir",
@@ -476,11 +479,11 @@ def test_dumps_of_one_function(dumps: Path, model: Path, tmp_path: Path) -> None
     assert listing(folder) == [*(f"{n:02}-{step}.mlir" for n, step in enumerate(steps)), "04-schedule.json"]
     for path in folder.glob("*.mlir"):
         assert re.findall(r"func\.func .*@([\w.]+)\(", path.read_text()) == ["decode.head"]
-    with pytest.raises(InputError, match=r"is no whole module \(functions decode\.head, without locations; "):
+    with raises(DumpErrors.EXCERPT):
         compiled(folder / "00-from-kernels.mlir", tmp_path / "y.rdu", **options)
-    with pytest.raises(UsageError, match="at no level that is shown is a function called so"):
+    with raises(CompilationErrors.FUNCTION_NOT_SHOWN):
         compiled(start, tmp_path / "y.rdu", **options, dump_ir_dir=folder, ir_function="nobody")
-    with pytest.raises(UsageError, match=r"--no-ir-locations goes with --dump-ir-dir, "):
+    with raises(OptionErrors.NOTHING_SHOWN, option="--no-ir-locations"):
         compiled(start, tmp_path / "y.rdu", **options, ir_locations=False)
     compiled(start, tmp_path / "head.mlir", compile_from="kernels", compile_to="fused", ir_function="decode.head")
     assert (tmp_path / "head.mlir").read_text().startswith("// excerpt: functions decode.head; ")
@@ -489,6 +492,6 @@ def test_dumps_of_one_function(dumps: Path, model: Path, tmp_path: Path) -> None
 def test_dumps_never_replace_the_dump_they_start_from(dumps: Path, model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(dumps, tmp_path / "dumps"))
     start = folder / "07-outline-kernels.mlir"
-    with pytest.raises(UsageError, match="give another folder"):
+    with raises(CompilationErrors.DUMPS_HOLD_INPUT):
         compiled(start, tmp_path / "x.rdu", compile_from="kernels", checkpoint=model, dump_ir_dir=folder)
     assert start.exists()

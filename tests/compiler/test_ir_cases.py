@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sscc.compiler.testing.ir_cases import WrongOutput, check_case, read_cases, run_commands, run_ir
-from sscc.ir.errors import InputError, UsageError
+from sscc.compiler.testing.ir_cases import IrCaseErrors, WrongOutput, check_case, read_cases, run_commands, run_ir
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.passes.pipeline import PassPipelineErrors
+from tests.errors import raises
 
 FUNCTION = "func.func @f(%a: f32) -> f32 {\n  %0 = math.exp %a : !number\n  return %0 : f32\n}\n"
 ALIASES = "// what all cases share\n!number = f32\n\n// -----\n\n"
@@ -73,17 +76,17 @@ def test_errors_are_compared_to_the_end() -> None:
 
 @pytest.mark.parametrize("directives", ["", "// ERROR: InputError: no\n// CHECK: exp"])
 def test_a_case_checks_one_thing(directives: str) -> None:
-    with pytest.raises(UsageError, match="a case has either"):
+    with raises(IrCaseErrors.CHECKS_AND_ERROR):
         run(directives)
 
 
 def test_a_case_has_a_name() -> None:
-    with pytest.raises(UsageError, match="line 1: the case has no"):
+    with raises(IrCaseErrors.NO_NAME, line=1):
         read_cases(f"// CHECK: exp\n{FUNCTION}")
 
 
 def test_an_unknown_pass_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no pass 'fuse', there are absorb-latent, "):
+    with raises(PassPipelineErrors.UNKNOWN_PASS, name="fuse"):
         run_ir("", ("fuse",))
 
 
@@ -113,14 +116,14 @@ def test_what_a_command_writes_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("lines", "kind", "fields"),
     [
-        ("// RUN: rm -r %S\n// CHECK: a", "must begin with sscc"),
-        ("// RUN: sscc opt %s | FileCheck %s\n// CHECK: a", "there are no pipes"),
-        ("// RUN: sscc opt 'a\n// CHECK: a", "No closing quotation"),
-        ("// RUN: sscc opt a\n// ERROR: InputError: a", "has CHECK lines, and no PASSES"),
+        ("// RUN: rm -r %S\n// CHECK: a", IrCaseErrors.NOT_SSCC, {}),
+        ("// RUN: sscc opt %s | FileCheck %s\n// CHECK: a", IrCaseErrors.PIPE, {}),
+        ("// RUN: sscc opt 'a\n// CHECK: a", IrCaseErrors.UNREADABLE_COMMAND, {"reason": "No closing quotation"}),
+        ("// RUN: sscc opt a\n// ERROR: InputError: a", IrCaseErrors.RUN_WITH_OTHERS, {}),
     ],
 )
-def test_commands_that_are_refused(lines: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_commands_that_are_refused(lines: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         read_cases(f"// CASE: one\n{lines}\n")

@@ -21,12 +21,14 @@ from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.loading import load_model
-from sscc.ir.errors import InputError, UsageError
+from sscc.compiler.preflight import PreflightErrors
+from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.compiler.frontend import published
 from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, write, write_config
+from tests.errors import raises
 from tests.families import random_tokens
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession
@@ -228,11 +230,11 @@ def test_checkpoints_without_codes(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     torch.manual_seed(1)
     transformers.LlamaForCausalLM(LLAMA).save_pretrained(plain)
-    with pytest.raises(UsageError, match=r"--weights keep: .*plain has no weights of codes .*stored as numbers"):
+    with raises(PreflightErrors.NOTHING_TO_KEEP):
         sscc.compile(plain, output=tmp_path / "a.rdu", weights="keep", **SHAPE)
     quantization, make, _ = CASES["fp8"]
     write(tmp_path / "fp8", make, quantization)
-    with pytest.raises(UsageError, match=r"its weights are stored as fp8 with a scale for every 24 x 10"):
+    with raises(PreflightErrors.NOTHING_TO_KEEP):
         sscc.compile(tmp_path / "fp8", output=tmp_path / "a.rdu", weights="keep", **SHAPE)
 
 

@@ -11,15 +11,17 @@ import pytest
 
 import sscc
 from sscc.compiler import cli
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import ErrorKind
+from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.kv_rows import decode, encode
 from sscc.ir.levels import get_facts
+from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import compare, replay
 from tests.compiler.kv_options import compile_each
+from tests.errors import raises
 from tests.families import random_tokens
 
 PLAIN_ROW, INT8_ROW = (2 * 2 * 2 * nbytes for nbytes in (8 * 4, 8 + 4))  # K and V of two layers with two KV heads of 8
@@ -41,15 +43,18 @@ def test_rows_have_the_models_dtype_unless_asked_for(values: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"kv_dtype": "fp8"}, "--kv-dtype is 'fp8', it must be model or int8 or int4"),
-        ({"kv_dtype": "int8", "kv_rows": "indexed", "kv_topk": 6}, "use --kv-rows compact, or --kv-dtype model"),
-        ({"kv_dtype": "int8", "compile_from": "graph"}, "--kv-dtype is recorded in the dump"),
+        (
+            {"kv_dtype": "fp8"}, ChoiceErrors.UNKNOWN,
+            {"option": "--kv-dtype", "value": "fp8", "choices": ["model", "int8", "int4"]},
+        ),
+        ({"kv_dtype": "int8", "kv_rows": "indexed", "kv_topk": 6}, GeometryErrors.ENCODED_INDEXED, {}),
+        ({"kv_dtype": "int8", "compile_from": "graph"}, OptionErrors.RECORDED, {"option": "--kv-dtype"}),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_what_cannot_be_is_refused(values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         CompileOptions(model=Path("m"), **values).resolve(128)
 
 

@@ -11,17 +11,19 @@ import pytest
 
 import sscc
 from sscc.compiler import cli
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import InputError, UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import ErrorKind
+from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.levels import get_facts
 from sscc.ir.sizes import align
+from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.golden import Golden
-from sscc.runtime.artifact.manifest import Manifest
+from sscc.runtime.artifact.manifest import Manifest, ManifestErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
+from tests.errors import raises
 from tests.families import random_tokens
 from tests.targets import described
 
@@ -50,17 +52,22 @@ def test_rows_are_compact_unless_asked_for(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"kv_rows": "paged"}, "--kv-rows is 'paged', it must be compact or indexed"),
-        ({"kv_rows": "indexed", "kv_topk": 0}, "with topk = 0 none are selected: raise --kv-topk"),
-        ({"kv_rows": "indexed", "kv_budget": 43}, "with topk = 0 none are selected"),
-        ({"kv_rows": "indexed", "max_context": 8}, "with topk = 0 none are selected"),  # everything fits into the ring
-        ({"kv_rows": "indexed", "compile_from": "graph"}, "--kv-rows is recorded in the dump"),
+        (
+            {"kv_rows": "paged"}, ChoiceErrors.UNKNOWN,
+            {"option": "--kv-rows", "value": "paged", "choices": ["compact", "indexed"]},
+        ),
+        ({"kv_rows": "indexed", "kv_topk": 0}, GeometryErrors.INDEXED_WITHOUT_TOPK, {}),
+        ({"kv_rows": "indexed", "kv_budget": 43}, GeometryErrors.INDEXED_WITHOUT_TOPK, {}),
+        (
+            {"kv_rows": "indexed", "max_context": 8}, GeometryErrors.INDEXED_WITHOUT_TOPK, {}
+        ),  # everything fits into the ring
+        ({"kv_rows": "indexed", "compile_from": "graph"}, OptionErrors.RECORDED, {"option": "--kv-rows"}),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_what_cannot_be_is_refused(values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         CompileOptions(model=Path("m"), **values).resolve(128)
 
 
@@ -102,7 +109,7 @@ def test_a_manifest_without_it_means_compact_rows_and_an_unknown_one_is_refused(
     del data["geometry"]["rows"]
     assert not Manifest.from_json(json.dumps(data)).signature.geometry.indexed
     data["geometry"]["rows"] = "paged"
-    with pytest.raises(InputError, match="geometry: KV rows are 'paged', they must be compact or indexed"):
+    with raises(ManifestErrors.GEOMETRY, field="geometry"):
         Manifest.from_json(json.dumps(data))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sscc.compiler.layer_topk import LayerTopk
-from sscc.ir.errors import UsageError
+from sscc.compiler.layer_topk import LayerTopk, LayerTopkErrors
+from sscc.ir.errors import ErrorKind, UsageError
+from tests.errors import raises
 
 
 @pytest.mark.parametrize(
@@ -35,23 +37,23 @@ def test_a_file_has_numbers(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("", "must be numbers of rows"),
-        (",", "must be numbers of rows"),
-        ("64,-1", "64,-1 must be numbers of rows, none below 0, separated by commas"),
-        ("9" * 16, "must be numbers of rows"),
-        ("pyramid:64", "must name two numbers of rows, FIRST and LAST"),
-        ("pyramid:64,32,16", "must name two numbers of rows, FIRST and LAST"),
-        ("pyramid:", "must be numbers of rows"),
-        ("pyramid:a,b", "must be numbers of rows"),
-        ("64.5", "neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read"),
-        ("no such file", "neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read"),
-        ("a\0b", "neither numbers, nor pyramid:FIRST,LAST, nor a file that can be read"),
+        ("", LayerTopkErrors.NOT_NUMBERS, {}),
+        (",", LayerTopkErrors.NOT_NUMBERS, {}),
+        ("64,-1", LayerTopkErrors.NOT_NUMBERS, {"source": "64,-1"}),
+        ("9" * 16, LayerTopkErrors.NOT_NUMBERS, {}),
+        ("pyramid:64", LayerTopkErrors.NOT_A_PYRAMID, {}),
+        ("pyramid:64,32,16", LayerTopkErrors.NOT_A_PYRAMID, {}),
+        ("pyramid:", LayerTopkErrors.NOT_NUMBERS, {}),
+        ("pyramid:a,b", LayerTopkErrors.NOT_NUMBERS, {}),
+        ("64.5", LayerTopkErrors.UNREADABLE, {}),
+        ("no such file", LayerTopkErrors.UNREADABLE, {}),
+        ("a\0b", LayerTopkErrors.UNREADABLE, {}),
     ],
 )
-def test_what_is_no_budget_is_refused(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=f"--kv-topk-per-layer .*{message}"):
+def test_what_is_no_budget_is_refused(text: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         LayerTopk.parse(text)
 
 
@@ -72,7 +74,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes, mes
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nor a file that can be read"):
+    with raises(LayerTopkErrors.UNREADABLE):
         LayerTopk.parse(str(tmp_path))
 
 
@@ -80,7 +82,7 @@ def test_a_list_is_for_as_many_layers() -> None:
     budgets = LayerTopk((3, 1, 2))
     assert (budgets.of(3), budgets.most, budgets.mean) == ((3, 1, 2), 3, 2)
     for layers in (2, 4):
-        with pytest.raises(UsageError, match=f"has 3 numbers, and the budget governs {layers} layers: give one for"):
+        with raises(LayerTopkErrors.OTHER_LAYERS, numbers=3, layers=layers):
             budgets.of(layers)
 
 
@@ -112,7 +114,7 @@ def test_a_pyramid_ends_where_it_should(first: int, last: int, layers: int) -> N
 
 @pytest.mark.parametrize("budgets", [LayerTopk((64, 16), True), LayerTopk((64, 16))])
 def test_a_model_without_a_layer_to_govern_is_refused(budgets: LayerTopk) -> None:
-    with pytest.raises(UsageError, match="the budget governs no layer, all attend within a sliding window"):
+    with raises(LayerTopkErrors.NO_LAYER):
         budgets.of(0)
 
 

@@ -17,11 +17,12 @@ from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
-from sscc.compiler.frontend.rules import capture_rule, end_of_prompt
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.policy import Policy, Rule, policy_of
-from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.compiler.frontend.rules import RuleErrors, capture_rule, end_of_prompt
+from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
+from tests.errors import raises
 from tests.models.tiny.task import fixed_queries
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
@@ -129,42 +130,48 @@ def test_what_a_rule_says_holds_where_no_option_is_stronger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("x = = 1", r"mine.py:1: SyntaxError"),
-        ("import sscc\nimport nothing_here", r"mine.py:2: ModuleNotFoundError: No module named 'nothing_here'"),
-        ("raise SystemExit(3)", r"mine.py:1: SystemExit: 3"),
-        ("import sscc", r"must have one policy, and has none: write a subclass of sscc.Policy"),
-        ("import sscc\nclass A(sscc.SnapStream): pass\nclass B(A): pass", r"has A, B: name one, .*mine.py:CLASS"),
+        ("x = = 1", PolicyErrors.FILE_FAILS, {"type": "SyntaxError"}),
+        ("import sscc\nimport nothing_here", PolicyErrors.FILE_FAILS, {"type": "ModuleNotFoundError"}),
+        ("raise SystemExit(3)", PolicyErrors.FILE_FAILS, {"type": "SystemExit"}),
+        ("import sscc", PolicyErrors.EMPTY_FILE, {}),
+        ("import sscc\nclass A(sscc.SnapStream): pass\nclass B(A): pass", PolicyErrors.SEVERAL, {"rules": ["A", "B"]}),
     ],
 )
-def test_files_that_are_no_rule(text: str, message: str, tmp_path: Path) -> None:
+def test_files_that_are_no_rule(text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         policy_of(tmp_path / "mine.py")
 
 
 def test_one_of_several_rules_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sscc\nclass A(sscc.SnapStream): pass\nclass Bee(A): pass")
     assert rule_of(f"{tmp_path}/mine.py:Bee").name == "Bee"
-    with pytest.raises(InputError, match="has no policy Be; did you mean 'Bee'"):
+    with raises(PolicyErrors.NOT_IN_FILE, rule="Be"):
         policy_of(f"{tmp_path}/mine.py:Be")
-    with pytest.raises(InputError, match="the rule cannot be read: No such file"):
+    with raises(PolicyErrors.NOT_READABLE):
         policy_of(tmp_path / "other" / "mine.py")
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "kind", "fields"),
     [
-        ("    pool = 2\n" + scoring("return prompt.keys"), "Mine.pool is 2, it must be an odd number"),
-        ("    pool_mode = 'mean'\n" + scoring("return prompt.keys"), "Mine.pool_mode is 'mean', it must be avg or max"),
-        ("    obs = 0\n" + scoring("return prompt.keys"), "Mine.obs is 0, it must be a number of queries, 'prompt'"),
-        ("    pool = 3", "Mine has no method scores"),
-        ("    def __init__(self, x): pass\n" + scoring("return prompt.keys"), "cannot be made without arguments"),
+        ("    pool = 2\n" + scoring("return prompt.keys"), PolicyErrors.BAD_POOL, {"rule": "Mine", "pool": 2}),
+        (
+            "    pool_mode = 'mean'\n" + scoring("return prompt.keys"), PolicyErrors.BAD_POOL_MODE,
+            {"rule": "Mine", "mode": "mean", "known": ["avg", "max"]},
+        ),
+        (
+            "    obs = 0\n" + scoring("return prompt.keys"), PolicyErrors.BAD_OBS,
+            {"rule": "Mine", "obs": 0, "whole": "prompt"},
+        ),
+        ("    pool = 3", PolicyErrors.NO_SCORES, {"rule": "Mine"}),
+        ("    def __init__(self, x): pass\n" + scoring("return prompt.keys"), PolicyErrors.TAKES_ARGUMENTS, {}),
     ],
 )
-def test_rules_that_cannot_be(body: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_rules_that_cannot_be(body: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:
+    with raises(kind, **fields):
         policy_of(written(tmp_path, body))
 
 
@@ -172,40 +179,46 @@ MASS = "prompt.attention_mass()"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("return prompt.kyes", r"mine.py:7: Mine.scores: AttributeError: .* no attribute 'kyes'"),
-        ("return prompt.keys.norm(dim=-1)[0]", r"gives \[24\] numbers of torch.float32, it must be \[2, 24\]"),
-        ("return 3", "gives int, it must be a tensor of scores"),
-        (f"return {MASS} / 0", "not finite, for a random prompt of 24 tokens"),
+        ("return prompt.kyes", RuleErrors.SCORES_FAIL, {"rule": "Mine"}),
+        (
+            "return prompt.keys.norm(dim=-1)[0]", RuleErrors.OTHER_SHAPE,
+            {"shape": [24], "dtype": "torch.float32", "expected": [2, 24]},
+        ),
+        ("return 3", RuleErrors.NO_TENSOR, {"type": "int"}),
+        (f"return {MASS} / 0", RuleErrors.NOT_FINITE, {"tokens": 24}),
         ("return prompt.keys.mean(dim=1, keepdim=True).expand(-1, len(prompt.positions), -1).sum(-1)",
-         "depends on what lies behind a prompt: .* divide sums by prompt.length"),
-        ("return torch.rand_like(prompt.keys[..., 0])", r"mine.py:6: Mine.scores gives other numbers each time"),
-        ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", "changes a tensor of the prompt"),
+         RuleErrors.READS_BEHIND, {}),
+        ("return torch.rand_like(prompt.keys[..., 0])", RuleErrors.RANDOM, {"rule": "Mine"}),
+        ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", RuleErrors.CHANGES_PROMPT, {}),
         (f"return {MASS} if {MASS}.sum() > 0 else -{MASS}",
-         r"mine.py:7: Mine.scores: what is done depends on the numbers of a tensor, .* torch.where"),
-        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", r"mine.py:7: Mine makes a tensor of shape \[u"),
-        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", r"mine.py:7: Mine reads a tensor of its own"),
+         RuleErrors.SCORES_FAIL, {"rule": "Mine"}),
+        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", RuleErrors.SHAPE_NOT_STATIC, {"rule": "Mine"}),
+        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", RuleErrors.OWN_TENSOR, {"rule": "Mine"}),
     ],
 )  # fmt: skip
-def test_scores_that_no_program_can_be(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SsccError, match=message):
+def test_scores_that_no_program_can_be(text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:
+    with raises(kind, **fields):
         capture_rule(rule_of(written(tmp_path, scoring(text))), SIZES, G, 40)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "kind", "fields"),
     [
-        ({"kv_policy": "snapsteam"}, "snapstream or query, or the file of a rule, .* did you mean 'snapstream'"),
-        ({"kv_policy": 3}, "it must be a name, a file or an sscc.Policy"),
-        ({"kv_policy": sscc.SnapStream, "tp": 2}, "SnapStream scores by all heads, which --tp would cut"),
-        ({"kv_policy": RULES / "pyramid.py", "kv_topk_per_layer": "3,4"}, "Pyramid says itself what each"),
-        ({"kv_policy": sscc.SnapStream, "kv_fetch": 3}, "--kv-fetch goes with --kv-policy query"),
-        ({"kv_policy": sscc.SnapStream, "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
+        ({"kv_policy": "snapsteam"}, PolicyErrors.UNKNOWN, {"known": ["snapstream", "query"]}),
+        ({"kv_policy": 3}, PolicyErrors.NO_POLICY, {}),
+        ({"kv_policy": sscc.SnapStream, "tp": 2}, OptionErrors.RULE_OVER_RANKS, {"rule": "SnapStream"}),
+        (
+            {"kv_policy": RULES / "pyramid.py", "kv_topk_per_layer": "3,4"}, OptionErrors.BUDGETS_OF_RULE,
+            {"rule": "Pyramid"},
+        ),
+        ({"kv_policy": sscc.SnapStream, "kv_fetch": 3}, OptionErrors.ONLY_BY_QUERY, {"option": "--kv-fetch"}),
+        ({"kv_policy": sscc.SnapStream, "compile_from": "graph"}, OptionErrors.RECORDED, {"option": "--kv-policy"}),
     ],
 )
-def test_options_that_contradict_a_rule(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_options_that_contradict_a_rule(options: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         CompileOptions(Path("model"), **options)
 
 
@@ -214,7 +227,7 @@ def test_budgets_that_cannot_be() -> None:
         def topk(self, layer: int, layers: int, topk: int) -> int:
             return topk / 2  # type: ignore[return-value]
 
-    with pytest.raises(UsageError, match=r"Half.topk gives 5.0 for layer 0, it must be a number of rows"):
+    with raises(PolicyErrors.BAD_TOPK, rule="Half", rows=5.0, layer=0):
         rule_of(Half).budgets(2, 10)
 
 
@@ -298,5 +311,5 @@ def test_a_policy_is_a_class_or_an_object_in_python(tmp_path: Path) -> None:
     session = sscc.load(tmp_path / "a.rdu", interpreter="reference")
     session.prefill(0, list(range(8, 108)))
     assert session.interpreter.tensor("selected")[0, 0].tolist() == list(range(2, 24))
-    with pytest.raises(UsageError, match="policy and kv_policy are the same option"):
+    with raises(OptionErrors.POLICY_TWICE):
         sscc.compile(TINY, policy=Positions, kv_policy="query")

@@ -17,13 +17,16 @@ from transformers.pytorch_utils import Conv1D
 
 import sscc
 from sscc.compiler import cli
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
 from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.passes.pipeline import PassPipelineErrors
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.quantization import round_trip
 from sscc.runtime.session import Session
+from tests.errors import raises
 from tests.families import Compiler, random_model, random_tokens
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession
@@ -277,7 +280,7 @@ def test_a_weight_that_is_not_finite_is_named(build: Build, tmp_path: Path) -> N
     model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("inf")
     model.save_pretrained(tmp_path / "bad")
     result = build("llama3-rope", "int8:16")
-    with pytest.raises(InputError, match=r"tensor 'model.layers.1.mlp.up_proj.weight': a weight that is not finite"):
+    with raises(TensorErrors.NOT_ENCODED, tensor="model.layers.1.mlp.up_proj.weight"):
         sscc.load(result.path, checkpoint=tmp_path / "bad", interpreter="reference")
 
 
@@ -292,14 +295,14 @@ def test_dumps_remember_the_format(compiled: Compiler, tmp_path: Path) -> None:
     resumed = sscc.compile(graph, output=tmp_path / "resumed.rdu", compile_from="graph", checkpoint=model)
     schedules = [json.loads((path / "schedule.json").read_text()) for path in (whole, resumed.path)]
     assert schedules[0] == schedules[1]
-    with pytest.raises(UsageError, match="the weights of this module are int8:16, they cannot become int4:16"):
+    with raises(PassPipelineErrors.STORED_WEIGHTS, stored="int8:16", weights="int4:16"):
         sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4:16")
 
 
 def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: Path) -> None:
     model, graph = compiled.checkpoint("llama3-rope"), tmp_path / "graph.mlir"
     sscc.compile(model, output=graph, compile_to="graph", **SHAPE)
-    with pytest.raises(UsageError, match="the weights of this module stay as they are, they cannot become int4:32"):
+    with raises(PassPipelineErrors.PLAIN_WEIGHTS, weights="int4:32"):
         sscc.compile(graph, output=tmp_path / "x", compile_from="graph", checkpoint=model, weights="int4")
 
 

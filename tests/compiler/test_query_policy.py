@@ -15,10 +15,11 @@ import torch
 
 from sscc.compiler import cli
 from sscc.compiler.frontend.eager import EagerQuerySelection
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.policy import PolicyErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry, Span
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.geometry import Geometry, GeometryErrors, Span
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
@@ -28,6 +29,7 @@ from sscc.runtime.backends.cpu.planner import plan_program
 from sscc.runtime.golden_replay import replay
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, fed, loaded, opened
 from tests.compiler.test_windows import eager_model, random_model
+from tests.errors import raises
 from tests.families import random_tokens
 
 CACHE = "--kv-policy query --kv-sink 2 --kv-recent 5 --kv-topk 6 --max-context 48 --batch 2 --prefill-chunk 10".split()
@@ -78,20 +80,26 @@ def test_nothing_is_evicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"kv_policy": "oracle"}, "--kv-policy is 'oracle', it must be snapstream or query"),
-        ({"kv_landmark_bits": 2}, "goes with --kv-policy query"),
-        ({"kv_fetch": 2}, "goes with --kv-policy query"),
-        ({"kv_policy": "query", "kv_topk": 6, "kv_fetch": 7}, "fetches 7 rows of topk = 6 from the store"),
-        ({"kv_policy": "query", "kv_landmark_bits": 3}, "KV landmarks have 3 bits, .* must have one of 1, 2, 4, 16"),
-        ({"kv_policy": "query", "kv_rows": "compact"}, "--kv-policy query keeps all rows and chooses equally many"),
-        ({"kv_policy": "query", "kv_topk": 0}, "--kv-policy query keeps all rows, .* topk is 0: raise --kv-topk"),
-        ({"kv_policy": "query", "compile_from": "graph"}, "--kv-policy is recorded in the dump"),
+        (
+            {"kv_policy": "oracle"}, PolicyErrors.UNKNOWN,
+            {"option": "--kv-policy", "value": "oracle", "known": ["snapstream", "query"]},
+        ),
+        ({"kv_landmark_bits": 2}, OptionErrors.ONLY_BY_QUERY, {}),
+        ({"kv_fetch": 2}, OptionErrors.ONLY_BY_QUERY, {}),
+        ({"kv_policy": "query", "kv_topk": 6, "kv_fetch": 7}, GeometryErrors.FETCH, {"fetch": 7, "topk": 6}),
+        (
+            {"kv_policy": "query", "kv_landmark_bits": 3}, GeometryErrors.LANDMARK_BITS,
+            {"bits": 3, "choices": [1, 2, 4, 16]},
+        ),
+        ({"kv_policy": "query", "kv_rows": "compact"}, GeometryErrors.QUERY_ROWS, {}),
+        ({"kv_policy": "query", "kv_topk": 0}, GeometryErrors.QUERY_WITHOUT_TOPK, {}),
+        ({"kv_policy": "query", "compile_from": "graph"}, OptionErrors.RECORDED, {"option": "--kv-policy"}),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_what_cannot_be_is_refused(values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         resolved(**values)
 
 

@@ -13,12 +13,22 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.compiler.weight_cache import packed_weights
-from sscc.ir.errors import InputError, OutputError
-from sscc.ir.files import file_digest
+from sscc.compiler.weight_cache import WeightCacheErrors, packed_weights
+from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors, file_digest
 from sscc.runtime.artifact.manifest import WeightsRecord
-from sscc.runtime.artifact.tensor_files import Array, Stack, TensorSpec, digest_of, read_specs, reading, specs_of
-from sscc.runtime.user_cache import UnsafeCacheError
+from sscc.runtime.artifact.tensor_files import (
+    Array,
+    Stack,
+    TensorErrors,
+    TensorSpec,
+    digest_of,
+    read_specs,
+    reading,
+    specs_of,
+)
+from sscc.runtime.user_cache import CacheErrors
+from tests.errors import raises
 
 CHECKPOINT = {
     "layers.0.a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -84,24 +94,31 @@ def test_a_program_that_stacks_otherwise_has_its_own_file(cache: Path) -> None:
 @pytest.mark.parametrize("name", sorted(CHECKPOINT))
 def test_other_weights_are_refused_and_leave_nothing(cache: Path, name: str) -> None:
     changed = {**CHECKPOINT, name: CHECKPOINT[name] + 1}
-    with pytest.raises(InputError, match="/somewhere is not the one that this artifact was compiled with"):
+    with raises(WeightCacheErrors.DIGEST_DIFFERS):
         packed_weights(RECORD, LAYOUT, reading(changed, "tiny"), no_progress)
     assert list((cache / "weights").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "kind", "fields"),
     [
-        ({"layers.1.a": None}, r"tiny has no tensor 'layers.1.a', the program wants it as f32 \[2, 3\]"),
+        (
+            {"layers.1.a": None}, TensorErrors.MISSING,
+            {"where": "tiny", "tensor": "layers.1.a", "expected": "f32 [2, 3]"},
+        ),
         (
             {"layers.1.a": np.zeros((3, 2), np.float32)},
-            r"tensor 'layers.1.a' is float32 \[3, 2\], the program wants f32 \[2, 3\]",
+            TensorErrors.OTHER_TENSOR, {
+                "tensor": "layers.1.a", "dtype": "float32", "shape": [3, 2], "expected": "f32 [2, 3]"
+            },
         ),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_leaves_nothing(cache: Path, change: dict[str, Any], message: str) -> None:
+def test_a_checkpoint_that_does_not_fit_leaves_nothing(
+    cache: Path, change: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
     tensors = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         packed_weights(RECORD, LAYOUT, reading(tensors, "tiny"), no_progress)
     assert list((cache / "weights").iterdir()) == []
 
@@ -162,13 +179,13 @@ def test_without_verifying_bytes_are_taken_as_they_are(cache: Path) -> None:
 def test_a_cache_that_others_can_write_is_refused(cache: Path) -> None:
     packed_weights(RECORD, LAYOUT, READ, no_progress)
     (cache / "weights").chmod(0o777)
-    with pytest.raises(UnsafeCacheError, match="weights can be written by others"):
+    with raises(CacheErrors.FOREIGN_WRITERS):
         packed_weights(RECORD, LAYOUT, READ, no_progress)
 
 
 def test_an_unwritable_cache_is_an_output_error(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
-    with pytest.raises(OutputError, match=r"Not a directory \(set SSCC_CACHE to another folder\)"):
+    with raises(FileErrors.CANNOT_WRITE, reason="Not a directory"):
         packed_weights(RECORD, LAYOUT, READ, no_progress)
 
 
@@ -177,6 +194,6 @@ def test_a_full_disk_is_an_output_error_and_leaves_nothing(cache: Path, monkeypa
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match=r"safetensors cannot be written: No space left on device \(set SSCC_CACHE"):
+    with raises(FileErrors.CANNOT_WRITE, reason="No space left on device"):
         packed_weights(RECORD, LAYOUT, READ, no_progress)
     assert list((cache / "weights").iterdir()) == []

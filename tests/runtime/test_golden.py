@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InputError
-from sscc.runtime.artifact.golden import Golden
+from sscc.runtime.artifact.files import ArtifactFileErrors
+from sscc.runtime.artifact.golden import Golden, GoldenErrors
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.golden_replay import GoldenReplayErrors, compare, replay
@@ -145,7 +146,7 @@ def test_zeros_and_empty_tensors_compare() -> None:
 
 
 def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is missing or damaged"):
+    with raises(ArtifactFileErrors.CANNOT_READ):
         Golden.load(tmp_path)
 
 
@@ -171,5 +172,5 @@ def test_a_damaged_golden_is_refused(tmp_path: Path, field: str | None, value: o
         Golden.load(path.parent)
     assert len(str(refused.value)) < 1000
     path.write_text("[" * 10**5)
-    with pytest.raises(InputError, match="is missing or damaged"):
+    with raises(GoldenErrors.DAMAGED):
         Golden.load(path.parent)

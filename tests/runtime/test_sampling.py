@@ -21,7 +21,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.native_errors import NativeErrors
@@ -447,9 +447,9 @@ def test_logits_are_not_written_to() -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0), Sampling(1.0, top_k=2)])
 def test_logits_that_are_not_finite_are_refused(value: float, sampling: Sampling) -> None:
-    with pytest.raises(InputError, match=f"^the largest logit is {value}: the weights are damaged"):
+    with raises(SamplingErrors.LOGITS, value=value):
         draws(sampling, 1, np.array([1.0, value, 2.0]))
-    with pytest.raises(InputError, match="the largest logit is -inf"):
+    with raises(SamplingErrors.LOGITS, value="-inf"):
         draws(sampling, 1, np.full(4, -np.inf))
 
 
@@ -463,57 +463,57 @@ def test_a_damaged_row_is_named_and_nothing_is_picked(dtype: Any, vocab_size: in
     for at in range(vocab_size):
         bad = good.copy()
         bad[2, at] = np.nan
-        with pytest.raises(InputError, match="the largest logit of slot 2 is nan: the weights are damaged, or too"):
+        with raises(SamplingErrors.SLOT_LOGITS, slot=2, value="nan"):
             batch.pick(bad, np.ones(3, bool))
     tokens = batch.pick(bad, np.array([True, True, False]))
     assert tokens.tolist() == [int(uniforms(9, 1)[0] * vocab_size)] * 2 + [-1]
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": float("inf")}, "temperature is inf"),
-        ({"top_k": -1}, "top-k is -1"),
-        ({"top_p": 0.0}, "top-p is 0.0"),
-        ({"top_p": 1.5}, "top-p is 1.5"),
-        ({"seed": -5}, "seed is -5"),
-        ({"seed": 2**63}, "seed is 9223372036854775808"),
-        ({"min_p": -0.1}, "min-p is -0.1"),
-        ({"min_p": 1.1}, "min-p is 1.1"),
-        ({"repetition_penalty": 0.0}, "repetition-penalty is 0.0"),
-        ({"repetition_penalty": float("inf")}, "repetition-penalty is inf"),
-        ({"presence_penalty": 2.5}, "presence-penalty is 2.5"),
-        ({"frequency_penalty": float("nan")}, "frequency-penalty is nan"),
-        ({"logit_bias": ((3, 101.0),)}, "logit-bias of token 3 is 101.0"),
-        ({"logit_bias": ((-3, 1.0),)}, "logit-bias names token -3"),
-        ({"logit_bias": ((3, 1.0), (3, 2.0))}, "twice"),
+        ({"temperature": -1.0}, SamplingErrors.TEMPERATURE, {"value": -1.0}),
+        ({"temperature": float("nan")}, SamplingErrors.TEMPERATURE, {"value": "nan"}),
+        ({"temperature": float("inf")}, SamplingErrors.TEMPERATURE, {"value": "inf"}),
+        ({"top_k": -1}, SamplingErrors.TOP_K, {"value": -1}),
+        ({"top_p": 0.0}, SamplingErrors.TOP_P, {"value": 0.0}),
+        ({"top_p": 1.5}, SamplingErrors.TOP_P, {"value": 1.5}),
+        ({"seed": -5}, SamplingErrors.SEED, {"value": -5}),
+        ({"seed": 2**63}, SamplingErrors.SEED, {"value": 9223372036854775808}),
+        ({"min_p": -0.1}, SamplingErrors.MIN_P, {"value": -0.1}),
+        ({"min_p": 1.1}, SamplingErrors.MIN_P, {"value": 1.1}),
+        ({"repetition_penalty": 0.0}, SamplingErrors.REPETITION_PENALTY, {"value": 0.0}),
+        ({"repetition_penalty": float("inf")}, SamplingErrors.REPETITION_PENALTY, {"value": "inf"}),
+        ({"presence_penalty": 2.5}, SamplingErrors.PRESENCE_PENALTY, {"value": 2.5}),
+        ({"frequency_penalty": float("nan")}, SamplingErrors.FREQUENCY_PENALTY, {"value": "nan"}),
+        ({"logit_bias": ((3, 101.0),)}, SamplingErrors.BIAS, {"token": 3, "value": 101.0}),
+        ({"logit_bias": ((-3, 1.0),)}, SamplingErrors.BIAS_TOKEN, {"token": -3}),
+        ({"logit_bias": ((3, 1.0), (3, 2.0))}, SamplingErrors.BIAS_TWICE, {}),
     ],
 )
-def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_bad_values_are_refused(values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         Sampling(**values)
 
 
 @pytest.mark.parametrize(
-    ("slot", "sampling", "prompt", "logprobs", "message"),
+    ("slot", "sampling", "prompt", "logprobs", "kind", "fields"),
     [
-        (2, Sampling(), [], None, "slot 2 does not exist, the sampler has slots 0 .. 1"),
-        (-1, Sampling(), [], None, "slot -1 does not exist"),
-        (0, Sampling(), [3, 5], None, "token 5 of the prompt is out of range, the vocabulary is 0 .. 4"),
-        (0, Sampling(), [-1], None, "token -1 of the prompt"),
-        (0, Sampling(), [0.5], None, "a prompt is a list of token ids, this one is of float64"),
-        (0, Sampling(), [[1, 2]], None, r"shape \(1, 2\)"),
-        (0, Sampling(logit_bias=((5, 1.0),)), [], None, "token 5 of the logit bias is out of range"),
-        (0, Sampling(), [], -1, "logprobs is -1"),
-        (0, Sampling(), [], 6, "logprobs is 6, it must be between 0 and the vocabulary's 5"),
+        (2, Sampling(), [], None, NativeErrors.SAMPLER_NO_SLOT, {"slot": 2, "last": 1}),
+        (-1, Sampling(), [], None, NativeErrors.SAMPLER_NO_SLOT, {"slot": -1, "last": 1}),
+        (0, Sampling(), [3, 5], None, NativeErrors.PROMPT_TOKEN, {"token": 5, "last": 4}),
+        (0, Sampling(), [-1], None, NativeErrors.PROMPT_TOKEN, {"token": -1}),
+        (0, Sampling(), [0.5], None, SamplingErrors.PROMPT, {"dtype": "float64"}),
+        (0, Sampling(), [[1, 2]], None, SamplingErrors.PROMPT, {"shape": [1, 2]}),
+        (0, Sampling(logit_bias=((5, 1.0),)), [], None, NativeErrors.BIAS_TOKEN, {"token": 5}),
+        (0, Sampling(), [], -1, NativeErrors.LOGPROBS, {"logprobs": -1}),
+        (0, Sampling(), [], 6, NativeErrors.LOGPROBS, {"logprobs": 6, "vocabulary": 5}),
     ],
 )
 def test_a_start_out_of_range_is_refused(
-    slot: int, sampling: Sampling, prompt: Any, logprobs: int | None, message: str
+    slot: int, sampling: Sampling, prompt: Any, logprobs: int | None, kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError, match=message):
+    with raises(kind, **fields):
         BatchSampler(2, 5).start(slot, sampling, prompt, logprobs)
 
 
@@ -525,20 +525,20 @@ def test_other_arrays_are_refused() -> None:
         with pytest.raises(UsageError, match="logits to pick from are"):
             batch.pick(bad, active)
     for bad in (active[:1], active.astype(np.int8), active[:, None], np.ones(4, bool)[::2]):
-        with pytest.raises(UsageError, match="which slots are active is"):
+        with raises(SamplingErrors.ACTIVE_SLOTS):
             batch.pick(logits, bad)
-    with pytest.raises(UsageError, match="slot 1 is to pick a token, but no sequence was started in it"):
+    with raises(NativeErrors.SAMPLER_NOT_STARTED, slot=1):
         batch.pick(logits, np.ones(2, bool))
     batch.stop(0)
-    with pytest.raises(UsageError, match="slot 0 is to pick"):
+    with raises(NativeErrors.SAMPLER_NOT_STARTED, slot=0):
         batch.pick(logits, active)
     for call in (batch.stop, batch.logprobs):
-        with pytest.raises(UsageError, match="slot 2 does not exist"):
+        with raises(NativeErrors.SAMPLER_NO_SLOT, slot=2):
             call(2)
     for slots, vocab_size in ((0, 5), (5, 0), (1, 2**31)):
-        with pytest.raises(UsageError, match="a sampler of"):
+        with raises(NativeErrors.SAMPLER_VOCABULARY):
             BatchSampler(slots, vocab_size)
-    with pytest.raises(UsageError, match=r"have shape \[1, 5\]"):
+    with raises(SamplingErrors.LOGITS_SHAPE, shape=[1, 5]):
         Sampler(Sampling()).pick(LOGITS[None])
     sampler = Sampler(Sampling())
     sampler.pick(LOGITS)

@@ -66,9 +66,9 @@ def test_a_slot_being_prefilled_is_not_active() -> None:
     session.start_prefill(1, [4])
     session.step_prefill(1)
     session.decode({0: 3})
-    with pytest.raises(UsageError, match="slot 1 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=1):
         session.decode({1: 3})
-    with pytest.raises(UsageError, match="slot 0 cannot prefill while slot 1 does"):
+    with raises(SessionErrors.PREFILL_IN_PROGRESS, slot=0, other=1):
         session.start_prefill(0, [1])
     session.abandon_prefill()
     session.prefill(0, [1])
@@ -133,7 +133,7 @@ def test_a_full_slot_may_rest_beside_others() -> None:
     session.prefill(0, [1] * 20)
     session.prefill(1, [1])
     step(session, [4, 4], [False, True])
-    with pytest.raises(UsageError, match="slot 0 holds 20 tokens"):
+    with raises(SessionErrors.SLOT_FULL, slot=0, tokens=20):
         step(session, [4, 4], [True, True])
     assert session.position(1) == 2
 
@@ -154,10 +154,10 @@ def test_replay_feeds_the_last_token_where_it_stands() -> None:
         "active": [True, False],
     }
     assert session.position(0) == 8
-    with pytest.raises(UsageError, match="slot 1 was fed 1 tokens after its prompt: it can be replayed before"):
+    with raises(SessionErrors.REPLAY_AFTER_TOKENS, slot=1, tokens=1):
         session.replay(1)
     session.start_prefill(1, [1])
-    with pytest.raises(UsageError, match="slot 1 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=1):
         session.replay(1)
 
 
@@ -205,12 +205,12 @@ def test_snapshots_are_of_prompts_and_for_slots_at_rest() -> None:
     session.prefill(0, [1] * 3)
     snapshot = session.snapshot(0)
     session.decode({0: 1})
-    with pytest.raises(UsageError, match="slot 0 was fed 1 tokens after its prompt: it can be copied before"):
+    with raises(SessionErrors.COPY_AFTER_TOKENS, slot=0, tokens=1):
         session.snapshot(0)
     session.start_prefill(1, [1])
-    with pytest.raises(UsageError, match="slot 1 is being prefilled"):
+    with raises(SessionErrors.SLOT_IN_PREFILL, slot=1):
         session.restore(1, snapshot)
-    with pytest.raises(UsageError, match="slot 2 does not exist"):
+    with raises(SessionErrors.NO_SLOT, slot=2):
         session.restore(2, snapshot)
     session.restore(0, snapshot)
     assert session.position(0) == 3
@@ -252,7 +252,7 @@ def test_kept_figures() -> None:
     session.prefill(0, [1] * 3)
     assert (session.kept(0).kept, session.kept(0).evicted) == (3, 0)
     session.release(0)
-    with pytest.raises(UsageError, match="slot 0 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=0):
         session.kept(0)
 
 
@@ -290,23 +290,23 @@ def test_bad_decode_steps_are_refused(tokens: Any, message: str) -> None:
 def test_nothing_goes_past_max_context() -> None:
     session = fake_session()
     session.prefill(0, [1] * 20)
-    with pytest.raises(UsageError, match="slot 0 holds 20 tokens, the program was compiled for at most 20"):
+    with raises(SessionErrors.SLOT_FULL, slot=0, tokens=20):
         session.decode({0: 1})
-    with pytest.raises(UsageError, match="18 prompt tokens \\+ 3 new tokens = 21 exceed"):
+    with raises(SessionErrors.REQUEST_TOO_LONG, tokens=18, max_new_tokens=3):
         session.generate([1] * 18, 3)
-    with pytest.raises(UsageError, match="max-new-tokens is 0"):
+    with raises(SessionErrors.MAX_NEW_TOKENS, value=0):
         session.generate([1], 0)
     assert len(list(session.generate([1] * 18, 2))) == 2
 
 
 def test_prefill_calls_are_checked() -> None:
     session = fake_session()
-    with pytest.raises(UsageError, match="no prefill has finished yet"):
+    with raises(SessionErrors.NO_PREFILL_LOGITS):
         _ = session.prefill_logits
-    with pytest.raises(UsageError, match="no prefill is in progress"):
+    with raises(SessionErrors.NO_PREFILL):
         session.step_prefill(1)
     session.start_prefill(0, [1])
-    with pytest.raises(UsageError, match="at least 1 step, not 0"):
+    with raises(SessionErrors.PREFILL_STEPS, steps=0):
         session.step_prefill(0)
 
 
@@ -314,7 +314,7 @@ def test_reset_forgets_everything() -> None:
     session = fake_session()
     session.prefill(0, [1])
     session.reset()
-    with pytest.raises(UsageError, match="slot 0 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=0):
         session.decode({0: 1})
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
-from sscc.runtime.session import Session
-from sscc.runtime.slot_message import HEADER_BYTES
+from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.slot_message import HEADER_BYTES, SlotMessageErrors
+from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import altered
 
@@ -119,23 +120,40 @@ def test_a_slot_of_another_program_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "kind", "fields"),
     [
-        (lambda data: b"", "no slot"),
-        (lambda data: (HEADER_BYTES + 1).to_bytes(8, "little") + bytes(HEADER_BYTES * 2), "no slot"),
-        (lambda data: with_metadata(data, version="2"), "has version 2 of the format of slots, this sscc reads 1"),
-        (lambda data: with_metadata(data, format="pt"), "its format is pt"),
-        (lambda data: with_metadata(data, length="0"), "its length is 0, expected 1 to 20"),
-        (lambda data: with_metadata(data, length="9" * 30), "expected 1 to 20"),
-        (lambda data: with_metadata(data, length="8"), "its header is not that of a slot after 8 tokens"),
-        (lambda data: with_metadata(data, slot="2"), "its slot is 2, expected 0 to 1"),
-        (lambda data: with_metadata(data, more="1"), "its header is not"),
-        (lambda data: b"\x10" + bytes(7) + b"[" * 16, "its header does not say so"),
+        (lambda data: b"", SlotMessageErrors.HEADER_SIZE, {}),
+        (
+            lambda data: (HEADER_BYTES + 1).to_bytes(8, "little") + bytes(HEADER_BYTES * 2),
+            SlotMessageErrors.HEADER_SIZE, {},
+        ),
+        (lambda data: with_metadata(data, version="2"), SlotMessageErrors.OTHER_VERSION, {"version": "2", "ours": 1}),
+        (
+            lambda data: with_metadata(data, format="pt"), SlotMessageErrors.OTHER_FORMAT,
+            {"where": "it", "format": "pt"},
+        ),
+        (
+            lambda data: with_metadata(data, length="0"), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            {"where": "it", "name": "length", "text": "0", "low": 1, "high": 20},
+        ),
+        (
+            lambda data: with_metadata(data, length="9" * 30), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            {"low": 1, "high": 20},
+        ),
+        (lambda data: with_metadata(data, length="8"), SlotMessageErrors.HEADER_DIFFERS, {"where": "it", "length": 8}),
+        (
+            lambda data: with_metadata(data, slot="2"), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            {"where": "it", "name": "slot", "text": "2", "low": 0, "high": 1},
+        ),
+        (lambda data: with_metadata(data, more="1"), SlotMessageErrors.HEADER_DIFFERS, {"where": "it"}),
+        (lambda data: b"\x10" + bytes(7) + b"[" * 16, SlotMessageErrors.NO_METADATA, {"where": "it"}),
     ],
 )
-def test_what_is_no_message_is_refused(change: Callable[[bytes], bytes], words: str) -> None:
+def test_what_is_no_message_is_refused(
+    change: Callable[[bytes], bytes], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
     session = session_with()
-    with pytest.raises(InputError, match=re.escape(words)):
+    with raises(kind, **fields):
         session.slot_format.read(change(bytes(message_bytes(session))), "it")
 
 
@@ -146,19 +164,19 @@ def test_numbers_out_of_range_are_refused_whoever_has_sealed_them(name: str, val
     data = message_bytes(session)
     begin = 8 + int.from_bytes(data[:8], "little") + header_of(data)[name]["data_offsets"][0]
     data[begin : begin + 8] = value.to_bytes(8, "little", signed=True)
-    with pytest.raises(InputError, match=f"{name} has {value}, expected 0 to"):
+    with raises(SlotMessageErrors.VALUE_OUT_OF_RANGE, low=0, name=name, value=value):
         session.slot_format.read(resealed(data), "it")
 
 
 def test_a_session_of_no_artifact_says_so(tmp_path: Path) -> None:
     session = fake_session()
     session.prefill(0, PROMPT)
-    with pytest.raises(UsageError, match="a session of an artifact alone"):
+    with raises(SessionErrors.NO_IDENTITY):
         session.save_slot(0, tmp_path / "slot")
     session = session_with()
     with pytest.raises(InputError, match="No such file"):
         session.load_slot(0, tmp_path / "slot")
     with pytest.raises(InputError, match="no regular file"):
         session.load_slot(0, tmp_path)
-    with pytest.raises(UsageError, match="holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY):
         session.save_slot(0, tmp_path / "slot")

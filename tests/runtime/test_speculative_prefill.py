@@ -20,12 +20,14 @@ from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Engine, EngineOptions, Request
+from sscc.runtime.engine.engine import SubmissionErrors
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
-from sscc.runtime.shortening import Shortener, joined
-from sscc.runtime.speculative_prefill import CHUNK, Draft, kept_chunks, kept_positions
+from sscc.runtime.shortening import Shortener, ShorteningErrors, joined
+from sscc.runtime.speculative_prefill import CHUNK, Draft, DraftErrors, kept_chunks, kept_positions
 from tests import tiny_configs
+from tests.errors import raises
 from tests.families import Compiler, random_tokens
 from tests.native import native_interpreter
 
@@ -194,28 +196,28 @@ def test_a_prompt_that_the_draft_cannot_read_ends_alone(compiled: Compiler) -> N
     with Engine(session_of(target.artifact), shortener=shortener) as engine:
         long, short = (Request(tuple(random_tokens(n)), 2, keep=0.5, eos=frozenset()) for n in (LENGTH, 100))
         bad, good = engine.submit_all([long, short])
-        with pytest.raises(UsageError, match=r"the prompt has 150 of the draft's tokens, it reads 1 \.\. 128"):
+        with raises(ShorteningErrors.PROMPT_TOO_LONG, length=150, longest=128):
             bad.result()
         assert good.result().left_out_tokens == 100 - (CHUNK + 4)
         cancelled = engine.submit(short)
         cancelled.cancel()
         assert cancelled.result().finish in ("cancelled", "length")
         assert engine.generate(replace(short, keep=None)).left_out_tokens == 0
-    with Engine(session_of(target.artifact)) as engine, pytest.raises(UsageError, match="no draft"):
+    with Engine(session_of(target.artifact)) as engine, raises(SubmissionErrors.NO_DRAFT):
         engine.submit(short)
     for keep in (0.0, -1.0, 1.5, math.nan):
-        with pytest.raises(UsageError, match="it must be above 0 and at most 1"):
+        with raises(DraftErrors.NOT_A_SHARE):
             Request((1,), 1, keep=keep)
 
 
 def test_drafts_that_cannot_score(compiled: Compiler) -> None:
     by_query = replace(COMPACT, rows="indexed", policy="query", landmark_bits=2)
-    for family, geometry, reason in (
-        ("llama3-rope", by_query, "compile it without --kv-policy query"),
-        ("llama3-rope", replace(COMPACT, topk=0), "with --kv-topk above 0"),
-        ("latent-whole-query", COMPACT, "keeps latent rows"),
+    for family, geometry, kind in (
+        ("llama3-rope", by_query, DraftErrors.SELECTS_NO_ROWS),
+        ("llama3-rope", replace(COMPACT, topk=0), DraftErrors.SELECTS_NO_ROWS),
+        ("latent-whole-query", COMPACT, DraftErrors.LATENT_ROWS),
     ):
-        with pytest.raises(UsageError, match=reason):
+        with raises(kind):
             Draft(session_of(compiled(family, geometry).artifact))
 
 
@@ -265,5 +267,5 @@ def test_a_draft_with_another_tokenizer_reads_text(compiled: Compiler, tmp_path:
         expected += "" if number == before + 1 else "|"
         expected += "".join(words[token] for token in chosen[number * CHUNK : (number + 1) * CHUNK])
     assert left.tolist() == reads.encode(expected).ids
-    with pytest.raises(UsageError, match="the program has no tokenizer"):
+    with raises(ShorteningErrors.NO_TOKENIZER, without="the program"):
         Shortener(Draft(session), program.artifact.signature, None)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sscc.ir.errors import InputError
-from sscc.runtime.text import TextStream, decode, encode, load_tokenizer, longest_token
+from sscc.runtime.text import TextStream, TokenizerFileErrors, decode, encode, load_tokenizer, longest_token
+from tests.errors import raises
 
 CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café, Übergröße", "你好 hello", "🎉🎊 party 🎉"]
 END = "<|end|>"
@@ -108,10 +108,10 @@ def test_a_saved_tokenizer_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_damaged_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give --token-ids"):
+    with raises(TokenizerFileErrors.MISSING):
         load_tokenizer(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text('{"model": 7')
-    with pytest.raises(InputError, match="not a tokenizer that can be read"):
+    with raises(TokenizerFileErrors.UNREADABLE):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 

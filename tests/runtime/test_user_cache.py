@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.files import FileErrors
 from sscc.runtime import user_cache
 from sscc.runtime.user_cache import (
+    CacheErrors,
     UnsafeCacheError,
     cache_folder,
     check_cache_folder,
@@ -18,6 +19,7 @@ from sscc.runtime.user_cache import (
     open_cached,
     replacing_cached,
 )
+from tests.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +95,7 @@ def test_what_somebody_else_owns_is_refused(folder: Path, place: str, monkeypatc
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     fields = list(state)
     fields[stat.ST_UID] = me + 2
-    with pytest.raises(UnsafeCacheError, match=f"^{path} belongs to user {me + 2}, not to you .user {me + 1}., .* set"):
+    with raises(CacheErrors.FOREIGN_OWNER, owner=me + 2, user=me + 1, path=path):
         user_cache._check_own(path, os.stat_result(fields))
     fields[stat.ST_UID] = 0
     user_cache._check_own(path, os.stat_result(fields))
@@ -104,7 +106,7 @@ def test_what_somebody_else_owns_is_refused(folder: Path, place: str, monkeypatc
 def test_folders_and_files_of_another_user_are_refused(folder: Path, place: str) -> None:
     keep("a/x")
     os.chown(folder / place, 12345, -1)
-    with pytest.raises(UnsafeCacheError, match="belongs to user 12345, not to you"):
+    with raises(CacheErrors.FOREIGN_OWNER, owner=12345):
         read("a/x")
 
 
@@ -132,14 +134,14 @@ def test_a_link_to_the_cache_itself_is_the_users_choice(folder: Path) -> None:
 def test_a_pipe_is_refused_at_once(folder: Path) -> None:
     make_cache_folder("a")
     os.mkfifo(folder / "a" / "x", 0o600)
-    with pytest.raises(InputError, match="a/x is not a regular file"):
+    with raises(FileErrors.NOT_REGULAR):
         read("a/x")
 
 
 def test_a_place_that_cannot_be_a_folder_is_an_output_error(folder: Path) -> None:
     keep("a")
-    with pytest.raises(OutputError, match=r"cache/a cannot be written: Not a directory .set SSCC_CACHE to another"):
+    with raises(FileErrors.CANNOT_WRITE, reason="Not a directory"):
         keep("a/x")
     check_cache_folder("a")
-    with pytest.raises(InputError, match="cannot be read: Not a directory"):
+    with raises(CacheErrors.CANNOT_READ, reason="Not a directory"):
         read("a/x")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.runtime import verification
-from sscc.runtime.user_cache import UnsafeCacheError
-from sscc.runtime.verification import TABLE, TABLE_FILES, Claim, verify_files
+from sscc.runtime.user_cache import CacheErrors
+from sscc.runtime.verification import TABLE, TABLE_FILES, Claim, VerificationErrors, verify_files
+from tests.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_every_damaged_file_is_found(tmp_path: Path) -> None:
         path.write_bytes(b"weights")
     check(*paths)
     paths[3].write_bytes(b"heights")
-    with pytest.raises(InputError, match="3 is damaged: its sha256 is not the one that it was written with"):
+    with raises(VerificationErrors.DIGEST_DIFFERS):
         check(*paths)
 
 
@@ -71,7 +71,7 @@ def test_a_change_that_restores_size_and_time_is_found(path: Path) -> None:
     state = path.stat()
     path.write_bytes(b"heights")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(InputError, match="is damaged"):
+    with raises(VerificationErrors.DIGEST_DIFFERS):
         check(path)
 
 
@@ -85,7 +85,7 @@ def test_another_file_in_its_place_is_read(path: Path, monkeypatch: pytest.Monke
 
 def test_another_digest_is_compared(path: Path) -> None:
     check(path)
-    with pytest.raises(InputError, match="is damaged"):
+    with raises(VerificationErrors.DIGEST_DIFFERS):
         check(path, sha256=hashlib.sha256(b"heights").hexdigest())
     check(path)
 
@@ -106,7 +106,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(path: Path, monkeypatch
         return value
 
     monkeypatch.setattr(hashlib, "file_digest", changing)
-    with pytest.raises(InputError, match="changed while it was read"):
+    with raises(VerificationErrors.CHANGED):
         check(path)
 
 
@@ -147,5 +147,5 @@ def test_where_nothing_can_be_remembered_that_is_said(
 def test_what_others_could_have_written_is_not_believed(cache: Path, path: Path) -> None:
     check(path)
     (cache / TABLE).chmod(0o666)
-    with pytest.raises(UnsafeCacheError, match=r"verified.json can be written by others"):
+    with raises(CacheErrors.FOREIGN_WRITERS):
         check(path)

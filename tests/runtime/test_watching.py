@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sscc.ir.errors import UsageError
 from sscc.runtime.backends.cpu.plan import decode_plan
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, SessionErrors
+from sscc.runtime.watching import WatchingErrors
+from tests.errors import raises
 from tests.families import BATCH, Compiler, random_tokens
 from tests.runtime.fake import fake_session
 
@@ -83,7 +84,7 @@ def test_names_layers_and_what_is_shown(compiled: Compiler, kind: int) -> None:
     assert len(seen) == 1  # nobody looks any more
     assert np.array_equal(session.prefill(0, PROMPT), before)
     assert np.array_equal(session.decode({0: 5})[0], logits)  # and looking changed nothing
-    with pytest.raises(UsageError, match=r"no stage is called 'q_prj', there are .*did you mean 'q_proj'"):
+    with raises(WatchingErrors.NO_STAGE, pattern="q_prj"):
         session.watching("q_prj")
     with pytest.raises(ZeroDivisionError), session.watching("q_proj", call=lambda stage: 1 // 0):
         session.decode({0: 5})
@@ -110,14 +111,14 @@ def test_stepping(compiled: Compiler, kind: int) -> None:
         break  # and the step runs to its end
     assert np.array_equal(logits, expected)
     assert session.position(0) == len(PROMPT) + 1
-    with pytest.raises(UsageError, match="slot 1 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=1):
         list(session.steps({1: 5}))
-    with pytest.raises(UsageError, match="no stage is called"):
+    with raises(WatchingErrors.NO_STAGE):
         session.steps({0: 5}, "nothing")
 
 
 def test_what_has_no_stages() -> None:
-    with pytest.raises(UsageError, match="no schedule"):
+    with raises(SessionErrors.NO_STAGES):
         fake_session().watching()
 
 

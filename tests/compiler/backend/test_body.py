@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from sscc.compiler.backend.body import BodyTranslator
+from sscc.compiler.backend.body import BodyTranslator, LoopBodyErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Instr
+from tests.errors import raises
 
 
 @contextmanager
@@ -114,19 +116,22 @@ def test_a_product_of_widened_factors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "work", "message"),
+    ("arguments", "work", "kind", "fields"),
     [
         (
             "%a: vector<4xf32>",
             "%0 = vector.extract %a[0] : f32 from vector<4xf32>\nreturn %0 : f32",
-            "'vector.extract' inside a loop body has no vector instruction",
+            LoopBodyErrors.OPERATION, {"op": "vector.extract"},
         ),
-        ("%a: f32", "%0 = arith.truncf %a : f32 to f8E5M2\nreturn %0 : f8E5M2", "a loop body computes in f8E5M2"),
-        ("%a: i64", "%0 = arith.trunci %a : i64 to i7\nreturn %0 : i7", "a loop body computes in i7"),
+        (
+            "%a: f32", "%0 = arith.truncf %a : f32 to f8E5M2\nreturn %0 : f8E5M2", LoopBodyErrors.TYPE,
+            {"type": "f8E5M2"},
+        ),
+        ("%a: i64", "%0 = arith.trunci %a : i64 to i7\nreturn %0 : i7", LoopBodyErrors.TYPE, {"type": "i7"}),
     ],
 )
-def test_refusals(arguments: str, work: str, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
+def test_refusals(arguments: str, work: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         program(arguments, work)
 
 
@@ -141,5 +146,5 @@ def test_a_value_from_outside_is_refused() -> None:
         )
         generic = module.body.operations[0].entry_block.operations[2]
         lowered = BodyTranslator(generic.operation.regions[0].blocks[0], {}, {})
-        with pytest.raises(UnsupportedError, match="a loop body reads f32 from outside"):
+        with raises(LoopBodyErrors.READ_FROM_OUTSIDE, type="f32"):
             lowered.program_for(lowered.terminator.operands[0])

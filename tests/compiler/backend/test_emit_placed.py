@@ -8,10 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.ir.errors import InternalError
+from sscc.compiler.backend.kernels import KernelEmissionErrors
+from sscc.compiler.backend.layout import KernelLayoutErrors
 from sscc.ir.schedule import Body, Buffer, For, If, Kernel, Pipeline, Port, Program, Stage, View
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from tests.compiler.backend.programs import emit_placed, entry, launched, run
+from tests.errors import raises
 
 BODIES = """
 func.func private @body.product(%h: tensor<2x8xf32> {sscc.input = "x0"}, %w: tensor<8x4xf32> {sscc.input = "x1"})
@@ -171,7 +173,7 @@ def test_a_loop_of_unknown_length_cannot_carry_on_chip() -> None:
     """Which slot holds the last value is known only with the number of iterations."""
     dynamic = LOOPED.replace("%b: tensor<2x8xf32> {sscc.input = \"b\"})", '%b: tensor<2x8xf32> {sscc.input = "b"}, '
                              '%n: index {sscc.input = "n"})').replace("to %c3 step", "to %n step")  # fmt: skip
-    with pytest.raises(InternalError, match="layers: a loop of unknown length carries a value on chip"):
+    with raises(KernelEmissionErrors.CARRIED_VALUE, kernel="layers"):
         emit_placed(dynamic)
 
 
@@ -301,7 +303,7 @@ func.func private @body.flip(%a: tensor<2x8xf32> {sscc.input = "x0"})
 
 def test_a_stream_without_a_buffer_is_refused() -> None:
     unplaced = ADD.format("a", "x", "y", buffer(0)) + "\n" + ADD.format("out", "a", "a", buffer(1, 64))
-    with pytest.raises(InternalError, match="add makes a value that no pass has placed"):
+    with raises(KernelLayoutErrors.RESULT_NOT_PLACED, stage="add"):
         emit_placed(straight(unplaced))
 
 

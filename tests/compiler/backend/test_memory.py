@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sscc.compiler.backend.emit import _with_tiers
+from sscc.compiler.backend.emit import EmissionErrors, _with_tiers
 from sscc.compiler.backend.memory import Lifetime, pack, share
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.sizes import ALIGNMENT, align
 from sscc.ir.target import Target
+from tests.errors import raises
 from tests.targets import changed
 
 SETTINGS = settings(max_examples=150)
@@ -118,7 +119,7 @@ def test_a_store_lies_behind_main_memory() -> None:
     program = weights(64, 64, 64)
     placed = [tensor.tier for tensor in _with_tiers(program, target, {"w1"}).tensors]
     assert placed == ["hbm", "ddr", "hbm"]
-    with pytest.raises(UnsupportedError, match="required 320 bytes of memory, capacity 192 bytes of HBM and 128"):
+    with raises(EmissionErrors.MEMORY, required=320, capacities=[192, 128]):
         _with_tiers(weights(64, 192, 64), target, {"w1"})
     near = replace(target, levels=target.levels[:2])
     assert [tensor.tier for tensor in _with_tiers(program, near, {"w1"}).tensors] == ["hbm"] * 3
@@ -128,5 +129,5 @@ def test_a_target_without_far_memory() -> None:
     target = changed({"hbm.capacity": 192})
     near = replace(target, levels=target.levels[:2])
     assert tiers(weights(64, 128), near) == ["hbm"] * 2
-    with pytest.raises(UnsupportedError, match="required 256 bytes of memory, capacity 192 bytes of HBM on 1 sockets"):
+    with raises(EmissionErrors.MEMORY, required=256, memories=["HBM"], capacities=[192], sockets=1):
         tiers(weights(128, 128), near)

@@ -13,14 +13,14 @@ from torch_mlir import ir
 
 from sscc.compiler.cli import main
 from sscc.compiler.commands import bisect
-from sscc.compiler.interpret.bisection import Trial
+from sscc.compiler.interpret.bisection import BisectionErrors, Trial
 from sscc.ir.builders import index_constant
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UsageError
 from sscc.ir.levels import walk
 from sscc.passes import pipeline
 from sscc.passes.base import Pass
 from tests.compiler.interpret.models import BATCH, CHUNK, GEOMETRY, graph
+from tests.errors import raises
 from tests.families import random_model
 from tests.runtime.signatures import uniform
 
@@ -269,5 +269,5 @@ def test_the_default_prompt_overflows_the_cache_where_the_context_has_room() -> 
     assert len(trial.tokens) == 4
     assert Trial.random(signature, None, 4, 0) == trial != Trial.random(signature, None, 4, 1)
     assert len(Trial.random(signature, None, 60, 0).prompt) == 4
-    with pytest.raises(UsageError, match="at most 64"):
+    with raises(BisectionErrors.TOO_LONG, steps=64, max_context=64):
         Trial.random(signature, None, 64, 0)

@@ -15,6 +15,8 @@ from packaging.requirements import Requirement
 
 from sscc.compiler import cli
 from sscc.ir import extras
+from sscc.ir.extras import ExtraErrors
+from tests.errors import raises
 
 ROOT = Path(__file__).parents[3]
 PROMPT = ["--prompt", "hello world, hello", "--max-new-tokens", "4", "--threads", "1", "--json"]
@@ -120,7 +122,7 @@ def test_a_missing_package_is_named_with_its_extra(extra: str, monkeypatch: pyte
             monkeypatch.setitem(sys.modules, other, sys)
         extras.require(extra, "it")
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(extras.UsageError, match=rf"^it needs {package}: pip install 'sscc\[{extra}\]'$"):
+        with raises(ExtraErrors.NOT_INSTALLED, purpose="it", extra=extra, packages=[package]):
             extras.require(extra, "it")
 
 

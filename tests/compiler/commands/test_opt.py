@@ -11,10 +11,10 @@ import pytest
 
 from sscc.compiler.cli import main
 from sscc.ir.context import mlir, parse_module, print_module
-from sscc.ir.errors import UsageError
 from sscc.passes.base import Pass
-from sscc.passes.pipeline import PIPELINES, REGISTRY, options_of, parse_pipeline, pipeline_text
+from sscc.passes.pipeline import PIPELINES, REGISTRY, PassPipelineErrors, options_of, parse_pipeline, pipeline_text
 from sscc.passes.upstream import UPSTREAM
+from tests.errors import raises
 
 MODULE = """module attributes {sscc.level = "kernels", kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64,
     obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}, sscc.program = {batch = 1 : i64,
@@ -214,7 +214,7 @@ def test_pipelines_read_back_what_they_print() -> None:
 
 
 def test_option_values_are_typed() -> None:
-    with pytest.raises(UsageError, match="has no option"):
+    with raises(PassPipelineErrors.NO_OPTIONS):
         parse_pipeline("merge-equal-kernels{x}")
 
 

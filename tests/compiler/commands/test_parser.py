@@ -13,9 +13,9 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.compiler.commands.examples import EXAMPLES
 from sscc.compiler.commands.parser import COMMANDS, build_parser, command_parsers, help_of
-from sscc.ir.errors import InputError
-from sscc.ir.files import read_text
+from sscc.ir.files import FileErrors, read_text
 from sscc.ir.suggestions import did_you_mean
+from tests.errors import raises
 
 PARSER = build_parser()
 
@@ -83,7 +83,7 @@ def test_a_target_that_is_no_file_either(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_folder_that_does_not_exist_has_nothing_like_a_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"No such file or directory$"):
+    with raises(FileErrors.CANNOT_READ, reason="No such file or directory"):
         read_text(tmp_path / "nothing" / "here.txt")
 
 

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from sscc.compiler import cli
 from sscc.compiler.commands import run
-from sscc.compiler.commands.generation import parse_token_ids
-from sscc.ir.errors import UsageError
+from sscc.compiler.commands.generation import PromptOptionErrors, parse_token_ids
+from tests.errors import raises
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "The quick brown fox jumps over the lazy dog."
@@ -299,7 +299,7 @@ def test_token_ids(text: str, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "1,x", "0x10"])
 def test_bad_token_ids(text: str) -> None:
-    with pytest.raises(UsageError, match="a token is a number from 0 up"):
+    with raises(PromptOptionErrors.NOT_A_TOKEN):
         parse_token_ids(text)
 
 

@@ -13,10 +13,13 @@ import pytest
 
 import sscc.compiler.fleet
 from sscc.compiler.fleet.options import FleetOptions, Plan, Replicas, parse_options, plan_of, replica_arguments
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import UsageError
+from sscc.ir.extras import ExtraErrors
+from sscc.ir.files import FileErrors
 from sscc.ir.geometry import COMPACT, INDEXED
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.fleet.affinity import Kept
+from tests.errors import raises
 from tests.runtime.server.fake import GEOMETRY, SIGNATURE
 from tests.runtime.signatures import altered
 
@@ -97,13 +100,13 @@ def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.Mo
 
 
 def test_an_artifact_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"nothing\.rdu"):
+    with raises(FileErrors.MISSING, path="nothing.rdu"):
         plan_of(parse_options({"artifact": "nothing.rdu"}))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"^a fleet of replicas needs ray: pip install 'sscc\[fleet\]'$"):
+    with raises(ExtraErrors.NOT_INSTALLED, purpose="a fleet of replicas", packages=["ray"], extra="fleet"):
         sscc.compiler.fleet.app({"artifact": "m.rdu"})
 
 

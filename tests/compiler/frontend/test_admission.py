@@ -19,10 +19,10 @@ from sscc.compiler.frontend.admission import (
     shared_layers,
     suspicions,
 )
-from sscc.compiler.frontend.construction import build_skeleton
+from sscc.compiler.frontend.construction import ConstructionErrors, build_skeleton
 from sscc.compiler.frontend.frequencies import stretched
-from sscc.compiler.frontend.model_config import model_context
-from sscc.ir.errors import InputError, SsccError, UnsupportedError, UsageError
+from sscc.compiler.frontend.model_config import ModelConfigErrors, model_context
+from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Span
 from tests.errors import raises
 
@@ -118,39 +118,39 @@ def test_longrope_within_its_original_length() -> None:
 
 
 REFUSED = [
-    ("mistral", {"sliding_window": 0}, "layer 0 is sliding-window attention, of no window .sliding_window = 0"),
+    ("mistral", {"sliding_window": 0}, AdmissionErrors.REFUSED),
     (
         "qwen2",
         {"sliding_window": -1, "use_sliding_window": True, "max_window_layers": 1},
-        "layer 1 is sliding-window attention, of no window .sliding_window = -1",
+        AdmissionErrors.REFUSED,
     ),
-    ("gemma3_text", {"sliding_window": None}, "layer 0 is sliding-window attention, of no window"),
-    ("t5", {}, "encoder-decoder"),
-    ("bert", {}, "bidirectional"),
-    ("gpt2", {"add_cross_attention": True}, "cross-attention"),
-    ("deepseek_v32", {}, "layer 0 attends to positions that an index of its own chooses .layer_types.0. = indexed_"),
-    ("glm_moe_dsa", {}, "layer 0 attends to positions that an index of its own chooses .layer_types.0. = indexed_"),
-    ("llama4_text", {"attention_chunk_size": 0}, "layer 0 is chunked attention, of no chunk .attention_chunk_size = 0"),
-    ("mamba", {}, "state-space"),
-    ("jamba", {}, "state-space"),
-    ("lfm2", {"layer_types": ["full_attention", "conv"]}, "layer 1 is a state-space .* .layer_types.1. = conv"),
-    ("gemma3", {}, "composed of several models .text_config, vision_config"),
-    ("reformer", {}, "layer 0 is not full attention .attn_layers.0. = local.; layer 1 .* .attn_layers.1. = lsh"),
-    ("cpmant", {}, "learned biases of scores by distance .position_bias_num_buckets = 512"),
-    ("xlnet", {}, "its attention is not causal .attn_type = bi"),
+    ("gemma3_text", {"sliding_window": None}, AdmissionErrors.REFUSED),
+    ("t5", {}, AdmissionErrors.REFUSED),
+    ("bert", {}, AdmissionErrors.REFUSED),
+    ("gpt2", {"add_cross_attention": True}, AdmissionErrors.REFUSED),
+    ("deepseek_v32", {}, AdmissionErrors.REFUSED),
+    ("glm_moe_dsa", {}, AdmissionErrors.REFUSED),
+    ("llama4_text", {"attention_chunk_size": 0}, AdmissionErrors.REFUSED),
+    ("mamba", {}, AdmissionErrors.REFUSED),
+    ("jamba", {}, AdmissionErrors.REFUSED),
+    ("lfm2", {"layer_types": ["full_attention", "conv"]}, AdmissionErrors.REFUSED),
+    ("gemma3", {}, AdmissionErrors.REFUSED),
+    ("reformer", {}, AdmissionErrors.REFUSED),
+    ("cpmant", {}, AdmissionErrors.REFUSED),
+    ("xlnet", {}, AdmissionErrors.REFUSED),
 ]
 
 
-@pytest.mark.parametrize(("model_type", "changes", "message"), REFUSED, ids=lambda value: str(value)[:30])
-def test_refusals_name_the_feature(model_type: str, changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("model_type", "changes", "kind"), REFUSED, ids=lambda value: str(value)[:30])
+def test_refusals_name_the_feature(model_type: str, changes: dict[str, Any], kind: ErrorKind) -> None:
     make = tiny if model_type in SIZED else untouched
     config = make(model_type, **changes)
-    with pytest.raises(UnsupportedError, match=message):
+    with raises(kind):
         check_config(config, 128)
 
 
 def test_every_reason_is_reported() -> None:
-    with pytest.raises(UnsupportedError, match=r"rope_type spiral.*; chunked attention"):
+    with raises(AdmissionErrors.REFUSED):
         check_config(
             tiny(
                 "llama",
@@ -162,30 +162,30 @@ def test_every_reason_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "changes", "message"),
+    ("model_type", "changes", "kind"),
     [
         (
             "jetmoe",
             {},
-            r"mixture of experts .num_local_experts = 8.*: model\.layers\.0\.self_attention\.experts .JetMoeMoA",
+            AdmissionErrors.REFUSED,
         ),
         (
             "dbrx",
             {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
-            r"mixture of experts .* transformer\.blocks\.0\.ffn\.experts\.mlp .DbrxExpertGLU",
+            AdmissionErrors.REFUSED,
         ),
     ],
 )
-def test_experts_are_looked_for_in_the_model(model_type: str, changes: dict[str, Any], message: str) -> None:
+def test_experts_are_looked_for_in_the_model(model_type: str, changes: dict[str, Any], kind: ErrorKind) -> None:
     config = tiny(model_type, **changes)
     check_config(config, 128)
-    with pytest.raises(UnsupportedError, match=message):
+    with raises(kind):
         check_modules(config, build_skeleton(config))
 
 
 def test_a_convolution_over_tokens_is_refused() -> None:
     config = untouched("falcon_h1", **(TINY | {"pad_token_id": 0, "mamba_d_ssm": 64, "mamba_n_heads": 8}))
-    with pytest.raises(UnsupportedError, match=r"model\.layers\.0\.mamba\.conv1d is a convolution over tokens"):
+    with raises(AdmissionErrors.REFUSED):
         check_modules(config, build_skeleton(config))
 
 
@@ -226,17 +226,17 @@ def test_nothing_is_suspected_of_a_plain_decoder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "reason"),
+    ("model_type", "kind"),
     [
-        ("gemma3", "composed of several models .text_config, vision_config"),
-        ("llava", "transformers has no causal|composed of several models"),
-        ("mamba", "state-space"),
-        ("xlnet", "attn_type = bi"),
+        ("gemma3", AdmissionErrors.REFUSED),
+        ("llava", AdmissionErrors.REFUSED),
+        ("mamba", AdmissionErrors.REFUSED),
+        ("xlnet", AdmissionErrors.REFUSED),
     ],
 )
-def test_models_without_a_context_are_refused_for_their_true_reason(model_type: str, reason: str) -> None:
+def test_models_without_a_context_are_refused_for_their_true_reason(model_type: str, kind: ErrorKind) -> None:
     config = untouched(model_type)
-    with pytest.raises(UnsupportedError, match=reason):
+    with raises(kind):
         check_config(config, model_context(config))
 
 
@@ -244,25 +244,28 @@ def test_a_plain_model_that_does_not_say_its_context_asks_for_it() -> None:
     config = tiny("llama")
     config.max_position_embeddings = -1
     assert model_context(config) is None
-    with pytest.raises(UsageError, match="does not say how long a context it takes: give --max-context"):
+    with raises(AdmissionErrors.NO_CONTEXT):
         check_config(config, None)
     check_config(config, 10_000)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "kind", "fields"),
     [
-        ({"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, r"rope_type is \['yarn'\], it must be"),
-        ({"rope_parameters": [1, 2]}, r"rope_parameters is \[1, 2\], it must be an object"),
-        ({"layer_types": "full"}, "layer_types is 'full', it must be a list of words"),
-        ({"layer_types": [["full_attention"], 3]}, "layer_types is .*, it must be a list of words"),
+        (
+            {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, AdmissionErrors.BAD_ROPE_TYPE,
+            {"value": "['yarn']"},
+        ),
+        ({"rope_parameters": [1, 2]}, AdmissionErrors.BAD_ROPE_PARAMETERS, {"value": "[1, 2]"}),
+        ({"layer_types": "full"}, ModelConfigErrors.BAD_LAYER_TYPES, {"field": "layer_types", "value": "full"}),
+        ({"layer_types": [["full_attention"], 3]}, ModelConfigErrors.BAD_LAYER_TYPES, {"field": "layer_types"}),
     ],
 )
-def test_fields_of_another_type(changes: dict[str, Any], message: str) -> None:
+def test_fields_of_another_type(changes: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
     config = tiny("llama")
     for name, value in changes.items():
         vars(config)[name] = value
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         check_config(config, 128)
 
 
@@ -277,11 +280,11 @@ def test_the_boundaries_of_windows() -> None:
         config = tiny("gpt_neo", window_size=64, attention_types=[[[kind], 2]])
         check_config(config, 128)
         assert layer_window(config, 0, 128) == Span(window)
-    with pytest.raises(UnsupportedError, match="local_window = 127, less than max-context 128"):
+    with raises(AdmissionErrors.REFUSED):
         check_config(with_fields(local_window=127), 128)
     check_config(tiny("gemma2", sliding_window=64, sliding_window_size=64), 128)  # as Gemma 2 is published
     for changes in ({"sliding_window": 63}, {"layer_types": ["full_attention"] * 2}):
-        with pytest.raises(UnsupportedError, match="sliding_window_size = 64, less than max-context 128"):
+        with raises(AdmissionErrors.REFUSED):
             check_config(tiny("gemma2", **{"sliding_window": 64, "sliding_window_size": 64} | changes), 128)
 
 
@@ -291,7 +294,7 @@ def test_the_boundaries_of_longrope() -> None:
     assert (stretched(config, 64), stretched(config, 65)) == ({}, {"longrope": 64})
     config = tiny("llama")
     config.rope_parameters = {"rope_type": "longrope", "rope_theta": 1e4}
-    with pytest.raises(UnsupportedError, match="longrope of original_max_position_embeddings = None: which texts are"):
+    with raises(AdmissionErrors.REFUSED):
         check_config(config, 8)
 
 
@@ -299,14 +302,14 @@ def test_dynamic_frequencies_stretch_the_context_by_their_factor() -> None:
     config = tiny("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.5, "rope_theta": 1e4})
     longest = int(config.max_position_embeddings * 2.5)
     check_config(config, longest)
-    with pytest.raises(UsageError, match=f"--max-context {longest + 1} exceeds the {longest} positions"):
+    with raises(AdmissionErrors.CONTEXT_TOO_LONG, context=longest + 1, limit=longest):
         check_config(config, longest + 1)
 
 
 def test_an_unknown_rope_type_is_refused() -> None:
     config = tiny("llama")
     config.rope_parameters = {"rope_type": "spiral", "rope_theta": 1e4}
-    with pytest.raises(UnsupportedError, match=r"rope_type spiral is not one of default, dynamic, .*longrope.*yarn"):
+    with raises(AdmissionErrors.REFUSED):
         check_config(config, 128)
 
 
@@ -318,19 +321,19 @@ def test_layers_of_different_heads_are_admitted_where_the_class_makes_them() -> 
         check_modules(config, build_skeleton(config))
     config = tiny("llama", per_layer_config={1: {"num_key_value_heads": 1}})
     check_config(config, 128)
-    with pytest.raises(InputError, match=r"transformers cannot build the llama of this config .num_key_value_heads is"):
+    with raises(ConstructionErrors.NOT_BUILT, model="llama"):
         build_skeleton(config)
 
 
 def test_layers_that_differ_in_more_than_heads_are_refused() -> None:
     config = tiny("llama", per_layer_config={1: {"intermediate_size": 16, "num_key_value_heads": 1}})
-    with pytest.raises(UnsupportedError, match=r"more than their heads .per_layer_config: intermediate_size\)"):
+    with raises(AdmissionErrors.REFUSED):
         check_config(config, 128)
 
 
 def test_context_beyond_the_positions() -> None:
     check_config(tiny("llama"), 256)
-    with pytest.raises(UsageError, match=r"max-context 257 exceeds the 256 positions"):
+    with raises(AdmissionErrors.CONTEXT_TOO_LONG, context=257, limit=256):
         check_config(tiny("llama"), 257)
 
 
@@ -376,7 +379,7 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
 def test_a_number_of_sharing_layers_that_leaves_none_before_them(shared: Any) -> None:
     assert shared_layers(with_fields(num_kv_shared_layers=1)) == 1
     assert shared_layers(with_fields(num_kv_shared_layers=None)) == shared_layers(tiny("llama")) == 0
-    with pytest.raises(InputError, match=r"num_kv_shared_layers is .*, it must be a number below the 2 layers"):
+    with raises(AdmissionErrors.BAD_SHARED_LAYERS, layers=2):
         shared_layers(with_fields(num_kv_shared_layers=shared))
 
 
@@ -444,16 +447,16 @@ def test_where_longrope_says_its_original_length(place: str) -> None:
         config = with_fields(rope_parameters=rope | fields)
     check_config(config, 65)
     assert (stretched(config, 64), stretched(config, 65)) == ({}, {"longrope": 64})
-    with pytest.raises(UsageError, match="does not say how long a context it takes"):
+    with raises(AdmissionErrors.NO_CONTEXT):
         check_config(config, None)
 
 
 def test_what_cannot_be_judged_without_a_context_waits_for_one() -> None:
-    with pytest.raises(UsageError, match="does not say how long a context it takes"):
+    with raises(AdmissionErrors.NO_CONTEXT):
         check_config(with_fields(sliding_window=16, local_window=16, layer_types=["sliding_attention"]), None)
     config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
     config.rope_parameters["rope_type"] = "spiral"
-    with pytest.raises(UnsupportedError, match=r"compiled: rope_type spiral[^;]*$"):  # and suspicions add nothing
+    with raises(AdmissionErrors.REFUSED):  # and suspicions add nothing
         check_config(config, None)
 
 
@@ -486,7 +489,7 @@ def test_modules_that_mix_tokens_or_choose_among_experts() -> None:
     config = with_fields(num_experts=2, n_shared_experts=1, moe={"experts": 4}, experts_width=9)
     check_modules(config, built(linear=torch.nn.Linear(2, 2), pointwise=torch.nn.Conv1d(2, 2, 1)))
     for size in (2, 3):
-        with pytest.raises(UnsupportedError, match=r"llama cannot be compiled: mix.0 is a convolution over tokens$"):
+        with raises(AdmissionErrors.REFUSED, model="llama"):
             check_modules(config, built(mix=torch.nn.Sequential(torch.nn.Conv1d(2, 2, size))))
     sparse = built(mlp=torch.nn.ModuleDict({"router": torch.nn.Linear(2, 2)}))
     counts = ["num_experts = 2", "moe.experts = 4"]

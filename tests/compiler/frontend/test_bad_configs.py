@@ -14,9 +14,9 @@ from sscc.compiler import cli
 from sscc.compiler.frontend import construction
 from sscc.compiler.frontend.capture import attention_layers, capture
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.compiler.frontend.construction import build_model, build_skeleton, canonical_names
-from sscc.compiler.frontend.model_config import MAX_DEPTH, config_from_dict, parse_json
-from sscc.ir.errors import InputError
+from sscc.compiler.frontend.construction import ConstructionErrors, build_model, build_skeleton, canonical_names
+from sscc.compiler.frontend.model_config import MAX_DEPTH, ModelConfigErrors, config_from_dict, parse_json
+from tests.errors import raises
 from tests.families import SHAPE
 
 LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}
@@ -79,14 +79,16 @@ def test_auto_map_is_never_looked_at(auto_map: Any, tmp_path: Path) -> None:
 
 def test_tables_larger_than_memory_are_refused_before_they_are_made() -> None:
     config = config_from_dict({"model_type": "gpt_bigcode", "n_positions": 1 << 17, "n_embd": 8, "n_head": 1}, "it")
-    with pytest.raises(InputError, match=r"computes tables of 16 GiB, at most 1 GiB are compiled: transformer\.bias"):
+    with raises(
+        ConstructionErrors.LARGE_TABLES, size="16 GiB", most="1 GiB", table="transformer.bias", table_size="16 GiB"
+    ):
         build_model(config, torch.float32)
 
 
 def test_a_model_of_endless_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(construction, "MAX_MODULE_PARAMETERS", 1000)
     config = config_from_dict({"model_type": "xmod", "languages": [str(i) for i in range(2000)], **SHAPE}, "it")
-    with pytest.raises(InputError, match="more than 1000 parameters by name"):
+    with raises(ConstructionErrors.TOO_MANY_PARAMETERS, most=1000):
         build_skeleton(config)
 
 
@@ -99,7 +101,7 @@ def test_json_that_is_nested_without_end(opening: str) -> None:
 
     assert parse_json(nested(MAX_DEPTH - 2), "it")
     for depth in (MAX_DEPTH, 400, 100_000):
-        with pytest.raises(InputError, match=r"nested deeper than|not readable JSON"):
+        with raises(ModelConfigErrors.NOT_JSON):
             parse_json(nested(depth), "it")
 
 
@@ -107,12 +109,12 @@ def test_a_config_that_holds_itself() -> None:
     """As a pickle may: its levels never end, and here each has twice the items of the one before."""
     values: dict[str, Any] = dict(LLAMA)
     values["one"] = values["other"] = values
-    with pytest.raises(InputError, match="nested deeper than 64 levels, or holds over"):
+    with raises(ModelConfigErrors.TOO_DEEP, depth=64):
         config_from_dict(values, "it")
 
 
 def test_a_config_of_things_that_are_no_json() -> None:
-    with pytest.raises(InputError, match=r"not a valid llama config: .*not JSON serializable"):
+    with raises(ModelConfigErrors.NOT_VALID, model="llama"):
         config_from_dict(LLAMA | {"extra": torch.zeros(1)}, "it")
 
 

@@ -17,24 +17,26 @@ from transformers import AutoModelForCausalLM, DiffLlamaConfig, FalconConfig, Pr
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import capture as frontend
-from sscc.compiler.frontend.capture import capture, check_attention, check_tables
+from sscc.compiler.frontend.capture import CaptureErrors, capture, check_attention, check_tables
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
-from sscc.compiler.frontend.probe import PROBE_TOLERANCE, probe
+from sscc.compiler.frontend.probe import PROBE_TOLERANCE, ProbeErrors, probe
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
-from sscc.ir.errors import InputError, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.locations import module_path
 from sscc.ir.rewriting import functions
-from sscc.runtime.artifact.reading import Artifact
+from sscc.passes.split_layers import SplitLayersErrors
+from sscc.runtime.artifact.reading import Artifact, ArtifactErrors
 from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
+from tests.errors import raises
 from tests.families import FAMILIES, SHAPE, Compiler
 
 CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}
@@ -65,19 +67,21 @@ def strange(twist: str) -> StrangeConfig:
 
 
 @pytest.mark.parametrize(
-    ("twist", "message"),
+    ("twist", "kind", "fields"),
     [
-        ("without-attention", r"exactly once in each of its 2 layers, in order, but layers \[1\] never call it"),
-        ("own-attention", r"layers \[1\] never call it"),
-        ("two-attentions", r"layers \[1\] call it more than once"),
-        ("token-ids", r"strange\.py.*layer 1 reads a value of the embedding"),
-        ("state", r"the model changes model\.layers\.1\.calls while it runs"),
-        ("own-positions", r"do not depend on the positions .* model counts its tokens itself"),
-        ("table-positions", r"do not depend on the positions .* model counts its tokens itself"),
+        ("without-attention", CompilationErrors.NOT_CAPTURED, {}),
+        ("own-attention", CompilationErrors.NOT_CAPTURED, {}),
+        ("two-attentions", CompilationErrors.NOT_CAPTURED, {}),
+        ("token-ids", SplitLayersErrors.READS_EMBEDDING, {"stage": "layer 1"}),
+        ("state", CompilationErrors.NOT_CAPTURED, {}),
+        ("own-positions", CaptureErrors.COUNTS_TOKENS, {"module": "model"}),
+        ("table-positions", CaptureErrors.COUNTS_TOKENS, {"module": "model"}),
     ],
 )
-def test_layers_that_are_not_understood_are_refused(twist: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=message):
+def test_layers_that_are_not_understood_are_refused(
+    twist: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    with raises(kind, **fields):
         compile_config(strange(twist), tmp_path)
     assert not (tmp_path / "out").exists()
 
@@ -90,7 +94,7 @@ def test_a_refusal_of_prefill_comes_before_decode_is_exported(tmp_path: Path, mo
         return export(entry, shape, *arguments)
 
     monkeypatch.setattr(frontend, "_export", noted)
-    with pytest.raises(UnsupportedError, match="call it more than once"):
+    with raises(CompilationErrors.NOT_CAPTURED):
         compile_config(strange("two-attentions"), tmp_path)
     assert shapes == [(1, 8)]
 
@@ -111,7 +115,7 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
     honest = strange_checkpoint("none", tmp_path / "honest")
     compile_model(CompileOptions(model=honest, output=tmp_path / "honest.rdu", **options))
     biased = strange_checkpoint("hidden-bias", tmp_path / "biased")
-    with pytest.raises(UnsupportedError, match=r"computes something else than untouched: over 24 tokens .* normwise"):
+    with raises(ProbeErrors.CAPTURED_DIFFERS, tokens=24):
         compile_model(CompileOptions(model=biased, output=tmp_path / "biased.rdu", **options))
     assert not (tmp_path / "biased.rdu").exists()
 
@@ -120,7 +124,7 @@ def test_the_probe_finds_a_bias_that_the_attention_interface_never_sees(tmp_path
 def test_the_probe_finds_what_only_pieces_show(twist: str, tmp_path: Path) -> None:
     """Over a whole text these are what they are untouched; a compiled program never sees a whole text."""
     checkpoint = open_checkpoint(strange_checkpoint(twist, tmp_path / "model"))
-    with pytest.raises(UnsupportedError, match=r"run in pieces, .* over 24 tokens .* counts positions itself"):
+    with raises(ProbeErrors.PIECES_DIFFER, tokens=24):
         probe(checkpoint, torch.float32, GEOMETRY, 96)
 
 
@@ -154,7 +158,7 @@ def test_a_context_beyond_a_table_of_positions(tmp_path: Path) -> None:
     short = {**CACHE, "max_context": 24}
     captured = capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=24)
     check_tables(captured.prefill, 24)
-    with pytest.raises(UsageError, match=r"max-context 25 exceeds the 24 positions of the table model\.decoder"):
+    with raises(CaptureErrors.TABLE_TOO_SHORT, context=25, rows=24):
         check_tables(captured.prefill, 25)
     assert Artifact.load(compile_config(config, tmp_path, **short)).signature.layers == 2
     torch.manual_seed(0)
@@ -176,13 +180,13 @@ def test_what_is_looked_up_at_a_position_is_no_position(model_type: str) -> None
         check_tables(prefill, 64)
         check_tables(prefill, 65)
 
-    with pytest.raises(UsageError, match=r"65 exceeds the 64 positions of the table .*position_embeddings\.weight"):
+    with raises(CaptureErrors.TABLE_TOO_SHORT, context=65, rows=64):
         capture(build_model(config, torch.float32), batch=1, chunk=8, max_context=64, check=check)
 
 
 def test_a_shape_that_depends_on_values_is_named(tmp_path: Path) -> None:
     config = CONFIG_MAPPING["xmod"](**SHAPE, is_decoder=True, default_language="en_XX")
-    with pytest.raises(UnsupportedError, match=r"layer\.0\.output makes a tensor of shape .* depends on values"):
+    with raises(CompilationErrors.NOT_CAPTURED_BECAUSE):
         compile_config(config, tmp_path)
 
 
@@ -191,7 +195,7 @@ def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, mon
     honest = strange_checkpoint("none", tmp_path / "honest")
     probe(open_checkpoint(honest), torch.bfloat16, GEOMETRY, 96)
     biased = strange_checkpoint("hidden-bias", tmp_path / "biased")
-    with pytest.raises(UnsupportedError, match=r"computes something else than untouched: .* at most 1e-03 is rounding"):
+    with raises(ProbeErrors.CAPTURED_DIFFERS):
         probe(open_checkpoint(biased), torch.bfloat16, GEOMETRY, 96)
 
 
@@ -261,7 +265,7 @@ def test_a_bare_config_compiles_and_has_no_weights(tmp_path: Path) -> None:
     artifact = Artifact.load(compile_config(FAMILIES["llama"], tmp_path))
     assert artifact.signature.vocab_size == 96
     assert "lm_head.weight" in sources(artifact)
-    with pytest.raises(InputError, match="holds no weights"):
+    with raises(ArtifactErrors.NO_WEIGHTS):
         Session.from_artifact(artifact)
 
 

@@ -19,9 +19,9 @@ from transformers import (
     Qwen2Config,
 )
 
-from sscc.compiler.frontend.eager import EagerSnapStream, make_golden
-from sscc.ir.errors import UnsupportedError, UsageError
+from sscc.compiler.frontend.eager import EagerErrors, EagerSnapStream, make_golden
 from sscc.ir.geometry import Geometry
+from tests.errors import raises
 from tests.oracles.independent import IndependentSnapStream
 
 VOCABULARY = 96
@@ -176,7 +176,7 @@ def test_exported_program_is_the_same_model() -> None:
 
 
 def test_refuses_other_attention_implementations() -> None:
-    with pytest.raises(UnsupportedError, match=r"'sdpa'.*attn_implementation"):
+    with raises(EagerErrors.OTHER_IMPLEMENTATION, used="sdpa"):
         EagerSnapStream(load("llama", "sdpa"), GEOMETRIES["defaults"])
 
 
@@ -184,21 +184,21 @@ def test_refuses_a_model_that_bypasses_the_operator() -> None:
     config = BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=4)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sscc").eval()
     run = EagerSnapStream(model, GEOMETRIES["defaults"])
-    with pytest.raises(UnsupportedError, match="never calls sscc::attention"):
+    with raises(EagerErrors.NO_ATTENTION):
         run.prefill([1, 2, 3])
 
 
 def test_refuses_bad_lengths() -> None:
     g = GEOMETRIES["defaults"]
     run = EagerSnapStream(load("llama", "sscc"), g)
-    with pytest.raises(UsageError, match="needs a prefill"):
+    with raises(EagerErrors.NO_PREFILL):
         run.decode(1)
-    with pytest.raises(UsageError, match="0 tokens"):
+    with raises(EagerErrors.EMPTY_PROMPT):
         run.prefill([])
-    with pytest.raises(UsageError, match="65 tokens, more than max-context 64"):
+    with raises(EagerErrors.PROMPT_TOO_LONG, tokens=65, context=64):
         run.prefill([1] * 65)
     run.prefill([1] * 64)
-    with pytest.raises(UsageError, match="position 64"):
+    with raises(EagerErrors.POSITION_OUTSIDE, position=64, context=64):
         run.decode(1)
-    with pytest.raises(UsageError, match="60 prompt tokens and 5 new ones"):
+    with raises(EagerErrors.TEXT_TOO_LONG, prompt=60, tokens=5):
         make_golden(load("llama", "sscc"), g, [1] * 60, 5)

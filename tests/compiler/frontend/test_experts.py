@@ -16,13 +16,15 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import experts
-from sscc.compiler.frontend.capture import Captured, check_experts
+from sscc.compiler.frontend.capture import Captured, CaptureErrors, check_experts
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.decompositions import scatter_value, topk
+from sscc.compiler.frontend.experts import ExpertErrors
+from sscc.compiler.frontend.naming import NamingErrors
 from sscc.compiler.frontend.probe import load_model
 from sscc.compiler.options import CompileOptions
-from sscc.ir.errors import InputError, UnsupportedError
 from tests import tiny_configs
+from tests.errors import raises
 from tests.families import EXPERTS, random_model, random_tokens
 from tests.tiny_configs import tiny_config
 
@@ -66,12 +68,12 @@ def test_every_form_of_experts_is_transformers_own(form: str) -> None:
 def test_experts_that_are_divided_or_of_another_shape_are_refused() -> None:
     module = made("plain")
     hidden, chosen, weights = torch.randn(T, 32), torch.zeros(T, K, dtype=torch.int64), torch.rand(T, K)
-    with pytest.raises(UnsupportedError, match=r"gets tensors of \[\[7, 32\], \[7, 2\], \[7, 3\]\]"):
+    with raises(ExpertErrors.SHAPES, shapes=["[7, 32]", "[7, 2]", "[7, 3]"]):
         experts.experts_forward(module, hidden, chosen, torch.rand(T, 3))
-    with pytest.raises(UnsupportedError, match=r"multiplies torch.bfloat16 by gate_up_proj of torch.float32"):
+    with raises(ExpertErrors.DTYPES, dtype="torch.bfloat16", weight="gate_up_proj", weight_dtype="torch.float32"):
         experts.experts_forward(module, hidden.bfloat16(), chosen, weights)
     module._is_expert_parallel = True
-    with pytest.raises(UnsupportedError, match="divides its experts among devices"):
+    with raises(ExpertErrors.PARALLEL):
         experts.experts_forward(module, hidden, chosen, weights)
 
 
@@ -96,9 +98,9 @@ def test_each_module_of_experts_multiplies_twice() -> None:
     product.meta["nn_module_stack"] = {"": ("model.layers.0.mlp.experts", torch.nn.Module)}
     captured = Captured(graph, {}, {}, {}, {}, "")
     for modules in (["layers.0.mlp.experts"], []):
-        with pytest.raises(UnsupportedError, match=r"layers\.0\.mlp\.experts multiplies by matrices .* 1 times"):
+        with raises(CaptureErrors.EXPERT_PRODUCTS, module="layers.0.mlp.experts", products=1):
             check_experts(captured, modules)
-    with pytest.raises(UnsupportedError, match=r"layers\.1\.mlp\.experts multiplies by matrices .* 0 times"):
+    with raises(CaptureErrors.EXPERT_PRODUCTS, module="layers.1.mlp.experts", products=0):
         check_experts(Captured(torch.fx.Graph(), {}, {}, {}, {}, ""), ["layers.1.mlp.experts"])
     check_experts(Captured(torch.fx.Graph(), {}, {}, {}, {}, ""), [])
 
@@ -125,7 +127,7 @@ def test_experts_of_different_shapes_cannot_be_joined(tmp_path: Path) -> None:
     name = next(name for name in tensors if ".experts.3." in name)
     tensors[name] = tensors[name][:-1].clone()
     save_file(tensors, str(file))
-    with pytest.raises(InputError, match=r"experts\.\w+ cannot be joined of \d+ tensors"):
+    with raises(NamingErrors.NOT_JOINED):
         compile_model(CompileOptions(tmp_path, tmp_path / "x.rdu", max_context=64, kv_budget=48))
 
 

@@ -10,10 +10,10 @@ from transformers import LlamaConfig
 
 from sscc.compiler.frontend import loading
 from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
-from sscc.compiler.frontend.loading import load_model
+from sscc.compiler.frontend.loading import LoadingErrors, load_model
 from sscc.compiler.frontend.operator import context_limit
-from sscc.ir.errors import InputError
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec
+from tests.errors import raises
 from tests.families import SHAPE, random_tokens
 from tests.tiny_configs import random_model
 
@@ -67,5 +67,5 @@ def test_other_shapes_are_refused(checkpoint: Checkpoint, tmp_path: Path) -> Non
     (tmp_path / "model.safetensors").write_bytes((checkpoint.path / "model.safetensors").read_bytes())
     config = (checkpoint.path / "config.json").read_text()
     (tmp_path / "config.json").write_text(config.replace('"intermediate_size": 48', '"intermediate_size": 40'))
-    with pytest.raises(InputError, match=r"has \[48, 32\] for the parameter 'model.layers.0.mlp.gate_proj.weight'"):
+    with raises(LoadingErrors.SHAPE, tensor="model.layers.0.mlp.gate_proj.weight", stored="[48, 32]"):
         load_model(open_checkpoint(tmp_path), torch.float32)

@@ -19,8 +19,10 @@ from transformers import (
 
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
+from sscc.compiler.frontend.operator import AttentionErrors
 from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Span
+from tests.errors import raises
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -73,7 +75,7 @@ def test_a_model_of_its_own_cache_is_refused() -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(**SHAPE), attn_implementation="sscc").eval()
     cache = model(input_ids=torch.arange(9)[None], use_cache=True).past_key_values
-    with pytest.raises(UnsupportedError, match="layer 0 attends from 1 queries to 10 keys"):
+    with raises(AttentionErrors.OTHER_KEYS, layer=0, queries=1, keys=10):
         model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
 
 
@@ -128,7 +130,7 @@ def test_the_model_within_a_window_is_transformers_own(config_class: type[PreTra
 @pytest.mark.parametrize("window", [0, -1, True, 4.0, "4", (4, 4)])
 def test_a_window_that_is_none_is_refused(window: Any) -> None:
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(UnsupportedError, match=r"layer 3 attends with sliding_window=.*, expected a number of posit"):
+    with raises(AttentionErrors.BAD_WINDOW, layer=3, keyword="sliding_window"):
         operator.attention_function(AttentionModule(), q, q, q, None, sliding_window=window)
 
 
@@ -196,9 +198,9 @@ def test_harmless_keywords_pass_and_the_scale_defaults() -> None:
 
 def test_modules_that_are_no_decoder_layers_are_refused() -> None:
     q = torch.randn(1, 2, 3, 4)
-    with pytest.raises(UnsupportedError, match="Linear has no layer_idx"):
+    with raises(AttentionErrors.NO_LAYER, type="Linear"):
         operator.attention_function(torch.nn.Linear(1, 1), q, q, q, None)
     encoder = AttentionModule()
     encoder.is_causal = False
-    with pytest.raises(UnsupportedError, match="layer 3 passes is_causal=False"):
+    with raises(AttentionErrors.KEYWORD, layer=3, keyword="is_causal", value="False"):
         operator.attention_function(encoder, q, q, q, None)

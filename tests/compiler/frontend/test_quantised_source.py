@@ -15,11 +15,15 @@ from transformers import GptOssConfig, LlamaConfig, PreTrainedConfig
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
-from sscc.ir.errors import InputError, UnsupportedError
+from sscc.compiler.frontend.model_config import ModelConfigErrors
+from sscc.compiler.frontend.quantised_source import QuantizedErrors, QuantizedShapeErrors
+from sscc.compiler.frontend.quantization_config import QuantizationConfigErrors
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime.quantization import dequantize
 from tests.compiler.frontend import published
+from tests.errors import raises
 
 Stored = dict[str, torch.Tensor]
 Make = Callable[[torch.Generator, tuple[int, int]], tuple[Stored, torch.Tensor]]
@@ -242,46 +246,75 @@ def test_a_digest_is_of_what_is_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantization", "words"),
+    ("quantization", "kind", "fields"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"'bitsandbytes' \(load_in_4bit\), which is not read"),
-        ({"load_in_8bit": True}, "'bitsandbytes'"),
-        ({"quant_method": "hqq"}, "'hqq', which is not read; fp8, mxfp4, gptq, awq, compressed-tensors are"),
-        ({"quant_method": "gptq", "bits": 3}, "'gptq' with bits = 3 is not read, bits may be 4 or 8"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*": {}}}, "'gptq' with the field dynamic = .* not known"),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True}, QuantizationConfigErrors.UNKNOWN_METHOD,
+            {"method": "bitsandbytes"},
+        ),
+        ({"load_in_8bit": True}, QuantizationConfigErrors.UNKNOWN_METHOD, {"method": "bitsandbytes"}),
+        (
+            {"quant_method": "hqq"}, QuantizationConfigErrors.UNKNOWN_METHOD,
+            {"method": "hqq", "known": ["fp8", "mxfp4", "gptq", "awq", "compressed-tensors"]},
+        ),
+        (
+            {"quant_method": "gptq", "bits": 3}, QuantizationConfigErrors.OTHER_VALUE,
+            {"method": "gptq", "field": "bits", "value": "3", "known": [4, 8]},
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*": {}}}, QuantizationConfigErrors.UNKNOWN_FIELD,
+            {"method": "gptq", "field": "dynamic"},
+        ),
         (
             {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
-            "checkpoint_format = 'marlin' is not read",
+            QuantizationConfigErrors.OTHER_VALUE, {"field": "checkpoint_format", "value": "'marlin'"},
         ),
-        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version = 'gemv'"),
-        ({"quant_method": "awq", "bits": 4, "zero_point": False}, "zero_point = False"),
-        (COMPRESSED | {"format": "marlin-24"}, "format = 'marlin-24'"),
-        (COMPRESSED | {"transform_config": {"config_groups": {"a": 1}}}, "the field transform_config"),
-        (COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "the field sparsity_config"),
+        (
+            {"quant_method": "awq", "bits": 4, "version": "gemv"}, QuantizationConfigErrors.OTHER_VALUE,
+            {"field": "version", "value": "'gemv'"},
+        ),
+        (
+            {"quant_method": "awq", "bits": 4, "zero_point": False}, QuantizationConfigErrors.OTHER_VALUE,
+            {"field": "zero_point", "value": "False"},
+        ),
+        (
+            COMPRESSED | {"format": "marlin-24"}, QuantizationConfigErrors.OTHER_VALUE,
+            {"field": "format", "value": "'marlin-24'"},
+        ),
+        (
+            COMPRESSED | {"transform_config": {"config_groups": {"a": 1}}}, QuantizationConfigErrors.UNKNOWN_FIELD,
+            {"field": "transform_config"},
+        ),
+        (
+            COMPRESSED | {"sparsity_config": {"format": "sparse-24-bitmask"}}, QuantizationConfigErrors.UNKNOWN_FIELD,
+            {"field": "sparsity_config"},
+        ),
     ],
 )
-def test_methods_and_fields_that_are_refused(quantization: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_methods_and_fields_that_are_refused(
+    quantization: dict[str, Any], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
+) -> None:
     write(tmp_path, CASES["gptq"][1], quantization)
-    with pytest.raises(UnsupportedError, match=words):
+    with raises(kind, **fields):
         open_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("quantization", "words"),
+    ("quantization", "kind", "fields"),
     [
-        ({"bits": 4}, "names no quant_method"),
-        ({"quant_method": 4}, "names no quant_method"),
-        ("gptq", "is not a valid llama config"),
-        ({"quant_method": "gptq"}, "bits is None"),
-        ({"quant_method": "gptq", "bits": 4.0}, "bits is 4.0"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, r"weight_block_size is \[0, 128\]"),
-        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size is 128"),
-        ({"quant_method": "fp8"}, "says fp8, but no weight is stored so"),
+        ({"bits": 4}, QuantizationConfigErrors.NO_METHOD, {}),
+        ({"quant_method": 4}, QuantizationConfigErrors.NO_METHOD, {}),
+        ("gptq", ModelConfigErrors.NOT_VALID, {"model": "llama"}),
+        ({"quant_method": "gptq"}, QuantizedErrors.BITS, {}),
+        ({"quant_method": "gptq", "bits": 4.0}, QuantizedErrors.BITS, {"bits": 4.0}),
+        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, QuantizedErrors.BLOCK_SIZE, {"value": "[0, 128]"}),
+        ({"quant_method": "fp8", "weight_block_size": 128}, QuantizedErrors.BLOCK_SIZE, {"value": "128"}),
+        ({"quant_method": "fp8"}, QuantizedErrors.NONE_STORED, {"method": "fp8"}),
     ],
 )
-def test_configs_that_cannot_be(quantization: Any, words: str, tmp_path: Path) -> None:
+def test_configs_that_cannot_be(quantization: Any, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:
     write(tmp_path, CASES["gptq"][1], quantization)
-    with pytest.raises(InputError, match=words):
+    with raises(kind, **fields):
         open_checkpoint(tmp_path)
 
 
@@ -289,33 +322,53 @@ FULL = (64, 64)
 
 
 @pytest.mark.parametrize(
-    ("case", "ending", "value", "words"),
+    ("case", "ending", "value", "kind", "fields"),
     [
-        ("gptq", "qzeros", None, "lacks tensor '.*q_proj.qzeros'"),
-        ("gptq", "qzeros", torch.zeros(2, 7, dtype=torch.int32), r"q_proj.qzeros' has shape \[2, 7\], .* \[2, 8\]"),
-        ("gptq", "scales", torch.zeros(2, 65, dtype=torch.float16), r"q_proj.scales' has shape \[2, 65\]"),
-        ("gptq", "scales", torch.zeros(3, 64, dtype=torch.float16), r"q_proj.qzeros' has shape \[2, 8\]"),
-        ("gptq", "scales", torch.zeros(2, 64, dtype=torch.float64), "q_proj.scales' is float64, it must be float16"),
-        ("gptq", "qweight", torch.zeros(8, 64, dtype=torch.int64), "q_proj.qweight' is int64, it must be int32"),
-        ("gptq", "qweight", torch.zeros(8, dtype=torch.int32), r"q_proj.qweight' has shape \[8\], it must have 2"),
-        ("gptq", "scales", torch.zeros(0, 64, dtype=torch.float16), "must have 2 dimensions, none of them empty"),
-        ("gptq", "g_idx", torch.zeros(63, dtype=torch.int32), r"q_proj.g_idx' has shape \[63\]"),
-        ("awq", "qzeros", torch.zeros(1, 8, dtype=torch.int32), r"q_proj.qzeros' has shape \[1, 8\]"),
-        ("packed4", "weight_shape", torch.tensor([64, 1 << 40]), "q_proj.weight_packed' .* neither 4 nor 8 bits"),
-        ("packed4", "weight_shape", torch.tensor([64, -64]), "q_proj.weight_packed' .* neither 4 nor 8 bits"),
-        ("packed4", "weight_packed", None, "lacks tensor '.*q_proj.weight_packed'"),
-        ("packed4", "weight_scale", torch.zeros(64, 3, dtype=torch.bfloat16), "rows of 64 cannot be cut"),
-        ("int8", "weight_scale", torch.zeros(63, 1, dtype=torch.bfloat16), r"q_proj.weight_scale' has shape \[63, 1\]"),
-        ("fp8", "weight_scale_inv", torch.zeros(3, 6), r"weight_scale_inv' has shape \[3, 6\], .* asks for \[3, 7\]"),
-        ("fp8", "weight", torch.zeros(FULL), "q_proj.weight' is float32, it must be float8_e4m3fn"),
-        ("float", "weight_scale", torch.zeros(2, 2), r"weight_scale' has shape \[2, 2\]"),
+        ("gptq", "qzeros", None, QuantizedErrors.PART_MISSING, {}),
+        (
+            "gptq", "qzeros", torch.zeros(2, 7, dtype=torch.int32), QuantizedShapeErrors.OTHER,
+            {"shape": "[2, 7]", "expected": "[2, 8]"},
+        ),
+        ("gptq", "scales", torch.zeros(2, 65, dtype=torch.float16), QuantizedShapeErrors.OTHER, {"shape": "[2, 65]"}),
+        ("gptq", "scales", torch.zeros(3, 64, dtype=torch.float16), QuantizedShapeErrors.OTHER, {"shape": "[2, 8]"}),
+        ("gptq", "scales", torch.zeros(2, 64, dtype=torch.float64), QuantizedErrors.DTYPE, {"dtype": "float64"}),
+        (
+            "gptq", "qweight", torch.zeros(8, 64, dtype=torch.int64), QuantizedErrors.DTYPE,
+            {"dtype": "int64", "expected": ["int32"]},
+        ),
+        ("gptq", "qweight", torch.zeros(8, dtype=torch.int32), QuantizedShapeErrors.RANK, {"shape": "[8]", "rank": 2}),
+        ("gptq", "scales", torch.zeros(0, 64, dtype=torch.float16), QuantizedShapeErrors.RANK, {"rank": 2}),
+        ("gptq", "g_idx", torch.zeros(63, dtype=torch.int32), QuantizedShapeErrors.OTHER, {"shape": "[63]"}),
+        ("awq", "qzeros", torch.zeros(1, 8, dtype=torch.int32), QuantizedShapeErrors.OTHER, {"shape": "[1, 8]"}),
+        ("packed4", "weight_shape", torch.tensor([64, 1 << 40]), QuantizedShapeErrors.BITS, {}),
+        ("packed4", "weight_shape", torch.tensor([64, -64]), QuantizedShapeErrors.BITS, {}),
+        ("packed4", "weight_packed", None, QuantizedErrors.PART_MISSING, {}),
+        (
+            "packed4", "weight_scale", torch.zeros(64, 3, dtype=torch.bfloat16), QuantizedShapeErrors.GROUPS,
+            {"columns": 64},
+        ),
+        (
+            "int8", "weight_scale", torch.zeros(63, 1, dtype=torch.bfloat16), QuantizedShapeErrors.SCALES,
+            {"shape": "[63, 1]"},
+        ),
+        (
+            "fp8", "weight_scale_inv", torch.zeros(3, 6), QuantizedShapeErrors.OTHER,
+            {"shape": "[3, 6]", "expected": "[3, 7]"},
+        ),
+        (
+            "fp8", "weight", torch.zeros(FULL), QuantizedErrors.DTYPE,
+            {"dtype": "float32", "expected": ["float8_e4m3fn"]},
+        ),
+        ("float", "weight_scale", torch.zeros(2, 2), QuantizedShapeErrors.FP8_SCALES, {"shape": "[2, 2]"}),
     ],
 )
-def test_parts_that_do_not_fit(case: str, ending: str, value: torch.Tensor | None, words: str, tmp_path: Path) -> None:
+def test_parts_that_do_not_fit(
+    case: str, ending: str, value: torch.Tensor | None, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
+) -> None:
     quantization, make, _ = CASES[case]
     write(tmp_path, make, quantization)
     change(tmp_path, **{ending: value})
-    with pytest.raises(InputError, match=words):
+    with raises(kind, **fields):
         open_checkpoint(tmp_path)
 
 
@@ -339,5 +392,5 @@ def test_a_float8_weight_without_its_scale(tmp_path: Path) -> None:
     quantization, make, _ = CASES["fp8"]
     write(tmp_path, make, quantization)
     change(tmp_path, weight_scale_inv=None)
-    with pytest.raises(UnsupportedError, match=r"q_proj.weight' is float8_e4m3fn, weights must be"):
+    with raises(CheckpointErrors.DTYPE, dtype="float8_e4m3fn"):
         open_checkpoint(tmp_path)

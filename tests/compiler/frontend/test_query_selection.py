@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
-from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.eager import EagerErrors, EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.query_selection import (
     Landmarks,
     choose,
@@ -20,10 +20,11 @@ from sscc.compiler.frontend.query_selection import (
     masses,
     query_attention,
 )
-from sscc.ir.errors import UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
+from sscc.ir.landmarks import LandmarkErrors
 from tests.compiler.frontend.test_eager import CONFIGS, assert_close, load, random_prompt
 from tests.compiler.test_windows import eager_model
+from tests.errors import raises
 
 G = Geometry(sink=2, recent=6, topk=8, obs=4, pool=3, pool_mode="avg", max_context=64)
 BITS = [1, 2, 4, 16]
@@ -272,11 +273,11 @@ def test_layers_within_a_window_keep_their_ring() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="landmarks have 3 bits"):
+    with raises(LandmarkErrors.BITS, bits=3):
         EagerQuerySelection(load("qwen2", "sscc"), G, 3).prefill([1])
-    with pytest.raises(UsageError, match="keys of 10 numbers do not fill whole bytes"):
+    with raises(LandmarkErrors.PARTIAL_BYTE, dim=10):
         EagerQuerySelection(load("llama", "sscc"), G, 1).prefill([1])
-    with pytest.raises(UsageError, match="a step fetches 0 rows, it must be at least 1"):
+    with raises(EagerErrors.NO_FETCH, rows=0):
         EagerQuerySelection(load("qwen2", "sscc"), G, 4, fetch=0)
-    with pytest.raises(UnsupportedError, match="attn_implementation"):
+    with raises(EagerErrors.OTHER_IMPLEMENTATION):
         EagerQuerySelection(load("llama", "sdpa"), G, 2)

@@ -26,9 +26,8 @@ from sscc.compiler.frontend.recognition import (
     query_columns,
     recognise_attention,
 )
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Span
-from tests.errors import check
+from tests.errors import check, raises
 
 HEADS, WIDTH, LENGTH = 2, 4, 5
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -240,7 +239,7 @@ def test_columns_of_positions_are_exact_in_bf16() -> None:
     products = (columns.double() * key_columns(positions, columns).double()).sum(-1)[0]
     expected = torch.tensor(slopes).double()[:, None] * positions / 0.125
     assert (products - expected).abs().max() < 1e-4 * expected.max()
-    with context_limit(65537), pytest.raises(UnsupportedError, match="ALiBi over 65537 positions in bfloat16"):
+    with context_limit(65537), raises(RecognitionErrors.TOO_MANY_POSITIONS, positions=65537):
         key_columns(positions, columns)
 
 

@@ -14,12 +14,14 @@ from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.tokenizer_files import (
     TOKENIZER_FILES,
+    TokenizerFilesErrors,
     check_chat_template,
     folder_tokenizer,
     packed_tokenizer,
 )
 from sscc.ir.errors import InputError
 from tests.compiler.frontend.test_checkpoint import SIZES
+from tests.errors import raises
 
 FILE = Path("model.pt")
 
@@ -41,7 +43,7 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
 def test_an_older_tokenizer_that_cannot_be_converted(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"no sentencepiece")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
-    with pytest.raises(InputError, match=r"has no tokenizer.json and its older tokenizer cannot be converted"):
+    with raises(TokenizerFilesErrors.NO_PACKAGE):
         folder_tokenizer(tmp_path)
 
 
@@ -102,7 +104,7 @@ def test_an_older_tokenizer_is_converted_without_asking_anybody(
     ids=repr,
 )
 def test_names_in_a_file_that_are_no_names(name: object) -> None:
-    with pytest.raises(InputError, match=r"^model.pt: the tokenizer has a file named .*: names are of letters"):
+    with raises(TokenizerFilesErrors.BAD_NAME, path="model.pt"):
         packed_tokenizer(FILE, {"tokenizer.json": b"{}", name: b""})
 
 
@@ -114,10 +116,10 @@ def test_names_that_are_taken() -> None:
 def test_what_a_file_of_a_tokenizer_may_be() -> None:
     assert packed_tokenizer(FILE, None) == {}
     assert packed_tokenizer(FILE, {"a": "ä", "b": b"\xff"}) == {"a": "ä".encode(), "b": b"\xff"}
-    with pytest.raises(InputError, match=r"a file of the tokenizer is not text"):
+    with raises(TokenizerFilesErrors.NOT_TEXT):
         packed_tokenizer(FILE, {"a": "\ud800"})
     for files in ([b""], b"", {"a": 1}, {"a": None}, {"a": b"", "b": [b""]}):
-        with pytest.raises(InputError, match=r"tokenizer must be a dict from file name to bytes"):
+        with raises(TokenizerFilesErrors.NOT_A_DICTIONARY):
             packed_tokenizer(FILE, files)
 
 
@@ -157,6 +159,6 @@ def test_a_packed_checkpoint_that_would_leave_its_folder(name: str, tmp_path: Pa
     path = tmp_path / "model.pt"
     config = LlamaConfig(num_hidden_layers=1).to_dict()
     torch.save({"config": config, "state_dict": {"a": torch.ones(1)}, "tokenizer": {name: b"{}"}}, path)
-    with pytest.raises(InputError, match=r"the tokenizer has a file named"):
+    with raises(TokenizerFilesErrors.BAD_NAME):
         open_checkpoint(path)
     assert [left.name for left in tmp_path.iterdir()] == ["model.pt"]

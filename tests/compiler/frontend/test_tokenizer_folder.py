@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sscc.compiler.frontend.tokenizer_files import folder_tokenizer
+from sscc.compiler.frontend.tokenizer_files import TokenizerFilesErrors, folder_tokenizer
 from sscc.compiler.frontend.tokenizer_folder import TokenizerFolderErrors, staged_tokenizer
-from sscc.ir.errors import InputError
 from tests.errors import raises
 from tests.fuzz.opened_files import opened_files
 
@@ -62,7 +61,7 @@ def test_a_file_in_another_field_is_refused(folder: Path) -> None:
 
 def test_a_panic_of_the_library_is_an_error(folder: Path) -> None:
     (folder / "vocab.json").write_text(json.dumps({letter: at for at, letter in enumerate("abcdefgh")}))
-    with pytest.raises(InputError, match="cannot be converted"):
+    with raises(TokenizerFilesErrors.NOT_CONVERTIBLE):
         folder_tokenizer(folder)
 
 

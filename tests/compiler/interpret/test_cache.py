@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from sscc.compiler.frontend import algorithm
+from sscc.compiler.interpret.cache import CacheUndefinedErrors
 from sscc.compiler.interpret.types import Types
-from sscc.ir.errors import CheckError
 from sscc.ir.geometry import Geometry, Span
 from tests.compiler.interpret.functions import evaluate
+from tests.errors import raises
 
 H, HKV, D, DV, C = 4, 2, 8, 4, 4
 SCALE = 0.37
@@ -160,7 +161,7 @@ def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
 
 def test_a_row_outside_of_the_cache_is_refused() -> None:
     x = decode_inputs(G)
-    with pytest.raises(CheckError, match=r"'kv\.update' writes row 11 of slot 1, a cache has 11"):
+    with raises(CacheUndefinedErrors.ROW_OUT_OF_BOUNDS, op="kv.update", row=11, slot=1, rows=11):
         kv("update", [x["key"], x["new_key"], torch.tensor([0, 11, 99]), x["active"]], [_type(x["key"])], G)
 
 
@@ -238,7 +239,7 @@ def test_attention_of_bf16_is_computed_in_f32_and_rounded_once() -> None:
 def test_rows_behind_the_scratch_are_refused() -> None:
     q, k, v = prompt(G, 24)
     types = [f"tensor<1x{H}x{C}x{DV}xf32>", f"tensor<1x{H}x{C}x1xf32>"]
-    with pytest.raises(CheckError, match=r"'kv\.causal_attention' takes rows 24 \.\. 27 of a scratch of 24"):
+    with raises(CacheUndefinedErrors.CHUNK_OUT_OF_BOUNDS, op="kv.causal_attention", first=24, last=27, rows=24):
         kv("causal_attention", [q[:, :, :C], k, v, 24, 24], types, G, scale=True)
 
 
@@ -306,7 +307,7 @@ def test_compression_step_by_step(g: Geometry, length: int, topk: int | None) ->
 
 @pytest.mark.parametrize("topk", [-1, G.topk + 1])
 def test_more_positions_than_there_is_room_for_are_refused(topk: int) -> None:
-    with pytest.raises(CheckError, match=f"selects {topk} positions, there is room for {G.topk}"):
+    with raises(CacheUndefinedErrors.TOO_MANY, most=G.topk, topk=topk):
         kv("select", [torch.zeros(HKV, 24), 24, topk], [f"tensor<{HKV}x{G.topk}xi64>"], G)
 
 
@@ -328,7 +329,7 @@ def test_rows_are_gathered_by_head() -> None:
 
 def test_an_index_behind_the_scratch_is_refused() -> None:
     _, k, _ = prompt(G, 24)
-    with pytest.raises(CheckError, match=r"'kv\.gather' reads row 24 of a scratch of 24"):
+    with raises(CacheUndefinedErrors.SCRATCH_OUT_OF_BOUNDS, op="kv.gather", row=24, rows=24):
         kv("gather", [k, torch.tensor([[24]] * HKV), torch.zeros(1, HKV, 1, D)], [f"tensor<1x{HKV}x1x{D}xf32>"], G)
 
 

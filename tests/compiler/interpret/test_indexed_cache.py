@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 import torch
 
-from sscc.ir.errors import CheckError
+from sscc.compiler.interpret.cache import CacheUndefinedErrors
 from tests.compiler.interpret.test_cache import (
     HKV,
     G,
@@ -16,6 +15,7 @@ from tests.compiler.interpret.test_cache import (
     kv,
     randn,
 )
+from tests.errors import raises
 
 INDEXED = dataclasses.replace(G, rows="indexed")
 T = 24
@@ -46,5 +46,5 @@ def test_indexed_attention_is_decode_attention_over_the_same_rows() -> None:
     assert torch.equal(k_new, k[:, :, :sr])
     assert torch.equal(v_new, v[:, :, :sr])
     operands[12] = selected + T
-    with pytest.raises(CheckError, match="reads row 47 of a scratch of 24"):
+    with raises(CacheUndefinedErrors.SCRATCH_OUT_OF_BOUNDS, row=47, rows=24):
         kv("decode_attention", operands, types, INDEXED, present="1" * 10 + "0" + "111000")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sscc.compiler.layer_topk import LayerTopk
-from sscc.compiler.quality.cells import METHODS, Cell, Selection, make_cells
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.compiler.quality.cells import METHODS, Cell, CellErrors, Selection, make_cells
+from sscc.ir.geometry import Geometry, GeometryErrors
+from tests.errors import raises
 
 
 def cells(
@@ -56,7 +55,7 @@ def test_each_width_of_landmarks_is_a_cell() -> None:
 
 
 def test_what_the_policy_cannot_do_the_geometry_says() -> None:
-    with pytest.raises(UsageError, match="--kv-policy query keeps all rows, to choose topk of them"):
+    with raises(GeometryErrors.QUERY_WITHOUT_TOPK):
         cells(("query",), (43,))
 
 
@@ -81,7 +80,7 @@ def test_limits_of_what_is_fetched_stand_beside_none() -> None:
     ]
     assert {cell.series for cell in found} == {"query 2-bit", "query 2-bit fetch 4", "query 2-bit fetch 16"}
     for fetch in (0, 22):
-        with pytest.raises(UsageError, match=f"a step fetches {fetch} rows of topk = 21 from the store, it must be 1"):
+        with raises(GeometryErrors.FETCH, topk=21, fetch=fetch):
             make_cells(("query",), (64,), ("model",), Selection(), (), (2,), **{**bounds, "fetches": (fetch,)})
 
 
@@ -148,16 +147,14 @@ def test_a_budget_that_is_there_already_is_not_measured_twice() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UsageError, match="--methods has 'h2o', it must be one of full, streamingllm"):
+    with raises(CellErrors.UNKNOWN_METHOD, method="h2o"):
         cells(("h2o",))
-    with pytest.raises(
-        UsageError, match=r"observation window of 32 tokens and the new ones, up to 64.* none of 96 rows"
-    ):
+    with raises(CellErrors.NO_ROWS_TO_SELECT, obs=32, new_tokens=64, budget=96):
         cells(("snapkv",), (96,))
-    with pytest.raises(UsageError, match="give --budgets"):
+    with raises(CellErrors.NO_BUDGET):
         cells(budgets=())
-    with pytest.raises(UsageError, match="lower --kv-topk or raise --max-context"):
+    with raises(GeometryErrors.TOPK_EXCEEDS_CONTEXT):
         cells(("snapstream",), (2000,))
-    with pytest.raises(UsageError, match="exceed"):
+    with raises(GeometryErrors.TOPK_EXCEEDS_CONTEXT):
         cells(("full",), (), layer_topks=("20,2000",))
     assert [cell.name for cell in cells(("full",), ())] == ["full"]

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler.quality import report, runner
-from sscc.compiler.quality.plan import EvalOptions
+from sscc.compiler.quality.journal import EvaluationJournalErrors
+from sscc.compiler.quality.plan import EvalOptions, EvaluationOptionErrors
 from sscc.compiler.quality.runner import JOURNAL, Evaluation, evaluate
-from sscc.ir.errors import UsageError
 from tests.compiler.commands.chatting import TEMPLATE
 from tests.compiler.quality.test_runner import BUDGET, SMALL, copied, values_of
+from tests.errors import raises
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +72,16 @@ def test_a_run_goes_on_with_the_same_prompts_only(
 ) -> None:
     copied(results, tmp_path / "again")
     assert values_of(evaluate(chat, tmp_path / "again")) == values_of(evaluation)
-    with pytest.raises(UsageError, match="was made with chat true, not null: give another --output"):
+    with raises(EvaluationJournalErrors.OTHER_OPTIONS, option="chat", recorded="true", value="null"):
         evaluate(replace(chat, chat=False), tmp_path / "again")
     (tmp_path / "plain").mkdir()
     header = json.loads((results / JOURNAL).read_text().splitlines()[0])
     del header["options"]["chat"]  # as before there was such an option
     (tmp_path / "plain" / JOURNAL).write_text(json.dumps(header) + "\n")
-    with pytest.raises(UsageError, match="was made with chat null, not true"):
+    with raises(EvaluationJournalErrors.OTHER_OPTIONS, option="chat", recorded="null", value="true"):
         evaluate(chat, tmp_path / "plain")
 
 
 def test_a_checkpoint_without_a_template_is_refused(model: Path, chat: EvalOptions, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{model} has no chat template, which --chat needs: leave --chat out"):
+    with raises(EvaluationOptionErrors.NO_CHAT_TEMPLATE, model=model):
         evaluate(replace(chat, model=model), tmp_path / "results")

@@ -6,12 +6,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import Journal, Record
-from sscc.ir.errors import InputError, OutputError, UsageError
+from sscc.compiler.quality.journal import EvaluationJournalErrors, Journal, Record
+from sscc.ir.errors import ErrorKind, OutputError
+from tests.errors import raises
 from tests.faults import CODES, fails, faults, killed_at
 
 OPTIONS = {"seed": 0, "tasks": ["a"]}
@@ -57,33 +59,39 @@ def test_other_options_and_prompts_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     with Journal(path, OPTIONS) as journal:
         journal.add(RECORD)
-        with pytest.raises(UsageError, match="another prompt"):
+        with raises(EvaluationJournalErrors.OTHER_PROMPT):
             journal.has("full", replace(EXAMPLE, prompt=(1, 3)))
-    with pytest.raises(UsageError, match="was made with seed 0, not 1: give another --output"):
+    with raises(EvaluationJournalErrors.OTHER_OPTIONS, option="seed", recorded="0", value="1"):
         Journal(path, OPTIONS | {"seed": 1})
 
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    with Journal(path, OPTIONS), pytest.raises(UsageError, match="is being written by another process"):
+    with Journal(path, OPTIONS), raises(EvaluationJournalErrors.BEING_WRITTEN):
         Journal(path, OPTIONS)
     with Journal(path, OPTIONS):
         pass
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("hello\n", r":1 is damaged"),
-        ('{"a": 1}\n', "is no journal of `sscc eval` of format 1"),
-        ('{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n[1]\n', r":2 is damaged"),
-        ('{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n{"cell": "full"}\n', r":2 is no record"),
+        ("hello\n", EvaluationJournalErrors.NOT_AN_OBJECT, {"line": 1}),
+        ('{"a": 1}\n', EvaluationJournalErrors.OTHER_FORMAT, {"format": 1}),
+        (
+            '{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n[1]\n', EvaluationJournalErrors.NOT_AN_OBJECT,
+            {"line": 2},
+        ),
+        (
+            '{"format": 1, "options": {"seed": 0, "tasks": ["a"]}}\n{"cell": "full"}\n',
+            EvaluationJournalErrors.NO_RECORD, {"line": 2},
+        ),
     ],
 )
-def test_damaged_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_damaged_files_are_refused(text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text(text)
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         Journal(path, OPTIONS)
 
 

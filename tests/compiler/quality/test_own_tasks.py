@@ -12,12 +12,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.own_tasks import LONGBENCH, REFUSED, cut_middle, own_examples
-from sscc.compiler.quality.perplexity import TASK, perplexity_examples
+from sscc.compiler.quality.own_tasks import LONGBENCH, REFUSED, ExampleFileErrors, cut_middle, own_examples
+from sscc.compiler.quality.perplexity import TASK, PerplexityErrors, perplexity_examples
 from sscc.compiler.quality.plan import EvalOptions, make_examples
 from sscc.compiler.quality.prompts import PromptFormat
-from sscc.ir.errors import InputError, SsccError, UsageError
+from sscc.ir.errors import ErrorKind, InputError, SsccError, UsageError
 from sscc.ir.files import STANDARD
+from tests.errors import raises
 
 
 def read(folder: Path, prompts: PromptFormat | None, *lines: Any, count: int | None = None) -> list[Example]:
@@ -65,34 +66,48 @@ def test_long_prompts_lose_their_middle(tmp_path: Path, plain: PromptFormat) -> 
 @pytest.mark.parametrize("dataset", REFUSED)
 def test_datasets_of_other_metrics_are_refused(dataset: str, tmp_path: Path, plain: PromptFormat) -> None:
     assert dataset not in LONGBENCH
-    with pytest.raises(UsageError, match=f"LongBench scores {dataset} by .* which is not here"):
+    with raises(ExampleFileErrors.NO_SUCH_METRIC_HERE, dataset=dataset):
         read(tmp_path, plain, {"context": "c", "input": "q", "answers": ["a"], "dataset": dataset})
 
 
 @pytest.mark.parametrize(
-    ("line", "error", "message"),
+    ("line", "error", "kind", "fields"),
     [
-        ("nonsense", InputError, "mine.jsonl:1 is not JSON"),
-        ([1], InputError, "is no JSON object"),
-        ({"answers": ["a"]}, InputError, "has neither a prompt nor an input"),
-        ({"prompt": "p"}, InputError, "has no list of answers"),
-        ({"prompt": "p", "answers": []}, InputError, "has no list of answers"),
-        ({"prompt": "p", "answers": "a"}, InputError, "has no list of answers"),
-        ({"prompt": "p", "answers": ["a"], "metric": "bleu"}, UsageError, "has the metric 'bleu'"),
-        ({"prompt": "p", "answers": ["a"], "metric": "json_fields"}, InputError, "its answers must be fields"),
-        ({"prompt": "p", "answers": ["a"], "max_new_tokens": 0}, UsageError, "max_new_tokens 0"),
-        ({"tokens": [1]}, InputError, "no list of token numbers 'answer_tokens'"),
-        ({"context": "c", "input": "", "answers": ["7"], "dataset": "passage_count"}, UsageError, "as `prompt`"),
-        ("", InputError, "has no examples"),
+        ("nonsense", InputError, ExampleFileErrors.NOT_JSON, {}),
+        ([1], InputError, ExampleFileErrors.NOT_AN_OBJECT, {}),
+        ({"answers": ["a"]}, InputError, ExampleFileErrors.NO_PROMPT, {}),
+        ({"prompt": "p"}, InputError, ExampleFileErrors.NO_ANSWERS, {}),
+        ({"prompt": "p", "answers": []}, InputError, ExampleFileErrors.NO_ANSWERS, {}),
+        ({"prompt": "p", "answers": "a"}, InputError, ExampleFileErrors.NO_ANSWERS, {}),
+        (
+            {"prompt": "p", "answers": ["a"], "metric": "bleu"}, UsageError, ExampleFileErrors.UNKNOWN_METRIC,
+            {"metric": "bleu"},
+        ),
+        (
+            {"prompt": "p", "answers": ["a"], "metric": "json_fields"}, InputError,
+            ExampleFileErrors.ANSWERS_ARE_NOT_FIELDS, {},
+        ),
+        (
+            {"prompt": "p", "answers": ["a"], "max_new_tokens": 0}, UsageError, ExampleFileErrors.BAD_NEW_TOKENS,
+            {"value": 0},
+        ),
+        ({"tokens": [1]}, InputError, ExampleFileErrors.NO_TOKENS, {"field": "answer_tokens"}),
+        (
+            {"context": "c", "input": "", "answers": ["7"], "dataset": "passage_count"}, UsageError,
+            ExampleFileErrors.QUESTION_IN_PROMPT, {},
+        ),
+        ("", InputError, ExampleFileErrors.EMPTY, {}),
     ],
 )
-def test_faults_are_named(line: Any, error: type[SsccError], message: str, tmp_path: Path, plain: PromptFormat) -> None:
-    with pytest.raises(error, match=message):
+def test_faults_are_named(
+    line: Any, error: type[SsccError], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path, plain: PromptFormat
+) -> None:
+    with raises(kind, **fields):
         read(tmp_path, plain, line)
 
 
 def test_text_needs_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the model has no tokenizer: give tokens and answer_tokens"):
+    with raises(ExampleFileErrors.NO_TOKENIZER):
         read(tmp_path, None, {"prompt": "p", "answers": ["a"]})
 
 
@@ -111,7 +126,7 @@ class TestPerplexity:
         assert len(set(starts)) > 5
 
     def test_a_short_text_is_refused(self, tokenizer: Tokenizer) -> None:
-        with pytest.raises(UsageError, match=r"book.txt has 69 tokens, and a window of 50 \+ 20 does not fit"):
+        with raises(PerplexityErrors.TEXT_TOO_SHORT, name="book.txt", tokens=69, length=50, scored=20):
             list(perplexity_examples("x" * 69, "book.txt", [50], 20, 1, tokenizer))
 
     def test_a_text_on_stdin_is_read_once(self, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

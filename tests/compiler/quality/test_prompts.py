@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, processors
 
+from sscc.compiler.quality.haystack import HaystackErrors
 from sscc.compiler.quality.model_files import ModelFiles, Numbers
-from sscc.compiler.quality.own_tasks import own_examples
+from sscc.compiler.quality.own_tasks import ExampleFileErrors, own_examples
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.tasks import TASKS, make_example
-from sscc.ir.errors import UsageError
 from sscc.runtime.chat_template import ChatTemplate
 from tests.compiler.quality.test_tasks import LENGTH, SLACK
+from tests.errors import raises
 from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.test_chat_template import CHATML, LLAMA2, LLAMA3
 
@@ -128,7 +129,7 @@ class TestEveryTask:
 
     def test_a_length_without_room_beside_the_template(self, task: str, plain: PromptFormat) -> None:
         alone = PromptFormat(plain.tokenizer, ChatTemplate(f"{'x' * LENGTH}{TURN}"))
-        with pytest.raises(UsageError, match=r"not fit into (3000|1500) tokens, its shortest prompt has [3-5]\d{3}$"):
+        with raises(HaystackErrors.PROMPT_TOO_LONG):
             make_example(task, LENGTH, 0, 0, alone)
 
 
@@ -150,7 +151,7 @@ class TestOwnExamples:
         line = {"prompt": "abcdefghijklmnop", "answers": ["x"]}
         assert list(self.read(tmp_path, turns, line, 14)) == turns.encode("<|begin|>u:abcdmnop<|end|>a:")
         assert len(self.read(tmp_path, turns, line, 22)) == 22
-        with pytest.raises(UsageError, match="--max-prompt is 11, and the chat template alone has 6 tokens: give at"):
+        with raises(ExampleFileErrors.TEMPLATE_FILLS_PROMPT, longest=11, template_tokens=6):
             self.read(tmp_path, turns, line, 11)
         assert len(self.read(tmp_path, turns, {"prompt": "abcde", "answers": ["x"]}, 11)) == 11  # nothing to cut
 

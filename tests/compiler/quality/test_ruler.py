@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler.quality.prompts import PromptFormat
-from sscc.compiler.quality.ruler import PACKAGE, ruler_examples, ruler_tasks
-from sscc.ir.errors import InputError, UsageError
+from sscc.compiler.quality.ruler import PACKAGE, RulerErrors, ruler_examples, ruler_tasks
+from sscc.ir.extras import ExtraErrors
 from sscc.runtime.chat_template import ChatTemplate
+from tests.errors import raises
 
 TASKS = """
 vt:
@@ -93,27 +94,25 @@ def test_a_chat_template_is_put_around_what_the_generators_write(package: Path, 
     assert example.text == f"are you?;Track {{context}} {{query}};a\nAnswer:|{130 - own}|30|7|4|0"
     (example,) = ruler_examples("qa_1", 100, 1, 7, chat)
     assert example.text.startswith("are you?;Read {context}|")
-    with pytest.raises(
-        UsageError, match=f"RULER's vt does not fit into {own} tokens: the chat template alone has {own}"
-    ):
+    with raises(RulerErrors.TEMPLATE_FILLS_PROMPT, task="vt", length=own, template_tokens=own):
         list(ruler_examples("vt", own, 1, 7, chat))
 
 
 def test_a_prompt_without_its_beginning_of_an_answer(package: Path, plain: PromptFormat) -> None:
     script = package / "data" / "synthetic" / "variable_tracking.py"
     script.write_text(GENERATOR.replace("{args.template}", "other"))
-    with pytest.raises(InputError, match="a prompt of RULER has no ' Answer:'"):
+    with raises(RulerErrors.NO_ANSWER_PREFIX, prefix=" Answer:"):
         list(ruler_examples("vt", 100, 1, 7, PromptFormat(plain.tokenizer, ChatTemplate("a"))))
 
 
 def test_refusals(package: Path, plain: PromptFormat) -> None:
-    with pytest.raises(UsageError, match="RULER has no task 'chess', it has vt, qa_1"):
+    with raises(RulerErrors.UNKNOWN_TASK, task="chess", tasks=["vt", "qa_1"]):
         list(ruler_examples("chess", 100, 1, 0, plain))
-    with pytest.raises(InputError, match="RULER's vt was not made: LookupError: no luck"):
+    with raises(RulerErrors.FAILED, task="vt", reason="LookupError: no luck"):
         list(ruler_examples("vt", 100, 1, 13, plain))
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    with pytest.raises(UsageError, match=r"pip install 'sscc\[ruler\]'"):
+    with raises(ExtraErrors.NOT_INSTALLED, extra="ruler"):
         ruler_tasks()

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.haystack import Haystack, fit
+from sscc.compiler.quality.haystack import Haystack, HaystackErrors, fit
 from sscc.compiler.quality.metrics import METRICS
 from sscc.compiler.quality.prompts import PromptFormat
 from sscc.compiler.quality.tasks import GOLDEN, TASKS, make_example
-from sscc.ir.errors import UsageError
+from tests.errors import raises
 
 LENGTH = 3000  # bytes
 COUNT = 3
@@ -47,7 +47,7 @@ class TestEveryTask:
             assert example.positions == LENGTH + example.max_new_tokens
 
     def test_a_length_that_is_too_short_is_refused(self, task: str, plain: PromptFormat) -> None:
-        with pytest.raises(UsageError, match=rf"the task {task} does not fit into (20|10) tokens, its shortest"):
+        with raises(HaystackErrors.PROMPT_TOO_LONG):
             make_example(task, 20, 0, 0, plain)
 
 

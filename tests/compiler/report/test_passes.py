@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler.report import passes
-from sscc.compiler.report.dumps import read_dumps
+from sscc.compiler.report.dumps import DumpFolderErrors, read_dumps
 from sscc.compiler.report.passes import compared
-from sscc.ir.errors import InputError
+from tests.errors import raises
 
 SCHEDULE = "{}\n"
 DIGEST = hashlib.sha256(SCHEDULE.encode()).hexdigest()
@@ -103,9 +103,9 @@ def test_large_changes_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_dumps_of_another_compilation_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with raises(DumpFolderErrors.UNREADABLE):
         read_dumps(tmp_path / "missing", DIGEST)
-    with pytest.raises(InputError, match="has no dumps of a whole compilation"):
+    with raises(DumpFolderErrors.NO_DUMPS):
         read_dumps(tmp_path, DIGEST)
-    with pytest.raises(InputError, match="are of another compilation"):
+    with raises(DumpFolderErrors.OTHER_COMPILATION):
         read_dumps(dumps_in(tmp_path, module(), schedule="{ }"), DIGEST)

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from sscc.ir.errors import UsageError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
@@ -26,7 +25,8 @@ from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
 from sscc.runtime.engine.prefixes import PrefixStore
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, SessionErrors
+from tests.errors import raises
 from tests.families import CompiledModel, Compiler, random_tokens
 from tests.native import native_code
 from tests.runtime.engine.other_engine import split
@@ -306,7 +306,7 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
     prefix, _ = store.begin(Excerpt.whole(np.array(first)))
     rows = session.rows.copies[prefix[0].number]
     assert sum(part.nbytes for part in rows.values()) == prefix[0].nbytes == session.signature.prefix_bytes * 7
-    with pytest.raises(UsageError, match="8 chunks of a prompt of 50 tokens cannot be reused, only 0"):
+    with raises(SessionErrors.REUSED_CHUNKS, chunks=8, tokens=50):
         session.start_prefill(2, prompt, [*prefix, *prefix][:8])
-    with pytest.raises(UsageError, match="chunk 7 of a prompt of 50 tokens cannot be kept: whole ones"):
+    with raises(SessionErrors.KEPT_CHUNK, chunk=7, tokens=50):
         session.start_prefill(2, prompt, fill={7: session.empty_chunk()})

@@ -12,6 +12,8 @@ from sscc.runtime import _native
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.request import Request
 from sscc.runtime.engine.slots import SlotTable
+from sscc.runtime.native_errors import NativeErrors
+from tests.errors import raises
 
 SLOTS, CAPACITY = 5, 20
 
@@ -81,7 +83,7 @@ def test_no_slot_is_given_more_than_its_limit() -> None:
     table.start(0, 2, [])
     step = (np.array([5, 5]), np.array([True, False]), 0.0, np.zeros(2), np.zeros(2, np.int8))
     assert [table.append(*step) for _ in range(2)] == [(1, 0), (1, 1)]
-    with pytest.raises(UsageError, match="does not fit its slots"):
+    with raises(NativeErrors.TOKEN_TABLE_SHAPES):
         table.append(*step)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from sscc.ir.errors import UsageError
 from sscc.runtime.fleet import listening
 from sscc.runtime.fleet.listening import Listening
+from sscc.runtime.server.service import ListeningErrors
+from tests.errors import raises
 from tests.runtime.server.fake import NAME, open_app, reply
 
 
@@ -63,7 +64,7 @@ def test_a_port_that_somebody_has_is_waited_for_and_then_refused(monkeypatch: py
         with open_app() as server:
             first, url = await port_of(server.app)
             port = int(url.rpartition(":")[2])
-            with pytest.raises(UsageError, match=f"port {port} "):
+            with raises(ListeningErrors.PORT_IN_USE, port=port):
                 await Listening.start(server.app, "127.0.0.1", port, 5)
             monkeypatch.setattr(listening, "FREE_SECONDS", 30.0)
             second = asyncio.ensure_future(Listening.start(server.app, "127.0.0.1", port, 5))

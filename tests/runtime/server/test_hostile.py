@@ -15,11 +15,11 @@ import httpx2
 import pytest
 
 from sscc.runtime.server import bodies, connections
-from sscc.runtime.server.bodies import BodyMemory
-from sscc.runtime.server.errors import ApiError
+from sscc.runtime.server.bodies import BodyErrors, BodyMemory
 from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.protocol import ChatBody, CompletionBody
 from sscc.runtime.server.workers import LARGE, Workers
+from tests.errors import raises
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
 
 LIMIT = 10.0
@@ -246,12 +246,12 @@ class TestValues:
 
     def test_only_the_first_of_many_errors_is_made(self) -> None:
         messages = json.dumps({"model": NAME, "messages": [{} for _ in range(30_000)]}).encode()
-        with pytest.raises(ApiError, match=r"'messages.0.role' is missing") as caught:
+        with raises(BodyErrors.MISSING_PARAMETER, param="messages.0.role") as caught:
             bodies.parse(messages, ChatBody, 1 << 16)
         cause = caught.value.__context__
         assert len(cause.errors()) <= 2  # type: ignore[union-attr]  # its role and its content
         message = {"role": "user", "content": "a"} | {f"x{i}": 1 for i in range(1000)}
-        with pytest.raises(ApiError, match=r"'messages.0.x0' is not known") as caught:
+        with raises(BodyErrors.UNKNOWN_PARAMETER, param="messages.0.x0") as caught:
             bodies.parse(json.dumps({"model": NAME, "messages": [message]}).encode(), ChatBody, 1 << 16)
         assert len(caught.value.__context__.errors()) == 1  # type: ignore[union-attr]
 
@@ -261,7 +261,7 @@ def test_large_bodies_share_a_bound() -> None:
     with memory.hold() as first, memory.hold() as second:
         first(bodies.FREE_BYTES + 600)
         second(bodies.FREE_BYTES)  # what every body may have
-        with pytest.raises(ApiError, match="too many large bodies") as caught:
+        with raises(BodyErrors.TOO_MANY_AT_ONCE) as caught:
             second(bodies.FREE_BYTES + 401)
         assert caught.value.status_code == 503
     with memory.hold() as third:

@@ -15,7 +15,8 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.ir.errors import UsageError
 from sscc.runtime.server import slots
-from sscc.runtime.server.prefill_servers import PrefillServers
+from sscc.runtime.server.prefill_servers import PrefillServerErrors, PrefillServers
+from tests.errors import raises
 from tests.runtime.server.fake import IDENTITY, NAME, TOKENIZER, Running, reply, running
 
 KEY = "between-us"
@@ -243,7 +244,7 @@ def test_prompts_wait_while_a_server_has_no_room() -> None:
 
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://a", "http://", "http://a:99999", "http://u@a/"])
 def test_an_address_that_is_none(pair: tuple[Running, Running], url: str) -> None:
-    with pytest.raises(UsageError, match="is no address of a prefill server"):
+    with raises(PrefillServerErrors.NOT_AN_ADDRESS):
         PrefillServers([url], pair[0].engine.slot_format)
 
 

@@ -14,13 +14,14 @@ import pytest
 
 from sscc.ir.errors import InternalError
 from sscc.runtime.backends.cpu import bodies
-from sscc.runtime.backends.cpu.checks import CheckedModule
+from sscc.runtime.backends.cpu.checks import CheckedModule, NativeCheckErrors
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.cpu.mlir import F32, I1, I64, PTR, Function, Value, vector
 from sscc.runtime.backends.cpu.planner import plan_program
+from tests.errors import raises
 from tests.fuzz.corpus import CorpusProgram, load_corpus
 from tests.fuzz.execution import RunResult, judge, run_native, run_reference
 from tests.fuzz.schedules import situation_of
@@ -166,7 +167,7 @@ def test_a_wrong_extent_in_a_program_is_named(monkeypatch: pytest.MonkeyPatch) -
     native = NativeInterpreter(
         program, {"w": np.ones((12, 8), np.float32)}, code=make_code(program, optimise=0, checked=True), threads=1
     )
-    with pytest.raises(InternalError, match=r"body 'multiply', steps .0.: a store .* is out of"):
+    with raises(NativeCheckErrors.OUT_OF_BOUNDS, place="body 'multiply', steps [0]"):
         native.run("main", {"x": np.ones((2, 8), np.float32)})
 
 

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from sscc.ir import kv_rows
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment, UpdateRows
-from sscc.runtime.backends.cpu.decode_attention import Meta, lower_decode_attention
+from sscc.runtime.backends.cpu.decode_attention import Meta, NativeAttentionErrors, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.row_copies import NativeRowErrors
 from sscc.runtime.backends.reference import attention, cache
 from sscc.runtime.backends.reference.softmax import Scoring
+from tests.errors import raises
 from tests.runtime.backends.cpu.harness_decode import CompiledStep, meta_of
 
 Tensors = dict[str, Tensor]
@@ -362,7 +363,7 @@ def test_nan_in_a_row_that_is_seen_is_not_hidden() -> None:
 def test_rows_that_are_not_contiguous_are_refused() -> None:
     tensors = decode_inputs(4, 2, 16, 16)
     tensors["v_cache"] = torch.zeros(5, 2, 300, 32)[..., ::2]
-    with pytest.raises(InputError, match="'v_cache' with stride 1 along its last axis, not 2"):
+    with raises(NativeRowErrors.STRIDE, operand="v_cache", stride=2):
         decode(tensors)
 
 
@@ -476,13 +477,15 @@ def test_encoded_rows_that_do_not_fit_are_refused() -> None:
     floats = decode_inputs(4, 2, 16, 16)
     tensors = with_encoded_caches(floats)
     behind = floats | {"key": floats["k_cache"], "k_cache": floats["k_cache"].to(BF16)}
-    with pytest.raises(InputError, match=r"rows in the dtype of their cache, .* 'key' is f32, 'k_cache' is bf16"):
+    with raises(NativeAttentionErrors.CACHE_DTYPE, rows="key", rows_dtype="f32", cache="k_cache", cache_dtype="bf16"):
         decode(behind, step=replace(DECODE, key="key"))
-    with pytest.raises(InputError, match="'v_cache' with stride 1 along its last axis, not 2"):
+    with raises(NativeRowErrors.STRIDE, operand="v_cache", stride=2):
         decode(tensors | {"v_cache": torch.zeros(5, 2, 300, 40, dtype=torch.int8)[..., ::2]})
     indexed, _ = indexed_inputs(1, F32)
     indexed |= {name: encoded(indexed[name]) for name in ("k_cache", "v_cache")}
-    with pytest.raises(InputError, match="takes segments of one dtype, but 'k_cache' is i8 and 'k_store' f32"):
+    with raises(
+        NativeAttentionErrors.SEGMENT_DTYPES, first="k_cache", first_dtype="i8", other="k_store", other_dtype="f32"
+    ):
         lower_decode_attention(INDEXED, meta_of(indexed), HOST)
 
 

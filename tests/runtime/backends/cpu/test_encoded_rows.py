@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from sscc.ir import kv_rows
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CachedAttention, Local, QuantizeRows, Segment, UpdateRows
 from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
+from sscc.runtime.backends.cpu.row_copies import NativeRowErrors
 from sscc.runtime.backends.cpu.steps import lower_step
+from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import body_of
 from tests.runtime.backends.cpu.harness_decode import CompiledStep
 from tests.runtime.backends.cpu.harness_prefill import meta_of, run_step, strided
@@ -111,7 +112,7 @@ def test_nothing_beyond_a_row_is_written(size: int, features: Features) -> None:
 
 def test_rows_that_are_not_contiguous_are_refused() -> None:
     tensors = {"source": torch.zeros(1, 2, 3, 8), "out": torch.zeros(1, 2, 3, 24).to(torch.int8)[..., ::2]}
-    with pytest.raises(InputError, match="quantize_rows takes operand 'out' with stride 1 along its last axis, not 2"):
+    with raises(NativeRowErrors.STRIDE, step="quantize_rows", operand="out", stride=2):
         lower_quantize_rows(STEP, meta_of(tensors), GENERIC)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.ir.errors import UsageError
 from sscc.runtime.backends.cpu import features as module
-from sscc.runtime.backends.cpu.features import AVX2, MODELS, VARIABLE, Features
+from sscc.runtime.backends.cpu.features import AVX2, MODELS, VARIABLE, Features, NativeCpuErrors
 from sscc.runtime.backends.cpu.library import code_key
 from sscc.runtime.backends.cpu.mlir import PTR, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
+from tests.errors import raises
 
 
 def test_the_host_unless_the_variable_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,11 +25,11 @@ def test_the_host_unless_the_variable_names_another(monkeypatch: pytest.MonkeyPa
 
 def test_a_cpu_that_is_not_known_or_cannot_be_this_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "i386")
-    with pytest.raises(UsageError, match=rf"SSCC_NATIVE_CPU=i386 is no CPU .* {', '.join(MODELS)}"):
+    with raises(NativeCpuErrors.UNKNOWN, variable="SSCC_NATIVE_CPU", cpu="i386", models=["x86-64-v3", "x86-64-v4"]):
         Features.chosen()
     monkeypatch.setenv(VARIABLE, "x86-64-v3")
     monkeypatch.setattr(module._native, "cpu_features", lambda: ["fma", "asimd"])
-    with pytest.raises(UsageError, match=r"x86-64-v3 needs instructions that this CPU lacks: sse4_1, .*avx2"):
+    with raises(NativeCpuErrors.MISSING_INSTRUCTIONS, cpu="x86-64-v3"):
         Features.chosen()
 
 

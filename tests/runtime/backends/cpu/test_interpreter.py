@@ -8,10 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.schedule import Entry, Launch, Program
-from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
+from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, NativeInterpreterErrors
 from sscc.runtime.backends.cpu.library import NativeCode, make_code
+from sscc.runtime.native_errors import NativeErrors
+from tests.errors import raises
 from tests.runtime.backends.cpu.test_weights import linear, program_of
 from tests.runtime.programs import lay_out, one_stage, sum_body, whole
 
@@ -155,27 +157,38 @@ def test_calls_that_do_not_fit(call: str, native: NativeInterpreter) -> None:
 
 def test_tensors_that_are_not_in_memory(native: NativeInterpreter) -> None:
     for name in ("lost", "w"):
-        with pytest.raises(UsageError, match=f"no tensor '{name}' in memory"):
+        with raises(NativeInterpreterErrors.NO_TENSOR, tensor=name):
             native.tensor(name)
 
 
 @pytest.mark.parametrize(
-    ("weights", "words"),
+    ("weights", "kind", "fields"),
     [
-        ({}, "no weight 'w', the schedule wants one"),
-        ({"w": WEIGHT[:2]}, r"weight 'w' is float32 \[2, 20\], the schedule wants f32 \[3, 20\]"),
-        ({"w": WEIGHT.astype(np.float64)}, r"weight 'w' is float64"),
+        ({}, NativeInterpreterErrors.NO_WEIGHT, {"role": "weight", "tensor": "w"}),
+        (
+            {"w": WEIGHT[:2]}, NativeInterpreterErrors.WEIGHT_DIFFERS,
+            {
+                "role": "weight", "tensor": "w", "dtype": "float32", "shape": [2, 20], "wanted_dtype": "f32",
+                "wanted_shape": [3, 20],
+            },
+        ),
+        (
+            {"w": WEIGHT.astype(np.float64)}, NativeInterpreterErrors.WEIGHT_DIFFERS,
+            {"role": "weight", "tensor": "w", "dtype": "float64"},
+        ),
     ],
 )
-def test_weights_that_do_not_fit(weights: dict[str, Any], words: str, code: NativeCode) -> None:
-    with pytest.raises(InputError, match=words):
+def test_weights_that_do_not_fit(
+    weights: dict[str, Any], kind: ErrorKind, fields: dict[str, Any], code: NativeCode
+) -> None:
+    with raises(kind, **fields):
         NativeInterpreter(PROGRAM, weights, code=code)
 
 
 @pytest.mark.parametrize("data", [b"", b"12345678", None])
 def test_plans_that_are_damaged(data: bytes | None, code: NativeCode) -> None:
     damaged = code.plan[:-8] if data is None else data
-    with pytest.raises(InputError, match="plan"):
+    with raises(NativeErrors.PLAN_MALFORMED):
         NativeInterpreter(PROGRAM, {"w": WEIGHT}, code=NativeCode(damaged, code.addresses, code.owner), threads=1)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.errors import InputError
 from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
@@ -235,7 +235,7 @@ def test_without_a_linker_code_is_made_for_the_process(
         assert works(cached_code(add_program()))
     assert str(NativeCodeErrors.NO_LINKER(linker=library.LINKER)) in caplog.text
     assert cached_files(tmp_path) == []
-    with pytest.raises(OutputError, match="there is no linker"):
+    with raises(NativeCodeErrors.NO_LINKER):
         keep_code(add_program())
 
 

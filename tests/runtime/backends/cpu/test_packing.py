@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, InternalError
-from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.packing import Panels, WeightPanelErrors
+from tests.errors import raises
 
 DTYPES = {"f32": np.float32, "bf16": np.uint16}
 
@@ -57,11 +57,11 @@ def test_more_than_one_chunk() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     panels = Panels(20, 9, "bf16", 9, 1)
-    with pytest.raises(InputError, match="does not hold 20 x 9 bf16"):
+    with raises(WeightPanelErrors.TOO_FEW_ELEMENTS, n=20, k=9, wanted_dtype="bf16", n_stride=9):
         panels.pack(numbers((20, 8), "bf16"))
-    with pytest.raises(InputError, match="dtype float32"):
+    with raises(WeightPanelErrors.TOO_FEW_ELEMENTS, dtype="float32"):
         panels.pack(numbers((20, 9), "f32"))
-    with pytest.raises(InternalError, match="i64"):
+    with raises(WeightPanelErrors.DTYPE, dtype="i64"):
         Panels(20, 9, "i64", 9, 1)
-    with pytest.raises(InternalError, match="at least 1"):
+    with raises(WeightPanelErrors.SIZES):
         Panels(20, 0, "f32", 9, 1)

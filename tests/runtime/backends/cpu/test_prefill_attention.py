@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sscc.ir.errors import InputError
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
@@ -18,8 +17,10 @@ from sscc.runtime.backends.cpu.prefill_attention import (
     lower_chunk_attention,
     lower_observe,
 )
+from sscc.runtime.backends.cpu.row_copies import NativeRowErrors
 from sscc.runtime.backends.reference import prompt
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
+from tests.errors import raises
 from tests.runtime.backends.cpu.harness_prefill import (
     CompiledStages,
     bits,
@@ -310,7 +311,7 @@ def test_observe_keeps_the_last_queries(dtype: torch.dtype) -> None:
 def test_operands_that_are_not_dense_along_the_last_axis_are_refused() -> None:
     tensors = random_causal(1, torch.float32)
     tensors["key"] = strided(tensors["key"], (0, 1, 3, 2))
-    with pytest.raises(InputError, match="'key' with stride 1 along its last axis"):
+    with raises(NativeRowErrors.STRIDE, operand="key"):
         lower_causal_attention(CAUSAL, meta_of(tensors), GENERIC)
 
 

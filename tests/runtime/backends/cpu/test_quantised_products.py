@@ -17,9 +17,11 @@ from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
 from sscc.runtime.backends.cpu.float8_products import float8_product
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
+from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from sscc.runtime.backends.cpu.quantised_rows import RowForm
+from tests.errors import raises
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC}
@@ -259,7 +261,7 @@ def test_what_does_not_fit_is_refused() -> None:
             QuantisedPanels(*bad)
     f = Module().function("f", [("p", PTR)])
     a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
-    with pytest.raises(InternalError, match="is not"):
+    with raises(PackedProductErrors.SHAPES):
         quantised_product(a, out, panels, GENERIC)
 
 

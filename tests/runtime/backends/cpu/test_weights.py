@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -33,6 +32,7 @@ from sscc.ir.schedule import (
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu import backend as cpu_backend
 from sscc.runtime.backends.cpu import interpreter, planner
+from sscc.runtime.backends.cpu.bodies import NativeBodyErrors
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter, store_weights
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.cpu.packing import Panels
@@ -41,6 +41,7 @@ from sscc.runtime.backends.cpu.storage import PanelPacking
 from sscc.runtime.backends.cpu.weights import aliased_params, overlap, packed_weights
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
+from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write
 
@@ -396,7 +397,7 @@ def test_packed_weights_are_not_read_as_plain_ones() -> None:
     assert isinstance(launch, Launch)
     views = [dataclasses.replace(v, strides=(K, 0)) if v.tensor.startswith("x") else v for v in launch.args]
     entry = dataclasses.replace(program.entries[0], body=(dataclasses.replace(launch, args=tuple(views)),))
-    with pytest.raises(InputError, match=r"cannot multiply by packed weights 'w.*--interpreter reference"):
+    with raises(NativeBodyErrors.PACKED_ELEMENTS, weight="w"):
         make_code(dataclasses.replace(program, entries=(entry,)), optimise=0)
 
 

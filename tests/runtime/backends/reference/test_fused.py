@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     CachedAttention,
     CausalAttention,
@@ -14,7 +13,10 @@ from sscc.ir.schedule import (
     Segment,
     UpdateRows,
 )
+from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
+from sscc.runtime.backends.reference.prompt import ReferencePromptErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
+from tests.errors import raises
 from tests.runtime.programs import run_steps
 
 Tensors = dict[str, torch.Tensor]
@@ -132,7 +134,7 @@ def test_decode_attention_does_not_depend_on_how_many_invalid_rows_follow() -> N
 
 def test_decode_attention_of_a_position_that_has_no_row_is_refused() -> None:
     inputs, caches = decode_inputs(12, [-1, 3])
-    with pytest.raises(InputError, match=r"cache of 12 rows is updated at rows \[-1\]"):
+    with raises(ReferenceCacheErrors.UPDATED_OUTSIDE, rows=[-1], size=12):
         run_steps(
             (DECODE,),
             inputs,
@@ -194,5 +196,5 @@ def test_chunk_attention_is_insertion_and_causal_attention(length: int, chunk: i
 def test_chunk_attention_beyond_the_scratch_is_refused_and_writes_nothing() -> None:
     part = {"query": torch.zeros(1, 4, 4, 8), "new_key": torch.zeros(1, 2, 4, 8), "new_value": torch.zeros(1, 2, 4, 6)}
     writes = {**prompt_states(6), "sums": torch.zeros(1, 4, 4), "out": torch.zeros(1, 4, 4, 6)}
-    with pytest.raises(InputError, match="from row 4 needs 8 key rows, there are 6"):
+    with raises(ReferencePromptErrors.TOO_FEW_ROWS, start=4, needed=8, rows=6):
         run_steps((CHUNK,), part, writes, {"start": 4, "n": 8})

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import DecodeAttention, MoreRows
 from sscc.runtime.backends.reference import attention
+from sscc.runtime.backends.reference.attention import ReferenceAttentionErrors
+from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
+from tests.errors import raises
 from tests.runtime.programs import run_steps
 
 Tensors = dict[str, Tensor]
@@ -162,18 +164,18 @@ def test_the_new_row_takes_part_and_a_copy_of_the_cache_is_not_written() -> None
 def test_an_index_beyond_the_prompt_is_refused() -> None:
     inputs, caches = step_inputs(4, [8, 3, 25], torch.float32)
     inputs["selected"][2, 1, 1] = 13
-    with pytest.raises(InputError, match="row 13 is gathered from a source of 13 rows"):
+    with raises(ReferenceCacheErrors.GATHERED_OUTSIDE, row=13, size=13):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(3, 4, 1, 6)})
 
 
 def test_a_position_that_has_no_row_is_refused() -> None:
     inputs, caches = step_inputs(4, [-1, 3], torch.float32)
-    with pytest.raises(InputError, match=r"cache of 7 rows is updated at rows \[-1\]"):
+    with raises(ReferenceCacheErrors.UPDATED_OUTSIDE, rows=[-1], size=7):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(2, 4, 1, 6)})
 
 
 def test_a_prompt_of_another_dtype_than_the_cache_is_refused() -> None:
     inputs, caches = step_inputs(4, [3], torch.float32)
     inputs["v_store"] = inputs["v_store"].bfloat16()
-    with pytest.raises(InputError, match="reads rows of 'v_store' and of 'v_cache', which has another dtype"):
+    with raises(ReferenceAttentionErrors.DTYPES_DIFFER, param="v_store", other="v_cache"):
         run_steps((INDEXED,), inputs, {**caches, "out": torch.zeros(1, 4, 1, 6)})

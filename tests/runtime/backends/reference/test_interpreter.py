@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import (
     Access,
     CachedAttention,
@@ -33,7 +33,18 @@ from sscc.ir.schedule import (
     View,
 )
 from sscc.runtime.backends.reference import ReferenceInterpreter
+from sscc.runtime.backends.reference.access import ReferenceAccessErrors, ReferenceIndexErrors
+from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
+from sscc.runtime.backends.reference.control import ReferenceControlErrors
+from sscc.runtime.backends.reference.interpreter import ReferenceErrors
+from sscc.runtime.backends.reference.memory import ReferenceMemoryErrors
+from sscc.runtime.backends.reference.numerics import ReferenceNumericsErrors
+from sscc.runtime.backends.reference.prompt import ReferencePromptErrors
+from sscc.runtime.backends.reference.selection import ReferenceSelectionErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
+from sscc.runtime.backends.reference.vector import ReferenceVectorErrors
+from sscc.runtime.backends.reference.views import ReferenceViewErrors
+from tests.errors import raises
 from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
 
 
@@ -219,7 +230,7 @@ def test_index_select_load_and_scalars() -> None:
 def test_load_out_of_bounds_is_refused(row: int) -> None:
     body = (Instr("r", "load", ("table", "in0"), "f32"),)
     step = Vector((1,), (Access("ids", identity(1)),), Access("out", identity(1)), body, "r")
-    with pytest.raises(InputError, match="axis 0 of 'table'"):
+    with raises(ReferenceIndexErrors.OUT_OF_BOUNDS, param="table", axis=0):
         run_steps((step,), {"ids": torch.tensor([row]), "table": torch.zeros(5)}, {"out": torch.zeros(1)})
 
 
@@ -242,21 +253,21 @@ def test_sliding_windows_overlap_on_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "kind", "fields"),
     [
-        (((1, 1),), "reaches 1 .. 4"),
-        (((2, 0),), "reaches 0 .. 6"),
-        (((-1, 3),), "walks backwards"),
+        (((1, 1),), ReferenceAccessErrors.OUT_OF_BOUNDS, {"first": 1, "last": 4, "size": 4}),
+        (((2, 0),), ReferenceAccessErrors.OUT_OF_BOUNDS, {"axis": 0, "first": 0, "last": 6}),
+        (((-1, 3),), ReferenceAccessErrors.BACKWARDS, {}),
     ],
 )
-def test_bad_access_maps_are_refused(rows: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_bad_access_maps_are_refused(rows: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         vector((4,), (Instr("r", "negf", ("in0",), "f32"),), rows, x=torch.zeros(4), dtype=torch.float32)
 
 
 def test_an_output_written_twice_is_refused() -> None:
     step = Vector((4, 2), (Access("x", ((1, 0, 0),)),), Access("out", ((1, 0, 0),)), (), "in0")
-    with pytest.raises(InputError, match="more than once"):
+    with raises(ReferenceVectorErrors.WRITES_TWICE):
         run_steps((step,), {"x": torch.zeros(4)}, {"out": torch.zeros(4)})
 
 
@@ -398,7 +409,7 @@ def test_causal_attention_reads_nothing_beyond_its_chunk(start: int, chunk: int)
 def test_causal_attention_beyond_the_scratch_is_refused() -> None:
     step = CausalAttention("query", "key", "value", "out", "start", "n", 1.0)
     rows = torch.zeros(1, 1, 8, 4)
-    with pytest.raises(InputError, match="needs 9 key rows, there are 8"):
+    with raises(ReferencePromptErrors.TOO_FEW_ROWS, needed=9, rows=8):
         run_steps(
             (step,),
             {"query": rows[:, :, :4].clone(), "key": rows, "value": rows.clone()},
@@ -449,7 +460,7 @@ def test_update_rows_writes_active_slots_only() -> None:
 
 def test_update_of_a_row_that_does_not_exist_is_refused() -> None:
     inputs = {"new": torch.zeros(1, 1, 1, 2), "row": torch.tensor([3]), "active": torch.tensor([True])}
-    with pytest.raises(InputError, match=r"cache of 3 rows is updated at rows \[3\]"):
+    with raises(ReferenceCacheErrors.UPDATED_OUTSIDE, rows=[3], size=3):
         run_steps((UpdateRows("cache", "new", "row", "active"),), inputs, {"cache": torch.zeros(1, 1, 3, 2)})
 
 
@@ -501,7 +512,7 @@ def test_select_with_ties(length: int, room: int, topk: int) -> None:
 @pytest.mark.parametrize("topk", [-1, 5])
 def test_more_positions_than_there_is_room_for_are_refused(topk: int) -> None:
     given, writes = {"scores": torch.zeros(3, 20)}, {"selected": torch.full((3, 4), 99)}
-    with pytest.raises(InputError, match=f"{topk} positions are selected, there is room for 0 .. 4"):
+    with raises(ReferenceSelectionErrors.TOO_MANY, most=4, topk=topk):
         run_steps((Select("scores", "selected", "n", "top", 2, 4),), given, writes, {"n": 20, "top": topk})
 
 
@@ -517,7 +528,7 @@ def test_gather_rows() -> None:
 
 
 def test_gather_beyond_the_source_is_refused() -> None:
-    with pytest.raises(InputError, match="row 6 is gathered from a source of 6 rows"):
+    with raises(ReferenceCacheErrors.GATHERED_OUTSIDE, row=6, size=6):
         run_steps(
             (GatherRows("source", "index", "out"),),
             {"source": torch.zeros(1, 1, 6, 2), "index": torch.tensor([[6]])},
@@ -587,7 +598,7 @@ def test_division_by_zero_is_an_error_of_the_schedule() -> None:
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_dynamic_view_out_of_bounds_is_refused(index: int) -> None:
     program = rows_program([Launch("copy", (row("x", 0, ("i", 4)), row("y")))], ("i",))
-    with pytest.raises(InputError, match=f"reaches elements {4 * index} .. {4 * index + 3} of 12"):
+    with raises(ReferenceViewErrors.OUT_OF_BOUNDS, elements=12, first=4 * index, last=4 * index + 3):
         ReferenceInterpreter(program, {}).run("main", {"x": torch.zeros(3, 4)}, {"i": index})
 
 
@@ -608,7 +619,7 @@ def test_a_scalar_that_a_path_never_sets_is_refused() -> None:
     body = [If("go", (Scalar("r", "add", (1, 1)),)), Scalar("s", "add", ("r", 1))]
     interpreter = ReferenceInterpreter(rows_program(body, ("go",), ("s",)), {})
     assert interpreter.run("main", {"x": torch.zeros(3, 4)}, {"go": 1})[1] == (3,)
-    with pytest.raises(InputError, match="'r' on a path that never sets it"):
+    with raises(ReferenceControlErrors.UNSET_SCALAR, scalar="r"):
         ReferenceInterpreter(rows_program(body, ("go",), ("s",)), {}).run("main", {"x": torch.zeros(3, 4)}, {"go": 0})
 
 
@@ -619,7 +630,7 @@ def test_reading_an_unwritten_temporary_is_refused_in_every_call() -> None:
     ]
     interpreter = ReferenceInterpreter(rows_program(body, ("go",)), {}, checked=True)
     interpreter.run("main", {"x": torch.ones(3, 4)}, {"go": 1})
-    with pytest.raises(InputError, match="reads temporary 't', which no launch of this call has written"):
+    with raises(ReferenceMemoryErrors.NOT_WRITTEN, role="temporary", tensor="t"):
         interpreter.run("main", {"x": torch.ones(3, 4)}, {"go": 0})
 
 
@@ -632,7 +643,7 @@ def test_overlapping_addresses_really_overlap() -> None:
     x = torch.randn(3, 4)
     outputs, _ = ReferenceInterpreter(rows_program(body, overlap=True), {}).run("main", {"x": x})
     assert torch.equal(outputs["y"][0], x[1])
-    with pytest.raises(InputError, match="reads temporary 't'"):
+    with raises(ReferenceMemoryErrors.NOT_WRITTEN, role="temporary", tensor="t"):
         ReferenceInterpreter(rows_program(body, overlap=True), {}, checked=True).run("main", {"x": x})
 
 
@@ -668,27 +679,44 @@ def test_weights_are_checked() -> None:
     program = Program(tensors, (body,), (one_stage(body),), (Entry("main", (), ("y",), (), (), (launch,)),), arena)
     weight = torch.nn.Parameter(torch.randn(4))
     assert torch.equal(ReferenceInterpreter(program, {"w": weight}).run("main", {})[0]["y"], weight)
-    for weights, message in (
-        ({}, "no weight 'w' was given"),
-        ({"w": torch.zeros(5)}, r"weight 'w' is torch.float32 \[5\]"),
-        ({"w": torch.zeros(4, dtype=torch.bfloat16)}, r"weight 'w' is torch.bfloat16 \[4\]"),
+    for weights, kind, fields in (
+        ({}, ReferenceMemoryErrors.NOT_GIVEN, {"role": "weight", "tensor": "w"}),
+        (
+            {"w": torch.zeros(5)}, ReferenceMemoryErrors.OTHER_SHAPE,
+            {
+                "role": "weight", "tensor": "w", "given_dtype": "torch.float32", "given_shape": [5],
+                "dtype": "torch.float32",
+            },
+        ),
+        (
+            {"w": torch.zeros(4, dtype=torch.bfloat16)}, ReferenceMemoryErrors.OTHER_SHAPE,
+            {"role": "weight", "tensor": "w", "given_dtype": "torch.bfloat16", "given_shape": [4], "shape": [4]},
+        ),
     ):
-        with pytest.raises(InputError, match=message):
+        with raises(kind, **fields):
             ReferenceInterpreter(program, weights)
 
 
 @pytest.mark.parametrize(
-    ("entry", "inputs", "scalars", "message"),
+    ("entry", "inputs", "scalars", "kind", "fields"),
     [
-        ("other", {}, {}, "no entry 'other'"),
-        ("main", {}, {}, r"takes inputs \['x'\], it was given \[\]"),
-        ("main", {"x": torch.zeros(3, 5)}, {}, r"takes 'x' as f32 \[3, 4\], it was given torch.float32 \[3, 5\]"),
-        ("main", {"x": torch.zeros(3, 4, dtype=torch.int64)}, {}, "it was given torch.int64"),
-        ("main", {"x": torch.zeros(3, 4)}, {"n": 1}, r"takes scalars \[\], it was given \['n'\]"),
+        ("other", {}, {}, ReferenceErrors.NO_ENTRY, {"entry": "other"}),
+        ("main", {}, {}, ReferenceErrors.OTHER_INPUTS, {"expected": ["x"]}),
+        (
+            "main", {"x": torch.zeros(3, 5)}, {}, ReferenceErrors.OTHER_SHAPE,
+            {"input": "x", "dtype": "f32", "shape": [3, 4], "given_dtype": "torch.float32", "given_shape": [3, 5]},
+        ),
+        (
+            "main", {"x": torch.zeros(3, 4, dtype=torch.int64)}, {}, ReferenceErrors.OTHER_SHAPE,
+            {"given_dtype": "torch.int64"},
+        ),
+        ("main", {"x": torch.zeros(3, 4)}, {"n": 1}, ReferenceErrors.OTHER_SCALARS, {"given": ["n"]}),
     ],
 )
-def test_wrong_calls_are_refused(entry: str, inputs: Any, scalars: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_wrong_calls_are_refused(
+    entry: str, inputs: Any, scalars: Any, kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, **fields):
         ReferenceInterpreter(rows_program([]), {}).run(entry, inputs, scalars)
-    with pytest.raises(UsageError, match="precision is 'f16'"):
+    with raises(ReferenceNumericsErrors.UNKNOWN_PRECISION, precision="f16"):
         ReferenceInterpreter(rows_program([]), {}, precision="f16")

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from sscc.compiler.frontend import algorithm
-from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Local, ObservationScores, Pool, Select
+from sscc.runtime.backends.reference.selection import ReferenceSelectionErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
+from tests.errors import raises
 from tests.runtime.programs import run_steps
 
 Tensors = dict[str, torch.Tensor]
@@ -147,12 +148,12 @@ def test_selection_depends_on_the_log_sum_exp_that_was_kept() -> None:
 @pytest.mark.parametrize("length", [0, 13])
 def test_scores_of_a_prompt_that_the_scratch_does_not_hold_are_refused(length: int) -> None:
     inputs, kept = prompt(12, 12, 2)
-    with pytest.raises(InputError, match=f"prompt of {length} tokens, the scratch holds 1 .. 12"):
+    with raises(ReferenceSelectionErrors.LENGTH_OUT_OF_RANGE, rows=12, length=length):
         selected_of({**inputs, "log_sum_exp": kept.float()}, length, 3, 6, 2, 1, "avg", 2)
 
 
 @pytest.mark.parametrize("topk", [4, -1])
 def test_selecting_more_than_there_is_room_for_is_refused(topk: int) -> None:
     given, kept = prompt(20, 20, 2)
-    with pytest.raises(InputError, match=f"{topk} positions are selected, there is room for 0 .. 3"):
+    with raises(ReferenceSelectionErrors.TOO_MANY, most=3, topk=topk):
         selected_of({**given, "log_sum_exp": kept.float()}, 20, 3, 6, 3, 1, "avg", topk)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
 from sscc.runtime.backends.cpu.plan import Barrier, Execute, NativePlan, PlanLoop
+from sscc.runtime.native_errors import NativeErrors
+from tests.errors import raises
 from tests.runtime.backends.cpu.native.plans import Recorder, core, plan, run
 
 ROOT = Path(__file__).parents[5]
@@ -143,15 +144,15 @@ def test_what_a_hook_raises_ends_the_entry(threads: int) -> None:
 def test_hooks_must_not_run_entries() -> None:
     the_core = core(staged(), Recorder(), threads=2)
     the_core.set_hook(None, lambda _label, _run: the_core.run("main", [1]))
-    with pytest.raises(UsageError, match="running an entry"):
+    with raises(NativeErrors.CORE_BUSY):
         the_core.run("main", [1])
 
 
 def test_unknown_stages_are_refused() -> None:
     the_core = core(staged(), Recorder())
-    with pytest.raises(InputError, match="no stage 'stage 2'"):
+    with raises(NativeErrors.NO_STAGE, stage="stage 2"):
         the_core.set_hook(["stage 1", "stage 2"], lambda *_: None)
-    with pytest.raises(InputError, match="no stage at all"):
+    with raises(NativeErrors.HOOK_WITHOUT_STAGES):
         the_core.set_hook([], lambda *_: None)
 
 
