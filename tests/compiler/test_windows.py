@@ -352,7 +352,7 @@ def test_a_window_that_only_a_mask_of_the_models_own_knows_is_refused(
     monkeypatch.setattr(modeling_mistral, "create_sliding_window_causal_mask", lambda **keywords: None)
     random_model("mistral").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    with raises(CompilationErrors.NOT_CAPTURED) as caught:
+    with raises(CompilationErrors.NOT_CAPTURED):
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
 
 
