@@ -1,4 +1,4 @@
-"""Dumps that a person hands in."""
+"""Dumps given by the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: what a person should know about an input that is nevertheless honoured.
+"""Warnings about inputs that are nevertheless honoured.
 
 A warning has a kind, as an error has (`sscc.ir.errors`), but is never raised. A module that warns declares its kinds:
 

@@ -362,7 +362,7 @@ def _refuse_mlx(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return the config of what is compiled: of a composite model that of its text decoder."""
+    """Return the config of the compiled model: for a composite model, that of its text decoder."""
     text = text_decoder(config)
     if text is not config:
         logger.warning(

@@ -217,7 +217,7 @@ def _from_config(config: transformers.PreTrainedConfig, **keywords: Any) -> tran
 
 
 def logits_width(model: torch.nn.Module) -> int | None:
-    """Return the size of a model's vocabulary, from its head; None where that is known once it is captured."""
+    """Return the size of a model's vocabulary, from its head; None if only a capture tells it."""
     if not isinstance(model, transformers.PreTrainedModel):
         return None
     try:

@@ -1,7 +1,7 @@
 """A `.pt2` archive as an ExportedProgram, without torch's reader of such archives, which runs code from them.
 
-What `torch.export.save` writes of a plain decoder is known: the names of its members, a program in JSON, and tensors as
-raw bytes. Everything else is refused. The program is rebuilt from what is recognised in its JSON (`pt2_program`), the
+`torch.export.save` writes a fixed set of members for a plain decoder: a program in JSON, and tensors as raw bytes.
+Everything else is refused. The program is rebuilt from what is recognised in its JSON (`pt2_program`), the
 tensors are views of the mapped file, and torch's deserialiser gets these objects. No member is unpickled or evaluated,
 and torch never opens the file.
 """

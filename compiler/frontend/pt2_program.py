@@ -504,7 +504,7 @@ def _outer_parts(text: str) -> list[str]:
 
 
 class _Scope:
-    """The values of one graph, by what is known of them so far."""
+    """The values of one graph that are defined so far, by name."""
 
     def __init__(self, reader: ProgramReader, where: str) -> None:
         self.reader = reader
@@ -632,7 +632,7 @@ class _Scope:
         return made(kind, as_name=self.use(inner, where, table))
 
     def result(self, value: Any, where: str) -> schema.Argument:
-        """What an operation defines."""
+        """Names that an operation defines."""
         reader = self.reader
         form, inner = reader.union(value, where)
         if form == "as_none":

@@ -87,7 +87,7 @@ class TensorEntry(NamedTuple):
 
 
 class _Described(NamedTuple):
-    """What the header says of a tensor, unchecked."""
+    """A tensor's entry in the header, unchecked."""
 
     dtype: Any
     shape: Any

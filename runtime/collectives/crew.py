@@ -105,7 +105,7 @@ _IN_A_MEETING = (
     NativeErrors.RANK_ENDED,
     NativeErrors.RANK_FAILED,
 )
-"""What a rank knows of another one that it meets: that it has failed, and not why."""
+"""Kinds that tell a rank that another one has failed, and not why."""
 
 
 def _reported(report: Mapping[str, Any]) -> SsccError:
