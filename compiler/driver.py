@@ -66,7 +66,6 @@ from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.frontend.tokens import check_vocabulary
-from sscc.compiler.frontend.tying import check_ties
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
 from sscc.compiler.preflight import check_golden_prompt, check_outputs, golden_prompt, kept_formats
@@ -288,7 +287,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         _prove(program, signature, target, options)
     if source.checkpoint is not None:
         layout = layout_of(program, "weight")
-        check_ties(source.checkpoint, {name for stack in layout.values() for name in stack.sources})
+        source.checkpoint.check_ties({name for stack in layout.values() for name in stack.sources})
     dumps.write_schedule(program)
     with stage("goldens"):
         golden = _golden(options, source, program, signature)

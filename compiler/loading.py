@@ -102,8 +102,7 @@ def _reader(path: Path, layout: Layout) -> KeepingReader:
     require(COMPILE, f"reading the checkpoint {path}")
     from sscc.compiler.checkpoint_tensors import checkpoint_reader
     from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
-    from sscc.compiler.frontend.tying import check_ties
 
     checkpoint = open_checkpoint(path, program=False)
-    check_ties(checkpoint, {source for stack in layout.values() for source in stack.sources})
+    checkpoint.check_ties({source for stack in layout.values() for source in stack.sources})
     return checkpoint_reader(checkpoint, f"the checkpoint {path}")

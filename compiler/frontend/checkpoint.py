@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ from sscc.compiler.frontend.sources import (
 )
 from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
 from sscc.compiler.frontend.tokens import stated_ends
-from sscc.compiler.frontend.tying import possible_ties, untied, untied_as_stored
+from sscc.compiler.frontend.tying import check_ties, possible_ties, untied, untied_as_stored
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
@@ -212,6 +212,11 @@ class Checkpoint:
         """Whether a weight is stored as the codes that `encoding` would make of its numbers."""
         form = self.stored_form(name)
         return form is not None and form.gives(encoding)
+
+    def check_ties(self, wanted: Container[str]) -> None:
+        """As `tying.check_ties`: a program of the tensors `wanted` loses no head of this checkpoint."""
+        if self.source is not None:
+            check_ties(self.path, self.source, self.config, wanted)
 
     def kept(self, name: str, encoding: Encoding) -> Array | None:
         """The part that `encoding` asks for of a weight that is stored in its very format; None of any other.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Container
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import PreTrainedConfig
@@ -20,9 +19,6 @@ from sscc.compiler.frontend.naming import RenamedSource
 from sscc.compiler.frontend.sources import TensorSource
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
-
-if TYPE_CHECKING:
-    from sscc.compiler.frontend.checkpoint import Checkpoint
 
 COMPARED_ELEMENTS = 1 << 22
 """Elements of each of two tensors that are compared at once."""
@@ -84,20 +80,20 @@ def untied(config: PreTrainedConfig) -> PreTrainedConfig:
     return copy
 
 
-def check_ties(checkpoint: Checkpoint, wanted: Container[str]) -> None:
+def check_ties(path: Path, source: TensorSource, config: PreTrainedConfig | None, wanted: Container[str]) -> None:
     """Check that a program which has one weight for embedding and head gets a checkpoint of which that is true.
 
     Args:
+        path: of the checkpoint, for messages.
+        config: the checkpoint's.
         wanted: the names of the tensors that the program's weights are made of.
 
     Raises InputError where the checkpoint stores a head with other values.
     """
-    if checkpoint.source is None:
-        return
-    for head, embedding in possible_ties(checkpoint.config).items():
+    for head, embedding in possible_ties(config).items():
         for one, other in ((head, embedding), (embedding, head)):
-            if one in wanted and other not in wanted and differ(checkpoint.source, head, embedding):
-                raise TyingErrors.PROGRAM_IS_TIED(path=checkpoint.path, head=head, embedding=embedding)
+            if one in wanted and other not in wanted and differ(source, head, embedding):
+                raise TyingErrors.PROGRAM_IS_TIED(path=path, head=head, embedding=embedding)
 
 
 def differ(source: TensorSource, first: str, second: str) -> bool:
