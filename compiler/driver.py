@@ -285,6 +285,9 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     signature = program_signature(source.facts, source.geometry, groups, heads, shapes)
     with stage("validation"):
         _prove(program, signature, target, options)
+    if source.checkpoint is not None:
+        layout = layout_of(program, "weight")
+        source.checkpoint.check_ties({name for stack in layout.values() for name in stack.sources})
     dumps.write_schedule(program)
     with stage("goldens"):
         golden = _golden(options, source, program, signature)

@@ -62,13 +62,13 @@ def identity_of(artifact: Artifact, checkpoint: Path | None = None) -> ProgramId
     """Which program and weights `open_interpreter` runs. Those of another checkpoint are read for their digest."""
     if checkpoint is None:
         return artifact.identity
-    return ProgramIdentity(artifact.schedule_digest, digest_of(artifact.layout, _reader(checkpoint)))
+    return ProgramIdentity(artifact.schedule_digest, digest_of(artifact.layout, _reader(checkpoint, artifact.layout)))
 
 
 def _resolver(artifact: Artifact, checkpoint: Path | None) -> Resolver | None:
     """Return the function that opens the weights; None where they are the artifact's own, or it has none."""
     if checkpoint is not None:
-        return lambda layout: stack_tensors(layout, _reader(checkpoint))
+        return lambda layout: stack_tensors(layout, _reader(checkpoint, layout))
     record = artifact.manifest.weights
     if record.mode != "reference" or not record.digest:
         return None
@@ -84,7 +84,7 @@ def _packed(
 
     def reader() -> KeepingReader:
         if not opened:
-            opened.append(_reader(checkpoint))
+            opened.append(_reader(checkpoint, layout))
         return opened[0]
 
     read = KeepingReader(lambda source, spec: reader()(source, spec), lambda *source: reader().kept(*source))
@@ -98,9 +98,11 @@ def _packed(
         return taken(layout, packed_weights(record, whole, read, packing, packings, verify=verify))
 
 
-def _reader(path: Path) -> KeepingReader:
+def _reader(path: Path, layout: Layout) -> KeepingReader:
     require(COMPILE, f"reading the checkpoint {path}")
     from sscc.compiler.checkpoint_tensors import checkpoint_reader
     from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
 
-    return checkpoint_reader(open_checkpoint(path, program=False), f"the checkpoint {path}")
+    checkpoint = open_checkpoint(path, program=False)
+    checkpoint.check_ties({source for stack in layout.values() for source in stack.sources})
+    return checkpoint_reader(checkpoint, f"the checkpoint {path}")

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ from sscc.compiler.frontend.sources import (
 )
 from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
 from sscc.compiler.frontend.tokens import stated_ends
+from sscc.compiler.frontend.tying import check_ties, possible_ties, untied, untied_as_stored
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
@@ -212,6 +213,11 @@ class Checkpoint:
         form = self.stored_form(name)
         return form is not None and form.gives(encoding)
 
+    def check_ties(self, wanted: Container[str]) -> None:
+        """As `tying.check_ties`: a program of the tensors `wanted` loses no head of this checkpoint."""
+        if self.source is not None:
+            check_ties(self.path, self.source, self.config, wanted)
+
     def kept(self, name: str, encoding: Encoding) -> Array | None:
         """The part that `encoding` asks for of a weight that is stored in its very format; None of any other.
 
@@ -325,7 +331,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
             if adapter is not None:
                 raise CheckpointErrors.ADAPTER(path=path, base=adapter)
             raise CheckpointErrors.NO_WEIGHTS(path=path)
-        source = model_weights(path, source, whole, parsed)
+        source, whole, parsed = model_weights(path, source, whole, parsed)
     if adapter is not None:
         logger.warning(
             "sscc: %s holds an adapter beside the model (adapter_config.json), which is not applied: merge it into the "
@@ -377,13 +383,19 @@ def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
 
 def model_weights(
     path: Path, source: TensorSource, whole: PreTrainedConfig, decoder: PreTrainedConfig
-) -> TensorSource:
-    """Return the tensors of a file under the decoder's names; those that are stored in parts are joined."""
+) -> tuple[TensorSource, PreTrainedConfig, PreTrainedConfig]:
+    """Return the tensors of a file under the decoder's names, those that are stored in parts joined, and both configs:
+    they tie the head to the embedding no more where other values of it are stored."""
     quantization = quantization_of(whole)
     if quantization:
         source = QuantisedSource(source, quantised_weights(source, quantization, str(path)))
     _check_weight_dtypes(path, source)
-    return RenamedSource(source, decoder, None if decoder is whole else whole)
+    is_whole = decoder is whole
+    renamed = RenamedSource(source, decoder, None if is_whole else whole)
+    if untied_as_stored(path, renamed, decoder):
+        decoder = untied(decoder)
+        whole = decoder if is_whole else untied(whole)
+    return renamed, whole, decoder
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
@@ -431,7 +443,7 @@ def _open_torch(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     source: TensorSource | None = None
     if weights:
         source = DictSource(state_dict(values["state_dict"] if packed else values, str(path)))
-        source = model_weights(path, source, whole, parsed)
+        source, whole, parsed = model_weights(path, source, whole, parsed)
     files = packed_tokenizer(path, values.get("tokenizer") if packed else None)
     if not files and config is not None:
         return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(config.parent), whole)
@@ -499,13 +511,14 @@ def _warn_of_unused(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]
         return  # a .pt2 has no other tensors; a composite model has those of its other parts
     own = getattr(causal_class(checkpoint.config), "_keys_to_ignore_on_load_unexpected", None) or ()
     tied = getattr(checkpoint.config, "tie_word_embeddings", False)
+    heads = possible_ties(checkpoint.config) if tied else {}
     unused = [
         name
         for name, (_, dtype) in checkpoint.names().items()
         if name not in shapes
         and not HARMLESS.search(name)
         and not any(re.search(pattern, name) for pattern in own)
-        and not (tied and name.endswith("lm_head.weight"))
+        and name not in heads
     ]
     if unused:
         logger.warning(

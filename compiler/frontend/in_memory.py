@@ -81,7 +81,7 @@ def open_model(model: object, tokenizer: object = None, *, weights: bool = True)
     _check_devices(model)
     canonical = canonical_names(model)
     state = {key: tensor for key, tensor in model.state_dict().items() if canonical.get(key, key) == key}
-    source = model_weights(Path(name), DictSource(state), whole, config)
+    source, whole, config = model_weights(Path(name), DictSource(state), whole, config)
     checkpoint = Checkpoint(Path(name), config, None, source, lambda: files, whole)
     if config is whole:
         _check_numbers(model, checkpoint)

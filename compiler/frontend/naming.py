@@ -113,6 +113,15 @@ class RenamedSource(TensorSource):
     def names(self) -> dict[str, TensorInfo]:
         return self._infos
 
+    def rename(self, name: str, other: str) -> None:
+        """Give a tensor that is stored whole another name."""
+        self.share(name, other)
+        del self._stored.renamed[name], self._infos[name]
+
+    def share(self, name: str, other: str) -> None:
+        """Give a tensor that is stored whole a second name."""
+        self._stored.renamed[other], self._infos[other] = self._stored.renamed[name], self._infos[name]
+
     def tensor(self, name: str) -> torch.Tensor:
         joined = self._stored.joined.get(name)
         if joined is not None:
