@@ -34,10 +34,12 @@ def shown_text(text: str, stream: TextIO) -> str:
 
 
 class _LogFormatter(logging.Formatter):
-    """Log messages whose lines are safe on a terminal."""
+    """Log messages whose lines are safe on a terminal. One that begins with "sscc: ", as warnings do, gets no second
+    prefix."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return listing(super().format(record).split("\n"))
+        text = super().format(record)
+        return listing(text.removeprefix("sscc: ").split("\n") if text.startswith("sscc: sscc: ") else text.split("\n"))
 
 
 def send_log_to_stderr(level: int, message_format: str = "%(message)s") -> None:
