@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 import sscc
-from sscc.ir.errors import InputError, UsageError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.engine import Engine, Request
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, SessionErrors
 from sscc.runtime.text import decode, encode
+from tests.errors import raises
 
 
 def test_text_in_and_text_out(artifact: Path) -> None:
     session = sscc.load(artifact)
     tokens = list(session.generate(encode(session.tokenizer, "abc"), 12, eos=()))
     assert "".join(session.generate("abc", 12, eos=())) == decode(session.tokenizer, tokens)
-    with pytest.raises(UsageError, match="exceed the program's max-context"):
+    with raises(SessionErrors.REQUEST_TOO_LONG, tokens=3, max_new_tokens=1000, max_context=128):
         session.generate("abc", 1000)
 
 
@@ -31,7 +29,7 @@ def test_as_many_tokens_as_fit(artifact: Path) -> None:
 def test_text_without_a_tokenizer(artifact: Path) -> None:
     loaded = sscc.load(artifact)
     session = Session(loaded.signature, loaded.interpreter)
-    with pytest.raises(InputError, match="the artifact has no tokenizer: give tokens"):
+    with raises(SessionErrors.NO_TOKENIZER):
         session.generate("abc")
 
 
