@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -244,7 +243,7 @@ class LLM:
         verify: bool = True,
         prompt_cache_bytes: int = 0,
     ) -> None:
-        options = EngineOptions(max_queue=sys.maxsize, prompt_cache_bytes=prompt_cache_bytes)
+        options = EngineOptions(max_queue=None, prompt_cache_bytes=prompt_cache_bytes)
         self._artifact = Artifact.load(model, verify=verify)
         weights = None if checkpoint is None else Path(checkpoint)
         self.session: Session = open_session(self._artifact, weights, interpreter=interpreter, threads=threads)

@@ -31,6 +31,14 @@ def reported(words: Sequence[str]) -> SsccError:
     return error
 
 
+def one_line(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> SsccError:
+    """Return the error that a command line ends with. Fail unless its message is all that the command prints."""
+    capsys.readouterr()
+    error = reported(words)
+    assert capsys.readouterr() == ("", f"sscc: error: {error}\n")
+    return error
+
+
 def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> SsccError | None:
     """Return the error that a call raises, None if it raises none."""
     try:
@@ -41,8 +49,15 @@ def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> SsccError | 
 
 
 def check(error: SsccError | None, kind: ErrorKind, **fields: Any) -> None:
-    """Fail unless `error` is of `kind` and its fields include `fields`."""
+    """Fail unless `error` is of `kind` and its fields include `fields`. A field that is another error is expected by
+    its kind."""
     assert error is not None, f"no error instead of {kind}"
     assert error.kind is kind, f"{error.kind} instead of {kind}: {error}"
-    differ = {name: error.fields.get(name) for name, value in fields.items() if error.fields.get(name) != plain(value)}
+    differ = {name: error.fields.get(name) for name in fields if not _fits(error.fields.get(name), fields[name])}
     assert not differ, f"{kind.code} has {differ}, expected {fields}: {error}"
+
+
+def _fits(field: Any, expected: Any) -> bool:
+    if isinstance(expected, ErrorKind):
+        return isinstance(field, dict) and field.get("kind") == expected.code
+    return bool(field == plain(expected))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ _LETTERS = {"sink": "s", "recent": "r"}
 class ShownPartErrors(ErrorKind):
     NO_LAYER = UsageError, "--show-kept: there is no layer {layer}, but there are 0 .. {last}"
     NO_HEAD = UsageError, "--show-kept: layer {layer} has no KV head {head}, but it has 0 .. {last}"
+    UNREADABLE = UsageError, "{text!r} is neither LAYER nor LAYER:HEAD, numbers from 0 up"
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """From "all", "LAYER" or "LAYER:HEAD". Raises argparse.ArgumentTypeError."""
+        """Return the part that "all", "LAYER" or "LAYER:HEAD" names. Raises UsageError for other texts."""
         if text == EVERYTHING:
             return cls()
         match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
         if match is None:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither LAYER nor LAYER:HEAD, numbers from 0 up")
+            raise ShownPartErrors.UNREADABLE(text=text)
         return cls(int(match[1]), None if match[2] is None else int(match[2]))
 
     def check(self, signature: Signature) -> None:

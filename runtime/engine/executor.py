@@ -155,9 +155,10 @@ class Executor:
                 raise EngineErrors.FAILED(cause=_cause(self.failure)) from self.failure
             if self._closing:
                 raise EngineErrors.CLOSED()
-            if self._open >= self.session.signature.batch + self._options.max_queue:
+            queue = self._options.max_queue
+            if queue is not None and self._open >= self.session.signature.batch + queue:
                 self._counters.rejected += 1
-                raise EngineErrors.QUEUE_FULL(queue=self._options.max_queue, slots=self.session.signature.batch)
+                raise EngineErrors.QUEUE_FULL(queue=queue, slots=self.session.signature.batch)
             job = Job(self._ids, request, prompt, ends, perf_counter())
             self._ids += 1
             self._open += 1

@@ -147,7 +147,7 @@ class EngineOptions:
     """How an engine shares its session.
 
     Attributes:
-        max_queue: requests that may wait while every slot is taken.
+        max_queue: requests that may wait while every slot is taken; None: any number.
         prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
             layers.
         prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
@@ -160,7 +160,7 @@ class EngineOptions:
     largest one.
     """
 
-    max_queue: int = serving_defaults.QUEUE
+    max_queue: int | None = serving_defaults.QUEUE
     prefill_steps: int | None = None
     prompt_cache_bytes: int = 0
     prefill_ahead: int | None = None

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler.cli import main
-from sscc.compiler.commands.bench import step_bytes
+from sscc.compiler.commands.bench import BenchErrors, step_bytes
+from sscc.compiler.commands.engines import ExecutionErrors
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.ir.errors import ErrorKind
 from sscc.runtime.artifact.reading import Artifact
+from tests.errors import check, one_line
+
+NOT_NUMBERS = BenchErrors.NOT_NUMBERS
 
 
 def test_tests_and_shares(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,18 +59,21 @@ def test_a_table_of_what_fits(artifact: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "kind", "fields"),
     [
-        (["-b", "3"], "-b is 3, but the program has 2 slots"),
-        (["-p", "200"], "-p is 200, but the program takes at most 128"),
-        (["-n", "30", "-d", "100"], "100 tokens (-d), 30 steps (-n) and 2 untimed steps are 132"),
-        (["-p", "many"], "argument -p/--prompt-tokens: 'many'"),
-        (["-n", "9" * 5_000], "argument -n/--new-tokens: "),
-        (["-r", "0"], "--repetitions is 0, it must be at least 1"),
+        (["-b", "3"], BenchErrors.TOO_MANY_SLOTS, {"asked": 3, "slots": 2}),
+        (["-p", "200"], BenchErrors.PROMPT_TOO_LONG, {"tokens": 200, "context": 128}),
+        (
+            ["-n", "30", "-d", "100"],
+            BenchErrors.TOO_MANY_STEPS,
+            {"depth": 100, "steps": 30, "untimed": 2, "tokens": 132, "context": 128},
+        ),
+        (["-p", "many"], CommandLineErrors.INVALID_ARGUMENT, {"option": "--prompt-tokens", "cause": NOT_NUMBERS}),
+        (["-n", "9" * 5_000], CommandLineErrors.INVALID_ARGUMENT, {"option": "--new-tokens", "cause": NOT_NUMBERS}),
+        (["-r", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--repetitions", "value": 0, "least": 1}),
     ],
 )
 def test_what_does_not_fit(
-    words: list[str], message: str, artifact: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", str(artifact), *words]) == 2
-    assert message in capsys.readouterr().err
+    check(one_line(["bench", str(artifact), *words], capsys), kind, **fields)

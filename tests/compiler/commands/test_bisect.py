@@ -6,21 +6,27 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from torch_mlir import ir
 
 from sscc.compiler.cli import main
 from sscc.compiler.commands import bisect
+from sscc.compiler.commands.bisect import BisectErrors
 from sscc.compiler.interpret.bisection import BisectionErrors, Trial
+from sscc.compiler.options import OptionErrors
 from sscc.ir.builders import index_constant
+from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module
+from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import walk
+from sscc.ir.suggestions import ChoiceErrors
 from sscc.passes import pipeline
 from sscc.passes.base import Pass
+from sscc.passes.pipeline import PassPipelineErrors
 from tests.compiler.interpret.models import BATCH, CHUNK, GEOMETRY, graph
-from tests.errors import raises
+from tests.errors import check, one_line, raises, reported
 from tests.families import random_model
 from tests.runtime.signatures import uniform
 
@@ -138,13 +144,13 @@ def test_a_wrong_pass_of_the_pipeline_is_named(
     after = [item.name for item in steps].index("outline-kernels") + 1
     monkeypatch.setitem(pipeline.PIPELINES, 0, (*steps[:after], WrongScale(), *steps[after:]))
     words = ["bisect", str(tmp_path / "config.json"), "--no-weights", "-O0", *SHAPE, *TRIAL]
-    assert main(words) == 4
+    error = reported(words)
     out, err = capsys.readouterr()
     named = [line.split()[0] for line in out.splitlines()[1:]]
     assert named == ["build-entries", "outline-kernels", "wrong-scale"]
-    assert "wrong-scale changes the outputs: ||a - b|| / ||b|| is " in err
-    assert "against build-entries" in err
-    assert "1e-05" in err
+    check(error, BisectErrors.OUTPUTS_CHANGED, step="wrong-scale", first="build-entries", tolerance=1e-5)
+    assert error.fields["error"] > 1e-5
+    assert f"{error}\n" in err
 
 
 def test_ranks_are_compared_with_one(
@@ -156,13 +162,12 @@ def test_ranks_are_compared_with_one(
     steps = pipeline.PIPELINES[2]
     after = [item.name for item in steps].index("merge-equal-kernels") + 1
     monkeypatch.setitem(pipeline.PIPELINES, 2, (*steps[:after], NoSums(), *steps[after:]))
-    assert main(words) == 4
-    out, err = capsys.readouterr()
+    error = reported(words)
+    check(error, BisectErrors.OUTPUTS_CHANGED, step="no-sums", first="one rank", tolerance=1e-5)
+    out, _ = capsys.readouterr()
     rows = [line.split() for line in out.splitlines()[1:]]
     names = ["one", "build-entries", "outline-kernels{granularity=layer}", "merge-equal-kernels", "no-sums"]
     assert [row[0] for row in rows] == names
-    assert "no-sums changes the outputs: ||a - b|| / ||b|| is " in err
-    assert "against one rank" in err
     monkeypatch.undo()
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "all agree within 1e-05"
@@ -174,14 +179,14 @@ def test_a_given_pipeline_with_the_weights_of_a_checkpoint(
     random_model(FAMILY).save_pretrained(tmp_path / "model")
     passes = "outline-kernels,wrong-scale{percent=101},merge-equal-kernels"
     words = ["bisect", str(dump), "--pass-pipeline", passes, "--checkpoint", str(tmp_path / "model"), "--json", *TRIAL]
-    assert main(words) == 4
-    out, err = capsys.readouterr()
-    outcomes = [json.loads(line) for line in out.splitlines()]
+    error = reported(words)
+    check(error, BisectErrors.OUTPUTS_CHANGED, step="wrong-scale{percent=101}", first=str(dump), tolerance=1e-5)
+    *outcomes, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert last["error"]["kind"] == BisectErrors.OUTPUTS_CHANGED.code
     assert [outcome["name"] for outcome in outcomes] == [str(dump), "outline-kernels", "wrong-scale{percent=101}"]
     assert outcomes[0]["difference"] is None
     assert outcomes[1]["difference"]["rowwise"] == 0.0
-    assert outcomes[2]["difference"]["rowwise"] > 1e-5
-    assert "wrong-scale{percent=101} changes the outputs" in err
+    assert outcomes[2]["difference"]["rowwise"] == error.fields["error"] > 1e-5
 
 
 def test_a_difference_within_the_tolerance_is_none(dump: Path) -> None:
@@ -197,18 +202,18 @@ def test_a_wrong_decode_does_not_show_after_prefill_alone(dump: Path) -> None:
 
 
 def test_a_pass_whose_result_cannot_be_run_is_named(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", str(dump), "--pass-pipeline", "endless-loops", *TRIAL]) == 4
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1].split() == ["endless-loops", "kernels", "cannot", "be", "run"]
-    assert "after endless-loops the program cannot be run any more: " in err
-    assert "of dimension" in err
+    error = reported(["bisect", str(dump), "--pass-pipeline", "endless-loops", *TRIAL])
+    check(error, BisectErrors.NOT_RUNNABLE, step="endless-loops")
+    assert "of dimension" in error.fields["problem"]
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["endless-loops", "kernels", "cannot", "be", "run"]
 
 
 def test_logits_that_are_not_numbers_are_a_difference(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", str(dump), "--pass-pipeline", "no-numbers", "--tolerance", "1e9", "--json", *TRIAL]) == 4
-    out, err = capsys.readouterr()
-    assert json.loads(out.splitlines()[-1])["difference"]["rowwise"] is None
-    assert "no-numbers changes the outputs: ||a - b|| / ||b|| is inf" in err
+    error = reported(["bisect", str(dump), "--pass-pipeline", "no-numbers", "--tolerance", "1e9", "--json", *TRIAL])
+    check(error, BisectErrors.OUTPUTS_CHANGED, step="no-numbers", error=float("inf"), tolerance=1e9)
+    *_, outcome, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert outcome["difference"]["rowwise"] is None
+    assert last["error"]["fields"]["error"] == "inf"
 
 
 def test_two_dumps_are_compared(dump: Path, kernels: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,28 +223,39 @@ def test_two_dumps_are_compared(dump: Path, kernels: Path, capsys: pytest.Captur
         module = parse_module(kernels.read_text(), "kernels")
         WrongScale().run(module)
         kernels.write_text(str(module))
-    assert main(["bisect", str(dump), str(kernels), *TRIAL]) == 4
-    assert f"{kernels} changes the outputs" in capsys.readouterr().err
+    error = reported(["bisect", str(dump), str(kernels), *TRIAL])
+    check(error, BisectErrors.OUTPUTS_CHANGED, step=str(kernels), first=str(dump))
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "kind", "fields"),
     [
-        (["--tolerance", "-1"], "--tolerance is -1.0"),
-        (["--prompt-tokens", "63", "--steps", "2"], "63 prompt tokens and 2 steps do not fit"),
-        (["--prompt-tokens", "0"], "0 prompt tokens and 4 steps do not fit"),
-        (["--steps", "-1"], "--steps is -1, it must be at least 0"),
-        (["--compile-to", "import"], "--compile-to is 'import', it must be graph or kernels"),
-        (["--precision", "f16"], "--precision is 'f16', it must be f32 or f64"),
-        (["--kv-topk", "3"], "--kv-topk is recorded in the dump"),
-        (["--pass-pipeline", "no-such-pass"], "there is no pass 'no-such-pass'"),
+        (["--tolerance", "-1"], BisectErrors.NEGATIVE_TOLERANCE, {"tolerance": -1.0}),
+        (
+            ["--prompt-tokens", "63", "--steps", "2"],
+            BisectionErrors.TOO_LONG,
+            {"prompt_tokens": 63, "steps": 2, "max_context": 64},
+        ),
+        (["--prompt-tokens", "0"], BisectionErrors.TOO_LONG, {"prompt_tokens": 0, "steps": 4}),
+        (["--steps", "-1"], BisectionErrors.BAD_STEPS, {"steps": -1}),
+        (
+            ["--compile-to", "import"],
+            ChoiceErrors.UNKNOWN,
+            {"option": "--compile-to", "value": "import", "choices": LEVELS[1:]},
+        ),
+        (
+            ["--precision", "f16"],
+            ChoiceErrors.UNKNOWN,
+            {"option": "--precision", "value": "f16", "choices": ["f32", "f64"]},
+        ),
+        (["--kv-topk", "3"], OptionErrors.RECORDED, {"option": "--kv-topk"}),
+        (["--pass-pipeline", "no-such-pass"], PassPipelineErrors.UNKNOWN_PASS, {"name": "no-such-pass"}),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(
-    dump: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    dump: Path, words: list[str], kind: ErrorKind, fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bisect", str(dump), *words]) == 2
-    assert message in capsys.readouterr().err
+    check(one_line(["bisect", str(dump), *words], capsys), kind, **fields)
 
 
 def test_a_dump_comes_from_stdin(
@@ -249,13 +265,12 @@ def test_a_dump_comes_from_stdin(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(dump.read_bytes())))
         assert main(["bisect", *words, *TRIAL]) == 0
         assert "<stdin>" in capsys.readouterr().out
-    assert main(["bisect", "-", "-"]) == 2
+    check(reported(["bisect", "-", "-"]), BisectErrors.STDIN_TWICE)
 
 
 def test_two_files_are_dumps_and_take_no_passes(dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bisect", str(dump), str(dump), "--pass-pipeline", "outline-kernels"]) == 2
-    assert main(["bisect", str(tmp_path), str(dump)]) == 2
-    assert capsys.readouterr().err.count("two files are compared as they are") == 2
+    for words in ([str(dump), str(dump), "--pass-pipeline", "outline-kernels"], [str(tmp_path), str(dump)]):
+        check(one_line(["bisect", *words], capsys), BisectErrors.NOT_TWO_DUMPS)
 
 
 def test_every_dtype_has_a_tolerance() -> None:
@@ -269,5 +284,5 @@ def test_the_default_prompt_overflows_the_cache_where_the_context_has_room() -> 
     assert len(trial.tokens) == 4
     assert Trial.random(signature, None, 4, 0) == trial != Trial.random(signature, None, 4, 1)
     assert len(Trial.random(signature, None, 60, 0).prompt) == 4
-    with raises(BisectionErrors.TOO_LONG, steps=64, max_context=64):
+    with raises(BisectionErrors.TOO_LONG, prompt_tokens=0, max_context=64):
         Trial.random(signature, None, 64, 0)

@@ -20,13 +20,17 @@ from typing import Any
 import pytest
 
 from sscc.compiler import cli
-from sscc.compiler.commands.chat import Chat, read_messages
-from sscc.ir.errors import InternalError
+from sscc.compiler.commands.chat import Chat, ChatErrors, read_messages
+from sscc.compiler.commands.engines import ExecutionErrors
+from sscc.compiler.commands.ranges import OptionRangeErrors
+from sscc.ir.errors import ErrorKind, InternalError
+from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Engine
-from sscc.runtime.sampling import Sampling
+from sscc.runtime.sampling import Sampling, SamplingErrors
 from sscc.runtime.session import Session
 from tests.compiler.commands.chatting import TEMPLATE, with_template
+from tests.errors import check, one_line
 from tests.runtime.server.fake import ALPHABET, CONTEXT, SIGNATURE, TOKENIZER, AlphabetInterpreter, reply
 from tests.runtime.signatures import altered
 
@@ -268,23 +272,30 @@ def test_at_a_terminal(chatting: Path) -> None:
 
 
 REFUSED = {
-    "no-template": ([], 5, "has no chat template, so it cannot chat: use sscc run --prompt"),
-    "threads": (["--threads", "0"], 2, "--threads is 0"),
-    "interpreter": (["--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
-    "no-answer": (["--max-new-tokens", "0"], 2, "--max-new-tokens is 0"),
-    "temperature": (["--temperature", "-1"], 2, "temperature is -1.0"),
-    "min-p": (["--min-p", "2"], 2, "min-p is 2.0"),
+    "no-template": ([], ChatErrors.NO_TEMPLATE, {}),
+    "threads": (["--threads", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
+    "interpreter": (
+        ["--interpreter", "quantum"],
+        ChoiceErrors.UNKNOWN,
+        {"option": "--interpreter", "value": "quantum", "choices": ["native", "reference"]},
+    ),
+    "no-answer": (
+        ["--max-new-tokens", "0"],
+        OptionRangeErrors.OUT_OF_RANGE,
+        {"option": "--max-new-tokens", "value": 0, "least": 1},
+    ),
+    "temperature": (["--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
+    "min-p": (["--min-p", "2"], SamplingErrors.MIN_P, {"value": 2.0}),
 }
 
 
-@pytest.mark.parametrize(("words", "code", "message"), REFUSED.values(), ids=REFUSED)
-def test_refusals_are_one_line(words: list[str], code: int, message: str, artifact: Path, capsys: Capture) -> None:
-    assert cli.main(["chat", str(artifact), *words]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("sscc: error: ")
-    assert err.count("\n") == 1
-    assert message in err
+@pytest.mark.parametrize(("words", "kind", "fields"), REFUSED.values(), ids=REFUSED)
+def test_refusals_are_one_line(
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: Capture
+) -> None:
+    error = one_line(["chat", str(artifact), *words], capsys)
+    check(error, kind, **fields)
+    assert error.fields.get("artifact", str(artifact)) == str(artifact)
 
 
 def test_the_alphabet_is_what_these_tests_expect() -> None:

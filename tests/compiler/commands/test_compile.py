@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler import cli
+from sscc.compiler.frontend.admission import AdmissionErrors
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.preflight import PreflightErrors
+from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors
+from sscc.ir.geometry import GeometryErrors
+from tests.errors import check, one_line
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ["--kv-budget", "48", "--max-context", "64", "--prefill-chunk", "32"]
@@ -53,20 +63,34 @@ def test_a_packed_file_is_named_after_the_folder(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "kind", "fields"),
     [
-        (["compile", "/nowhere/model"], 5, "/nowhere/model does not exist"),
-        (["compile", "{model}", "--max-context", "129"], 2, "--max-context 129 exceeds the 128 positions"),
-        (["compile", "{model}", "--kv-budget", "16"], 2, "a KV budget of 16 rows cannot hold sink 4 + recent 39"),
-        (["compile", "{model}", "-o", "/proc/nowhere/x.rdu", "--kv-budget", "48"], 6, "/proc/nowhere"),
-        (["pack", "/nowhere/model"], 5, "/nowhere/model does not exist"),
-        (["pack", "{model}", "-o", "/proc/nowhere/model.pt"], 6, "/proc/nowhere/model.pt cannot be written"),
-        (["pack", "{model}", "-o", "model.bin"], 2, "the packed file must be named .pt or .pth"),
+        (["compile", "/nowhere/model"], CheckpointErrors.MISSING, {"path": "/nowhere/model"}),
+        (
+            ["compile", "{model}", "--max-context", "129"],
+            AdmissionErrors.CONTEXT_TOO_LONG,
+            {"context": 129, "limit": 128},
+        ),
+        (
+            ["compile", "{model}", "--kv-budget", "16"],
+            GeometryErrors.BUDGET,
+            {"budget": 16, "sink": 4, "recent": 39, "rows": 43},
+        ),
+        (
+            ["compile", "{model}", "-o", "/proc/nowhere/x.rdu", "--kv-budget", "48"],
+            PreflightErrors.NO_FOLDER,
+            {"path": "/proc/nowhere/x.rdu", "folder": "/proc/nowhere"},
+        ),
+        (["pack", "/nowhere/model"], CheckpointErrors.MISSING, {"path": "/nowhere/model"}),
+        (
+            ["pack", "{model}", "-o", "/proc/nowhere/model.pt"],
+            FileErrors.CANNOT_WRITE,
+            {"path": "/proc/nowhere/model.pt", "reason": os.strerror(errno.ENOENT)},
+        ),
+        (["pack", "{model}", "-o", "model.bin"], CheckpointErrors.PACKED_NAME, {"path": "model.bin"}),
     ],
 )
-def test_refusals_are_one_line(words: list[str], code: int, message: str, checkpoint: Path, capsys: Capture) -> None:
-    assert cli.main([word.format(model=checkpoint) for word in words] + ["-q"]) == code
-    err = capsys.readouterr().err
-    assert err.startswith("sscc: error: ")
-    assert err.count("\n") == 1
-    assert message in err
+def test_refusals_are_one_line(
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], checkpoint: Path, capsys: Capture
+) -> None:
+    check(one_line([word.format(model=checkpoint) for word in words] + ["-q"], capsys), kind, **fields)

@@ -6,14 +6,23 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from sscc.compiler import cli
 from sscc.compiler.quality import plot
-from sscc.ir.errors import UsageError
+from sscc.compiler.quality.cells import CellErrors
+from sscc.compiler.quality.journal import EvaluationJournalErrors
+from sscc.compiler.quality.plan import EvaluationOptionErrors
+from sscc.ir.errors import ErrorKind
+from sscc.ir.extras import ExtraErrors
+from sscc.ir.geometry import GeometryErrors
+from sscc.ir.suggestions import ChoiceErrors
+from sscc.ir.weight_format import WeightFormatErrors
 from tests.compiler.commands.chatting import TEMPLATE
+from tests.errors import check, one_line
 
 Capture = pytest.CaptureFixture[str]
 
@@ -65,8 +74,9 @@ def test_a_run(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Captur
     assert (output / "records.jsonl").read_bytes() == records
     assert capsys.readouterr().out == out
 
-    assert cli.main([*words(checkpoint, questions, output), "--seed", "5"]) == 2
-    assert "records.jsonl was made with seed 0, not 5:" in capsys.readouterr().err
+    error = one_line([*words(checkpoint, questions, output), "--seed", "5"], capsys)
+    other = {"path": output / "records.jsonl", "option": "seed", "recorded": "0", "value": "5"}
+    check(error, EvaluationJournalErrors.OTHER_OPTIONS, **other)
 
 
 @pytest.mark.parametrize("error", [ValueError("'yerr' must not contain negative values"), OSError(28, "no space")])
@@ -102,30 +112,39 @@ def test_chat(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture
     (example,) = map(json.loads, (output / "examples.jsonl").read_text().splitlines())
     assert example["prompt"] == "u:The quick brown fox jumps over the lazy dog;a:"
     assert "turns of the model's chat template" in (output / "report.md").read_text()
-    capsys.readouterr()
-    assert cli.main([*words(model, questions, output), "--no-plot"]) == 2
-    assert "records.jsonl was made with chat true, not null" in capsys.readouterr().err
+    error = one_line([*words(model, questions, output), "--no-plot"], capsys)
+    other = {"path": output / "records.jsonl", "option": "chat", "recorded": "true", "value": "null"}
+    check(error, EvaluationJournalErrors.OTHER_OPTIONS, **other)
 
 
 @pytest.mark.parametrize(
-    ("added", "named"),
+    ("added", "kind", "fields"),
     [
-        (["--tasks", "chess"], ["--tasks", "'chess'", "passkey, niah_single"]),
-        (["--methods", "h2o"], ["--methods", "'h2o'", "snapstream"]),
-        (["--budgets", "4000"], ["--kv-topk", "--max-context"]),
-        (["--dtype", "f16"], ["--dtype", "'f16'", "f32", "bf16"]),
-        (["--weights", "int3"], ["int3"]),
-        (["--kv-dtype", "int2"], ["--kv-dtype", "'int2'", "model", "int8"]),
-        (["--tasks", "ruler:vt"], ["pip install 'sscc[ruler]'"]),
-        (["--text", "no.txt"], ["perplexity", "--text"]),
-        (["--tasks", "perplexity"], ["perplexity", "--text"]),
-        (["--chat"], ["tiny-0.1b", "--chat"]),
-        (["--chat", "--tasks", "perplexity", "--text", "t"], ["perplexity", "--chat"]),
+        (["--tasks", "chess"], EvaluationOptionErrors.UNKNOWN_TASK, {"task": "chess"}),
+        (["--methods", "h2o"], CellErrors.UNKNOWN_METHOD, {"method": "h2o"}),
+        (
+            ["--budgets", "4000"],
+            GeometryErrors.TOPK_EXCEEDS_CONTEXT,
+            {"topk": 3990, "max_context": 46, "sink": 2, "recent": 8, "most": 36},
+        ),
+        (["--dtype", "f16"], ChoiceErrors.UNKNOWN, {"option": "--dtype", "value": "f16", "choices": ["f32", "bf16"]}),
+        (["--weights", "int3"], WeightFormatErrors.UNKNOWN, {"text": "int3"}),
+        (
+            ["--kv-dtype", "int2"],
+            ChoiceErrors.UNKNOWN,
+            {"option": "--kv-dtype", "value": "int2", "choices": ["model", "int8", "int4"]},
+        ),
+        (["--tasks", "ruler:vt"], ExtraErrors.NOT_INSTALLED, {"extra": "ruler"}),
+        (["--text", "no.txt"], EvaluationOptionErrors.TEXT_WITHOUT_PERPLEXITY, {}),
+        (["--tasks", "perplexity"], EvaluationOptionErrors.PERPLEXITY_WITHOUT_TEXT, {}),
+        (["--chat"], EvaluationOptionErrors.NO_CHAT_TEMPLATE, {}),
+        (["--chat", "--tasks", "perplexity", "--text", "t"], EvaluationOptionErrors.PERPLEXITY_OF_CHAT, {}),
     ],
 )
 def test_refusals(
     added: list[str],
-    named: list[str],
+    kind: ErrorKind,
+    fields: dict[str, Any],
     checkpoint: Path,
     questions: Path,
     tmp_path: Path,
@@ -134,19 +153,15 @@ def test_refusals(
 ) -> None:
     monkeypatch.setitem(sys.modules, "long_context_eval", None)
     output = tmp_path / "results"
-    assert cli.main([*words(checkpoint, questions, output), *added]) == 2
-    error = capsys.readouterr().err
-    assert all(word in error for word in named)
-    assert error.count("\n") == 1
+    error = one_line([*words(checkpoint, questions, output), *added], capsys)
+    check(error, kind, **fields)
+    assert error.fields.get("model", str(checkpoint)) == str(checkpoint)
     assert not (output / "records.jsonl").exists()
 
 
 def test_without_matplotlib(
     checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing() -> None:
-        raise UsageError("the plot needs matplotlib: ..")
-
-    monkeypatch.setattr(plot, "require_plotting", missing)
-    assert cli.main(words(checkpoint, questions, tmp_path / "results")) == 2
-    assert "the plot needs matplotlib" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = one_line(words(checkpoint, questions, tmp_path / "results"), capsys)
+    check(error, ExtraErrors.NOT_INSTALLED, packages=["matplotlib"])

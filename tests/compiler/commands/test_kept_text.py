@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler import cli
-from sscc.compiler.commands.kept_text import Part, shaded
+from sscc.compiler.commands.kept_text import Part, ShownPartErrors, shaded
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.commands.run import RunErrors
 from sscc.compiler.kept_tokens import Token, lost_spans
+from sscc.compiler.needed import NeededTextErrors
+from sscc.ir.errors import ErrorKind
+from tests.errors import check, one_line
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "The quick brown fox\njumps over the lazy dog and the 中 cat."
@@ -55,22 +61,23 @@ def test_what_the_answer_would_have_needed(artifact: Path, checkpoint: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "kind", "fields"),
     [
-        (["--show-kept=7", "--prompt", "a"], "--show-kept: there is no layer 7"),
-        (["--show-kept=0:9", "--prompt", "a"], "--show-kept: layer 0 has no KV head 9"),
-        (["--show-kept", "--check"], "--show-kept is of a prompt's text, and --check replays a recorded one"),
-        (["--show-needed", "--prompt", "a"], "--checkpoint"),
+        (["--show-kept=7", "--prompt", "a"], ShownPartErrors.NO_LAYER, {"layer": 7, "last": 1}),
+        (["--show-kept=0:9", "--prompt", "a"], ShownPartErrors.NO_HEAD, {"layer": 0, "head": 9, "last": 1}),
+        (["--show-kept", "--check"], RunErrors.KEPT_AND_CHECK, {}),
+        (["--show-needed", "--prompt", "a"], NeededTextErrors.NO_MODEL, {}),
     ],
 )
-def test_refusals(words: list[str], message: str, artifact: Path, capsys: Capture) -> None:
-    assert cli.main(["run", str(artifact), *words]) == 2
-    assert message in capsys.readouterr().err
+def test_refusals(words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: Capture) -> None:
+    check(one_line(["run", str(artifact), *words], capsys), kind, **fields)
 
 
-def test_a_part_is_a_layer_or_a_head_of_one(capsys: Capture) -> None:
-    assert cli.main(["run", "m.rdu", "--prompt", "a", "--show-kept=x"]) == 2
-    assert "'x' is neither LAYER nor LAYER:HEAD" in capsys.readouterr().err
+@pytest.mark.parametrize("text", ["x", "1:", "-1", "1" * 10])
+def test_a_part_is_a_layer_or_a_head_of_one(text: str, capsys: Capture) -> None:
+    error = one_line(["run", "m.rdu", "--prompt", "a", f"--show-kept={text}"], capsys)
+    check(error, CommandLineErrors.INVALID_ARGUMENT, option="--show-kept", cause=ShownPartErrors.UNREADABLE)
+    assert error.fields["cause"]["fields"] == {"text": text}
 
 
 def test_colours_and_what_a_terminal_must_not_get() -> None:

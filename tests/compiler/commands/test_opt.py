@@ -6,15 +6,20 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sscc.compiler.cli import main
-from sscc.ir.context import mlir, parse_module, print_module
+from sscc.compiler.commands.opt import OptCommandErrors
+from sscc.compiler.dumps import DumpErrors
+from sscc.compiler.printing import IrPrintingErrors
+from sscc.ir.context import IrTextErrors, mlir, parse_module, print_module
+from sscc.ir.errors import ErrorKind
 from sscc.passes.base import Pass
 from sscc.passes.pipeline import PIPELINES, REGISTRY, PassPipelineErrors, options_of, parse_pipeline, pipeline_text
 from sscc.passes.upstream import UPSTREAM
-from tests.errors import raises
+from tests.errors import check, one_line, raises, reported
 
 MODULE = """module attributes {sscc.level = "kernels", kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64,
     obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}, sscc.program = {batch = 1 : i64,
@@ -68,9 +73,9 @@ def test_a_dump_on_stdin_and_a_place_in_it(
     assert main(["opt", "-", "-o", "-"]) == 0
     assert capsys.readouterr().out == text
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.replace("math.tanh", "math.tan?").encode())))
-    assert main(["opt", "-"]) == 5
+    check(reported(["opt", "-"]), IrTextErrors.INVALID, name="<stdin>", diagnostic="<stdin>:8:18: expected SSA operand")
     message, line, caret = capsys.readouterr().err.splitlines()
-    assert re.match(r"sscc: error: <stdin> is not valid IR: <stdin>:\d+:\d+: ", message)
+    assert message.startswith("sscc: error: ")
     assert line[caret.index("^") :].startswith("? %x")
 
 
@@ -130,13 +135,10 @@ def test_an_excerpt_is_to_be_read(dump: Path, tmp_path: Path, capsys: pytest.Cap
     assert main(["opt", str(dump), "--no-ir-locations", "-o", str(excerpt)]) == 0
     assert excerpt.read_text().count("func.func") == 3
     assert "#geometry = {" in excerpt.read_text()
-    assert main(["opt", str(excerpt)]) == 5
-    message = "is no whole module (without locations; to be read, not to be compiled on): dump it without"
-    assert message in capsys.readouterr().err
-    assert main(["opt", str(dump), "--ir-function", "cosh"]) == 2
-    error = capsys.readouterr().err
-    assert "cosh" in error
-    assert "tanh.0, tanh.1, decode" in error
+    left_out = "without locations; to be read, not to be compiled on"
+    check(one_line(["opt", str(excerpt)], capsys), DumpErrors.EXCERPT, file=excerpt, what=left_out)
+    error = one_line(["opt", str(dump), "--ir-function", "cosh"], capsys)
+    check(error, IrPrintingErrors.NO_FUNCTION, name="cosh", functions=["tanh.0", "tanh.1", "decode"])
 
 
 def test_an_excerpt_changes_when_its_function_does(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,26 +160,28 @@ def test_lists_and_explains(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "kind", "fields"),
     [
-        (["--pass-pipeline=no-such-pass"], "there is no pass 'no-such-pass'"),
-        (["--pass-pipeline=split-layers{depth=3}"], "'depth=3'"),
-        (["--pass-pipeline=split layers"], "'split layers'"),
-        (["--print-ir-after", "nothing"], "there is no pass 'nothing'"),
-        (["--print-ir-before", "change"], "--print-ir-before"),
-        (["--explain", "nothing"], "there is no pass"),
+        (["--pass-pipeline=no-such-pass"], PassPipelineErrors.UNKNOWN_PASS, {"name": "no-such-pass"}),
+        (
+            ["--pass-pipeline=split-layers{depth=3}"],
+            PassPipelineErrors.NO_OPTIONS,
+            {"name": "split-layers", "option": "depth=3"},
+        ),
+        (["--pass-pipeline=split layers"], PassPipelineErrors.UNREADABLE, {"text": "split layers"}),
+        (["--print-ir-after", "nothing"], PassPipelineErrors.UNKNOWN_PASS, {"name": "nothing"}),
+        (["--print-ir-before", "change"], IrPrintingErrors.CHANGE_BEFORE, {}),
+        (["--explain", "nothing"], PassPipelineErrors.UNKNOWN_PASS, {"name": "nothing"}),
     ],
 )
 def test_wrong_words_are_usage_errors(
-    words: list[str], message: str, dump: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], dump: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["opt", str(dump), *words]) == 2
-    assert message in capsys.readouterr().err
+    check(one_line(["opt", str(dump), *words], capsys), kind, **fields)
 
 
 def test_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["opt"]) == 2
-    assert "--list-passes" in capsys.readouterr().err
+    check(one_line(["opt"], capsys), OptCommandErrors.NO_FILE)
 
 
 def test_a_crash_leaves_a_reproducer(
@@ -214,11 +218,16 @@ def test_pipelines_read_back_what_they_print() -> None:
 
 
 def test_option_values_are_typed() -> None:
-    with raises(PassPipelineErrors.NO_OPTIONS):
+    with raises(PassPipelineErrors.NO_OPTIONS, name="merge-equal-kernels", option="x"):
         parse_pipeline("merge-equal-kernels{x}")
 
 
 def test_an_illegal_dump_is_the_persons_not_a_bug(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dump.write_text(dump.read_text().replace('sscc.level = "kernels"', 'sscc.level = "import"'))
-    assert main(["opt", str(dump)]) == 5
-    assert "is not a dump of level import" in capsys.readouterr().err
+    error = reported(["opt", str(dump)])
+    check(error, DumpErrors.ILLEGAL_LINE, file=dump, level="import", reason="'math.tanh' is not legal at level import")
+    line = dump.read_text().splitlines()[error.fields["line"] - 1]
+    message, shown, _ = capsys.readouterr().err.splitlines()
+    assert message == f"sscc: error: {error}"
+    assert shown == line
+    assert line[error.fields["column"] - 1 :].startswith("math.tanh")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import shlex
 import shutil
 import subprocess
@@ -13,9 +15,12 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.compiler.commands.examples import EXAMPLES
 from sscc.compiler.commands.parser import COMMANDS, build_parser, command_parsers, help_of
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.ir.errors import ErrorKind
 from sscc.ir.files import FileErrors, read_text
 from sscc.ir.suggestions import did_you_mean
-from tests.errors import raises
+from sscc.ir.target import TargetErrors
+from tests.errors import check, one_line, raises
 
 PARSER = build_parser()
 
@@ -68,22 +73,27 @@ def test_what_is_like_a_word(word: str, known: tuple[str, ...], hint: str) -> No
     assert did_you_mean(word, known) == hint
 
 
-@pytest.mark.parametrize("command", ["inspect", "pack", "opt"])
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("inspect", FileErrors.MISSING), ("pack", CheckpointErrors.MISSING), ("opt", FileErrors.CANNOT_READ)],
+)
 def test_a_name_beside_one_that_does_not_exist(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, kind: ErrorKind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.rdu").mkdir()
-    assert main([command, f"{tmp_path}/modl.rdu"]) == 5
-    assert capsys.readouterr().err.endswith("; did you mean 'model.rdu'?\n")
+    error = one_line([command, f"{tmp_path}/modl.rdu"], capsys)
+    check(error, kind, path=tmp_path / "modl.rdu", similar_hint="; did you mean 'model.rdu'?")
+    assert str(error).endswith(error.fields["similar_hint"])
 
 
 def test_a_target_that_is_no_file_either(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["targets", "--target", "rdu:sn40l-61"]) == 5
-    assert capsys.readouterr().err.endswith("; did you mean 'sn40l-16'?\n")
+    error = one_line(["targets", "--target", "rdu:sn40l-61"], capsys)
+    check(error, TargetErrors.UNREADABLE, name="sn40l-61", similar_hint="; did you mean 'sn40l-16'?")
 
 
 def test_a_folder_that_does_not_exist_has_nothing_like_a_name(tmp_path: Path) -> None:
-    with raises(FileErrors.CANNOT_READ, reason="No such file or directory"):
+    missing = {"path": tmp_path / "nothing" / "here.txt", "reason": os.strerror(errno.ENOENT), "similar_hint": ""}
+    with raises(FileErrors.CANNOT_READ, **missing):
         read_text(tmp_path / "nothing" / "here.txt")
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sscc
 from sscc.compiler.cli import main
-from sscc.compiler.commands.print import coloured
+from sscc.compiler.commands.print import PrintCommandErrors, coloured
+from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors
+from sscc.ir.suggestions import ChoiceErrors
+from tests.errors import check, one_line
 from tests.models.tiny_llama import save_tiny_llama
 
 
@@ -99,18 +106,29 @@ def test_pipes_files_and_colours(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "message"),
+    ("words", "kind", "fields"),
     [
-        (["IR", "--ir-function", "decode.heads"], 2, "decode.heads.*decode.head.*did you mean"),
-        (["ART", "--ir-function", "decod"], 2, "decod.*did you mean 'decode'"),
-        (["ART", "--locations"], 2, "--locations.*m.rdu"),
-        (["none.mlir"], 5, "none.mlir cannot be read"),
-        (["IR", "--color", "maybe"], 2, "--color"),
+        (
+            ["IR", "--ir-function", "decode.heads"],
+            PrintCommandErrors.NO_FUNCTION,
+            {"name": "decode.heads", "similar_hint": "; did you mean 'decode.head'?"},
+        ),
+        (
+            ["ART", "--ir-function", "decod"],
+            PrintCommandErrors.NO_PART,
+            {"name": "decod", "similar_hint": "; did you mean 'decode'?"},
+        ),
+        (["ART", "--locations"], PrintCommandErrors.OPTION_OF_DUMPS, {}),
+        (["none.mlir"], FileErrors.CANNOT_READ, {"path": "none.mlir", "reason": os.strerror(errno.ENOENT)}),
+        (["IR", "--color", "maybe"], ChoiceErrors.UNKNOWN, {"option": "--color", "value": "maybe"}),
     ],
 )
 def test_mistakes(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
     places = {"IR": dump(folder, "kernel-looping"), "ART": str(folder / "m.rdu")}
-    assert main(["print", *(places.get(word, word) for word in words)]) == code
-    assert re.search(message, capsys.readouterr().err)
+    error = one_line(["print", *(places.get(word, word) for word in words)], capsys)
+    check(error, kind, **fields)
+    assert error.fields.get("artifact", places["ART"]) == places["ART"]
+    if "names" in error.fields:
+        assert "decode.head" in error.fields["names"]

@@ -16,7 +16,7 @@ def test_text_in_and_text_out(artifact: Path) -> None:
     session = sscc.load(artifact)
     tokens = list(session.generate(encode(session.tokenizer, "abc"), 12, eos=()))
     assert "".join(session.generate("abc", 12, eos=())) == decode(session.tokenizer, tokens)
-    with raises(SessionErrors.REQUEST_TOO_LONG):
+    with raises(SessionErrors.REQUEST_TOO_LONG, tokens=3, max_new_tokens=1000, max_context=128):
         session.generate("abc", 1000)
 
 

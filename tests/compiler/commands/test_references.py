@@ -14,7 +14,7 @@ from sscc.compiler import cli
 from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
 from sscc.compiler.sessions import open_session
 from sscc.runtime.artifact.reading import Artifact
-from tests.errors import raises
+from tests.errors import check, one_line, raises
 
 Capture = pytest.CaptureFixture[str]
 CACHE = ["--kv-budget", "16", "--kv-recent", "8", "--kv-obs", "4", "--kv-pool", "3", "--prefill-chunk", "16"]
@@ -65,28 +65,31 @@ ROUTES: dict[str, Callable[[Path], object]] = {
     "session": lambda path: open_session(Artifact.load(path)),
     "load": sscc.load,
     "LLM": sscc.LLM,
-    "run": lambda path: cli.main(["run", str(path), "--prompt", "a", "--traceback"]),
-    "reference": lambda path: cli.main(["run", str(path), "--prompt", "a", "--interpreter", "reference"]),
-    "bench": lambda path: cli.main(["bench", str(path)]),
-    "serve": lambda path: cli.main(["serve", str(path), "--port", "0"]),
-    "diff": lambda path: cli.main(["diff", str(path), str(path), "--prompt", "a"]),
-    "needed": lambda path: cli.main(["run", str(path), "--prompt", "a", "--show-needed"]),
+}
+COMMANDS = {
+    "run": ["run", "ARTIFACT", "--prompt", "a"],
+    "reference": ["run", "ARTIFACT", "--prompt", "a", "--interpreter", "reference"],
+    "bench": ["bench", "ARTIFACT"],
+    "serve": ["serve", "ARTIFACT", "--port", "0"],
+    "diff": ["diff", "ARTIFACT", "ARTIFACT", "--prompt", "a"],
+    "needed": ["run", "ARTIFACT", "--prompt", "a", "--show-needed"],
 }
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", [*ROUTES, *COMMANDS])
 def test_anywhere_else_the_user_names_it(
     route: str, referring: dict[str, Path], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "other-user"))
     foreign = from_elsewhere(referring["reference"], tmp_path, checkpoint)
-    if route in ("session", "load", "LLM"):
+    if route in ROUTES:
         with raises(ReferredCheckpointErrors.NOT_REMEMBERED, artifact=foreign):
             ROUTES[route](foreign)
         return
-    assert ROUTES[route](foreign) == 5
-    assert "--checkpoint" in capsys.readouterr().err.splitlines()[-1]
+    error = one_line([word.replace("ARTIFACT", str(foreign)) for word in COMMANDS[route]], capsys)
+    check(error, ReferredCheckpointErrors.NOT_REMEMBERED, artifact=foreign)
+    assert "--checkpoint" in str(error)
 
 
 def test_a_draft_is_an_artifact_too(
@@ -96,8 +99,7 @@ def test_a_draft_is_an_artifact_too(
     monkeypatch.setenv("SSCC_CACHE", str(tmp_path / "other-user"))
     foreign = from_elsewhere(referring["reference"], tmp_path, checkpoint)
     words = ["run", str(artifact), "--prompt", "a" * 60, "--draft", str(foreign), "--keep", "0.5"]
-    assert cli.main(words) == 5
-    assert str(foreign) in capsys.readouterr().err
+    check(one_line(words, capsys), ReferredCheckpointErrors.NOT_REMEMBERED, artifact=foreign)
 
 
 def test_the_checkpoint_that_the_user_names(
@@ -118,6 +120,5 @@ def test_an_exported_program_is_embedded(weights: str, tmp_path: Path, capsys: C
     """It is refused before it is opened."""
     (tmp_path / "x.pt2").write_bytes(b"not opened")
     words = ["compile", str(tmp_path / "x.pt2"), "-o", str(tmp_path / "x.rdu"), "--weights", weights]
-    assert cli.main(words) == 2
-    assert "embed" in capsys.readouterr().err
+    check(one_line(words, capsys), ReferredCheckpointErrors.EXPORTED_PROGRAM, path=tmp_path / "x.pt2")
     assert not (tmp_path / "x.rdu").exists()

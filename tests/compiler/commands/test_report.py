@@ -18,20 +18,32 @@ from typing import Any
 import pytest
 
 from sscc.compiler.cli import main
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.commands.report import ReportCommandErrors
+from sscc.compiler.measurements import MeasurementErrors
 from sscc.compiler.report.dot import dot_text
+from sscc.compiler.report.dumps import DumpFolderErrors
 from sscc.compiler.report.graph import KernelGraph, kernel_graphs
 from sscc.compiler.report.model_explorer import model_explorer_text
 from sscc.compiler.report.page import SECTIONS, percent, render
 from sscc.compiler.report.sources import Sources
+from sscc.ir.errors import ErrorKind
+from sscc.ir.file_form import RecordErrors
+from sscc.ir.files import FileErrors
 from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_seconds
+from sscc.ir.target import TargetErrors
+from sscc.runtime.artifact.files import ArtifactFileErrors
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.inspection import InspectionErrors
 from tests.browser import chromium, opened_tab
+from tests.errors import check, one_line
 
 LARGEST = 2 << 20
 """Bytes of a page of a tiny model with its dumps. A model of 30 layers has one of 1 MiB."""
 HOSTILE = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>{{ 7 * 7 }}"""
 PROMPT = f"What the cache keeps of it:\n{HOSTILE}"
+NOT_BOTH = "argument --model-explorer: not allowed with argument --dot"
 VOID = {"meta", "link", "img", "br", "input"}
 
 
@@ -248,26 +260,25 @@ def test_stages_of_a_layer(artifact: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "code"),
+    ("words", "kind", "fields"),
     [
-        (["--dot", "--model-explorer"], "not allowed with argument", 2),
-        (["--dot", "--bench", "x"], "--dot", 2),
-        (["--bench", "missing.json"], "the measurements missing.json cannot be read", 5),
-        (["--ir-dir", "missing"], "the dumps in missing cannot be read", 5),
-        (["--prompt-file", "missing.txt"], "missing.txt cannot be read", 5),
-        (["--context", "0"], "a context of 0 tokens does not fit: the program takes 1 to 128", 2),
-        (["--prompt", "500"], "a prompt of 500 tokens does not fit: the program takes 1 to 128", 2),
-        (["--target", "gpu"], "--target is 'gpu', it must be rdu", 2),
-        (["-o", "no/folder/x.html"], "no/folder", 6),
+        (["--dot", "--model-explorer"], CommandLineErrors.INVALID, {"reason": NOT_BOTH}),
+        (["--dot", "--bench", "x"], ReportCommandErrors.OPTION_OF_PAGE, {"form": "dot"}),
+        (["--bench", "missing.json"], MeasurementErrors.UNREADABLE, {"path": "missing.json"}),
+        (["--ir-dir", "missing"], DumpFolderErrors.UNREADABLE, {"folder": "missing"}),
+        (["--prompt-file", "missing.txt"], FileErrors.CANNOT_READ, {"path": "missing.txt"}),
+        (["--context", "0"], InspectionErrors.CONTEXT, {"tokens": 0, "max_context": 128}),
+        (["--prompt", "500"], InspectionErrors.PROMPT, {"tokens": 500, "max_context": 128}),
+        (["--target", "gpu"], TargetErrors.UNKNOWN, {"target": "gpu", "family": "rdu"}),
+        (["-o", "no/folder/x.html"], FileErrors.CANNOT_WRITE, {"path": "no/folder/x.html"}),
     ],
 )
 def test_refusals(
-    words: list[str], message: str, code: int, artifact: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    assert main(["report", str(artifact), *words]) == code
-    assert message in capsys.readouterr().err
+    check(one_line(["report", str(artifact), *words], capsys), kind, **fields)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -276,20 +287,27 @@ def test_measurements_that_do_not_fit(
 ) -> None:
     good = json.loads(bench.read_text())
     result = good["results"][1]
-    cases: list[tuple[Any, str]] = [
-        ("{", "b.json"),
-        ([], "is malformed: it is '[]', expected Measurements"),
-        (good | {"schedule": "0"}, "another program"),
-        ({key: value for key, value in good.items() if key != "schedule"}, "it lacks schedule"),
-        (good | {"results": [result | {"seconds": []}]}, "results[0]"),
-        (good | {"results": [result | {"seconds": [float("nan")]}]}, "results[0]"),
-        (good | {"results": [result | {"test": "x"}]}, "it.results[0].test is 'x', expected one of"),
-    ]
     path = tmp_path / "b.json"
-    for data, message in cases:
+    bad_test = {"place": "it.results[0].test", "value": "x"}
+    cases: list[tuple[Any, ErrorKind, dict[str, Any]]] = [
+        ("{", MeasurementErrors.NOT_JSON, {"path": path}),
+        ([], RecordErrors.WRONG_VALUE, {"place": "it", "value": "[]", "expected": "Measurements"}),
+        (good | {"schedule": "0"}, MeasurementErrors.OTHER_PROGRAM, {"path": path, "artifact": artifact}),
+        (
+            {key: value for key, value in good.items() if key != "schedule"},
+            RecordErrors.LACKS,
+            {"place": "it", "missing": ["schedule"]},
+        ),
+        (good | {"results": [result | {"seconds": []}]}, MeasurementErrors.NOT_POSITIVE, {"number": 0}),
+        (good | {"results": [result | {"seconds": [float("nan")]}]}, MeasurementErrors.NOT_POSITIVE, {"number": 0}),
+        (good | {"results": [result | {"test": "x"}]}, RecordErrors.WRONG_VALUE, bad_test),
+    ]
+    for data, kind, fields in cases:
         path.write_text(data if isinstance(data, str) else json.dumps(data))
-        assert main(["report", str(artifact), "--bench", str(path), "-o", str(tmp_path / "x.html")]) == 5
-        assert message in capsys.readouterr().err
+        words = ["report", str(artifact), "--bench", str(path), "-o", str(tmp_path / "x.html")]
+        error = one_line(words, capsys)
+        check(error, kind, **fields)
+        assert str(path) in str(error)
     assert not (tmp_path / "x.html").exists()
 
 
@@ -299,11 +317,9 @@ def test_a_damaged_artifact_is_refused_as_inspect_does(
     copy = tmp_path / "copy.rdu"
     shutil.copytree(artifact, copy)
     (copy / "schedule.json").write_text((copy / "schedule.json").read_text().replace("decode", "DECODE", 1))
-    said = []
     for command in ("inspect", "report"):
-        said.append((main([command, str(copy)]), capsys.readouterr().err))
-    assert said[0] == said[1]
-    assert said[0][0] == 5
+        error = one_line([command, str(copy)], capsys)
+        check(error, ArtifactFileErrors.DIGEST_DIFFERS, path=copy / "schedule.json")
 
 
 def test_no_torch(artifact: Path, tmp_path: Path) -> None:

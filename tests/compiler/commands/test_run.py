@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import re
+import os
 import shlex
 import shutil
 import subprocess
@@ -18,8 +19,24 @@ from transformers import AutoModelForCausalLM
 
 from sscc.compiler import cli
 from sscc.compiler.commands import run
+from sscc.compiler.commands.engines import ExecutionErrors
 from sscc.compiler.commands.generation import PromptOptionErrors, parse_token_ids
-from tests.errors import raises
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.commands.run import RunErrors
+from sscc.compiler.commands.shortening import DraftOptionErrors
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors
+from sscc.ir.suggestions import ChoiceErrors
+from sscc.runtime.artifact.files import ArtifactFileErrors
+from sscc.runtime.artifact.manifest import ManifestErrors
+from sscc.runtime.artifact.tensor_files import TensorErrors
+from sscc.runtime.golden_replay import GoldenReplayErrors
+from sscc.runtime.sampling import SamplingErrors
+from sscc.runtime.session import SessionErrors
+from sscc.runtime.speculative_prefill import DraftErrors
+from sscc.runtime.verification import VerificationErrors
+from tests.errors import check, one_line, raises
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "The quick brown fox jumps over the lazy dog."
@@ -167,18 +184,19 @@ class TestCheckpoint:
         weights = load_file(other / "model.safetensors")
         weights["model.norm.weight"] *= 2
         save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-        assert cli.main(["run", str(artifact), "--check", "--checkpoint", str(other)]) == 4
-        err = capsys.readouterr().err
-        assert "sscc: error: first diverging tensor of" in err
-        assert all(word in err for word in ("prefill_logits", "max abs", "max rel", "correlation"))
+        error = one_line(["run", str(artifact), "--check", "--checkpoint", str(other)], capsys)
+        check(error, GoldenReplayErrors.LOGITS_DIFFER, tensor="prefill_logits", dtype="f32", tensors=10)
+        assert all(error.fields[name] > error.fields["tolerance"] for name in ("max_abs", "max_rel", "rowwise"))
+        assert error.fields["correlation"] == pytest.approx(1)
 
     def test_other_shapes_are_refused(self, artifact: Path, checkpoint: Path, tmp_path: Path, capsys: Capture) -> None:
         other = Path(shutil.copytree(checkpoint, tmp_path / "other"))
         weights = load_file(other / "model.safetensors")
         weights["model.norm.weight"] = torch.ones(16)
         save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-        assert cli.main(["run", str(artifact), "--prompt", "a", "--checkpoint", str(other)]) == 5
-        assert "model.norm.weight" in capsys.readouterr().err
+        error = one_line(["run", str(artifact), "--prompt", "a", "--checkpoint", str(other)], capsys)
+        other_shape = {"tensor": "model.norm.weight", "dtype": "float32", "shape": [16], "expected": "f32 [32]"}
+        check(error, TensorErrors.OTHER_TENSOR, **other_shape)
 
 
 class TestCheck:
@@ -193,81 +211,114 @@ class TestCheck:
 
     def test_without_goldens(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         bare = without(artifact, tmp_path, "golden/")
-        assert cli.main(["run", str(bare), "--check"]) == 5
-        assert "--save-golden" in capsys.readouterr().err
+        check(one_line(["run", str(bare), "--check"], capsys), RunErrors.NO_GOLDENS, path=bare)
 
 
 REFUSED = {
-    "no-prompt": ([], 2, "there is no prompt"),
-    "two-prompts": (["--prompt", "a", "--token-ids", "1"], 2, "not allowed with"),
-    "prompt-and-check": (["--prompt", "a", "--check"], 2, "not allowed with"),
-    "empty-prompt": (["--prompt", ""], 2, "the prompt has 0 tokens"),
-    "no-ids": (["--token-ids", ""], 2, "the prompt has 0 tokens"),
-    "long-prompt": (["--prompt", "x" * 129], 2, "the prompt has 129 tokens, the program was compiled for at most 128"),
-    "long-answer": (["--prompt", "x" * 100, "--max-new-tokens", "29"], 2, "= 129 exceed the program's max-context 128"),
-    "no-answer": (["--prompt", "a", "--max-new-tokens", "0"], 2, "max-new-tokens is 0"),
-    "token-out-of-range": (["--token-ids", "1,257"], 2, "token 257 is out of range, the vocabulary is 0 .. 256"),
-    "not-a-token": (["--token-ids", "1,two"], 2, "--token-ids has 'two'"),
-    "slot": (["--prompt", "a", "--slot", "2"], 2, "slot 2 does not exist, the program has slots 0 .. 1"),
-    "threads": (["--prompt", "a", "--threads", "0"], 2, "--threads is 0"),
-    "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], 2, "--draft"),
-    "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], 2, "keep is 0, it must be above 0"),
-    "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], 2, "keep is 1.5, it must be above 0 and at"),
-    "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], 5, "no-such.rdu does not exist"),
-    "draft-and-check": (["--check", "--draft", "d.rdu"], 2, "--check replays a recorded one"),
-    "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], 2, "--show-needed needs all of it"),
-    "interpreter": (["--prompt", "a", "--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
-    "temperature": (["--prompt", "a", "--temperature", "-1"], 2, "temperature is -1.0"),
-    "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], 5, "/nowhere/prompt.txt cannot be read"),
-    "missing-ids": (["--token-ids", "@/nowhere/ids"], 5, "/nowhere/ids cannot be read"),
-    "missing-checkpoint": (["--prompt", "a", "--checkpoint", "/nowhere"], 5, "/nowhere does not exist"),
+    "no-prompt": ([], RunErrors.NO_PROMPT, {}),
+    "two-prompts": (
+        ["--prompt", "a", "--token-ids", "1"],
+        CommandLineErrors.INVALID,
+        {"reason": "argument --token-ids: not allowed with argument --prompt"},
+    ),
+    "prompt-and-check": (
+        ["--prompt", "a", "--check"],
+        CommandLineErrors.INVALID,
+        {"reason": "argument --check: not allowed with argument --prompt"},
+    ),
+    "empty-prompt": (["--prompt", ""], SessionErrors.EMPTY_PROMPT, {}),
+    "no-ids": (["--token-ids", ""], SessionErrors.EMPTY_PROMPT, {}),
+    "long-prompt": (["--prompt", "x" * 129], SessionErrors.PROMPT_TOO_LONG, {"tokens": 129, "max_context": 128}),
+    "long-answer": (
+        ["--prompt", "x" * 100, "--max-new-tokens", "29"],
+        SessionErrors.REQUEST_TOO_LONG,
+        {"tokens": 100, "max_new_tokens": 29, "max_context": 128},
+    ),
+    "no-answer": (["--prompt", "a", "--max-new-tokens", "0"], SessionErrors.MAX_NEW_TOKENS, {"value": 0}),
+    "token-out-of-range": (
+        ["--token-ids", "1,257"],
+        SessionErrors.PROMPT_TOKEN,
+        {"token": 257, "position": 1, "last": 256},
+    ),
+    "not-a-token": (["--token-ids", "1,two"], PromptOptionErrors.NOT_A_TOKEN, {"word": "two"}),
+    "slot": (["--prompt", "a", "--slot", "2"], SessionErrors.NO_SLOT, {"slot": 2, "last": 1}),
+    "threads": (
+        ["--prompt", "a", "--threads", "0"],
+        ExecutionErrors.BELOW_LEAST,
+        {"option": "--threads", "value": 0, "least": 1},
+    ),
+    "keep-without-draft": (["--prompt", "a", "--keep", "0.5"], DraftOptionErrors.NO_DRAFT, {"option": "--keep"}),
+    "keep-nothing": (["--prompt", "a", "--draft", "d.rdu", "--keep", "0"], DraftErrors.NOT_A_SHARE, {"keep": 0.0}),
+    "keep-more": (["--prompt", "a", "--draft", "d.rdu", "--keep", "1.5"], DraftErrors.NOT_A_SHARE, {"keep": 1.5}),
+    "no-draft": (["--prompt", "a", "--draft", "no-such.rdu"], FileErrors.MISSING, {"path": "no-such.rdu"}),
+    "draft-and-check": (["--check", "--draft", "d.rdu"], RunErrors.DRAFT_AND_CHECK, {}),
+    "draft-and-needed": (["--prompt", "a", "--show-needed", "--draft", "d.rdu"], RunErrors.DRAFT_AND_NEEDED, {}),
+    "interpreter": (
+        ["--prompt", "a", "--interpreter", "quantum"],
+        ChoiceErrors.UNKNOWN,
+        {"option": "--interpreter", "value": "quantum", "choices": ["native", "reference"]},
+    ),
+    "temperature": (["--prompt", "a", "--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
+    "missing-file": (["--prompt-file", "/nowhere/prompt.txt"], FileErrors.CANNOT_READ, {"path": "/nowhere/prompt.txt"}),
+    "missing-ids": (["--token-ids", "@/nowhere/ids"], FileErrors.CANNOT_READ, {"path": "/nowhere/ids"}),
+    "missing-checkpoint": (
+        ["--prompt", "a", "--checkpoint", "/nowhere"],
+        CheckpointErrors.MISSING,
+        {"path": "/nowhere"},
+    ),
 }
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("words", "code", "message"), REFUSED.values(), ids=REFUSED)
-    def test_is_one_line(self, words: list[str], code: int, message: str, artifact: Path, capsys: Capture) -> None:
-        assert cli.main(["run", str(artifact), *words]) == code
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith("sscc: error: ")
-        assert err.count("\n") == 1
-        assert message in err
+    @pytest.mark.parametrize(("words", "kind", "fields"), REFUSED.values(), ids=REFUSED)
+    def test_is_one_line(
+        self, words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: Capture
+    ) -> None:
+        check(one_line(["run", str(artifact), *words], capsys), kind, **fields)
 
     def test_not_an_artifact(self, tmp_path: Path, capsys: Capture) -> None:
-        assert cli.main(["run", str(tmp_path), "--prompt", "a"]) == 5
-        assert "is not an .rdu artifact" in capsys.readouterr().err
+        error = one_line(["run", str(tmp_path), "--prompt", "a"], capsys)
+        check(error, ArtifactFileErrors.NO_MANIFEST, path=tmp_path, name="manifest.json")
 
     def test_an_artifact_that_is_not_there(self, tmp_path: Path, capsys: Capture) -> None:
-        assert cli.main(["run", str(tmp_path / "nofile.rdu"), "--prompt", "a"]) == 5
-        assert capsys.readouterr().err == f"sscc: error: {tmp_path / 'nofile.rdu'} does not exist\n"
+        error = one_line(["run", str(tmp_path / "nofile.rdu"), "--prompt", "a"], capsys)
+        check(error, FileErrors.MISSING, path=tmp_path / "nofile.rdu", similar_hint="")
 
     @pytest.mark.parametrize("name", ["x.gguf", "my model.pt", "x.pt2"])
     def test_a_model_that_is_not_compiled(self, name: str, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / name).touch()
-        assert cli.main(["run", str(tmp_path / name), "--prompt", "a"]) == 5
+        error = one_line(["run", str(tmp_path / name), "--prompt", "a"], capsys)
         model, output = (shlex.quote(str(path)) for path in (tmp_path / name, Path(name).with_suffix(".rdu")))
-        assert capsys.readouterr().err.endswith(f"Run: sscc compile {model} -o {output}\n")
+        check(error, ArtifactFileErrors.NOT_COMPILED, path=tmp_path / name, model=model, output=output)
+        assert str(error).endswith(f"sscc compile {model} -o {output}")
 
     def test_a_hugging_face_folder_that_is_not_compiled(self, checkpoint: Path, capsys: Capture) -> None:
-        assert cli.main(["inspect", str(checkpoint)]) == 5
-        assert f"Run: sscc compile {checkpoint} -o {checkpoint.name}.rdu\n" in capsys.readouterr().err
+        error = one_line(["inspect", str(checkpoint)], capsys)
+        check(
+            error, ArtifactFileErrors.NOT_COMPILED, path=checkpoint, model=checkpoint, output=f"{checkpoint.name}.rdu"
+        )
 
-    @pytest.mark.parametrize("version", [1, 4, 99])
-    def test_another_format(self, version: int, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
+    @pytest.mark.parametrize(
+        ("version", "kind"),
+        [(1, ManifestErrors.FORMAT_OLDER), (4, ManifestErrors.FORMAT_OLDER), (99, ManifestErrors.FORMAT_NEWER)],
+    )
+    def test_another_format(
+        self, version: int, kind: ErrorKind, artifact: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
         copy = Path(shutil.copytree(artifact, tmp_path / "old.rdu"))
         manifest = json.loads((copy / "manifest.json").read_text())
         (copy / "manifest.json").write_text(json.dumps({**manifest, "format": version}))
-        assert cli.main(["run", str(copy), "--prompt", "a"]) == 5
-        assert f"`sscc compile MODEL -o {copy}`" in capsys.readouterr().err
+        error = one_line(["run", str(copy), "--prompt", "a"], capsys)
+        check(error, kind, version=version, supported=manifest["format"], writer=manifest["sscc"], path=copy)
+        assert f"`sscc compile MODEL -o {copy}`" in str(error)
 
     def test_a_trace_that_cannot_be_written_is_refused_first(
         self, artifact: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(run, "open_artifact", lambda *_, **__: pytest.fail("the artifact is opened"))
         words = ["run", str(artifact), "--prompt", "a", "--trace", str(tmp_path / "missing" / "trace.json")]
-        assert cli.main(words) == 6
-        assert "trace.json cannot be written" in capsys.readouterr().err
+        trace = tmp_path / "missing" / "trace.json"
+        check(one_line(words, capsys), FileErrors.CANNOT_WRITE, path=trace, reason=os.strerror(errno.ENOENT))
 
     def test_damaged_weights(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         damaged = Path(shutil.copytree(artifact, tmp_path / "damaged.rdu"))
@@ -276,18 +327,17 @@ class TestRefusals:
         data[-1] ^= 1
         shard.write_bytes(data)
         words = ["run", str(damaged), "--prompt", "a", "--max-new-tokens", "1"]
-        assert cli.main(words) == 5
-        assert re.fullmatch(r"sscc: error: .*model-.* is damaged: its sha256 .*\n", capsys.readouterr().err)
+        check(one_line(words, capsys), VerificationErrors.DIGEST_DIFFERS, path=shard)
         assert cli.main([*words, "--no-verify"]) == 0
 
     def test_not_text(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "prompt").write_bytes(b"ab\xff")
-        assert cli.main(["run", str(artifact), "--prompt-file", str(tmp_path / "prompt")]) == 5
-        assert "is not UTF-8 text: byte 2 is 0xff" in capsys.readouterr().err
+        error = one_line(["run", str(artifact), "--prompt-file", str(tmp_path / "prompt")], capsys)
+        check(error, FileErrors.NOT_UTF8, path=tmp_path / "prompt", position=2, byte=0xFF)
 
     def test_text_without_a_tokenizer(self, artifact: Path, tmp_path: Path, capsys: Capture) -> None:
-        assert cli.main(["run", str(without_tokenizer(artifact, tmp_path)), "--prompt", "a"]) == 5
-        assert "give --token-ids" in capsys.readouterr().err
+        bare = without_tokenizer(artifact, tmp_path)
+        check(one_line(["run", str(bare), "--prompt", "a"], capsys), PromptOptionErrors.NO_TOKENIZER, artifact=bare)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +349,7 @@ def test_token_ids(text: str, expected: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "1,x", "0x10"])
 def test_bad_token_ids(text: str) -> None:
-    with raises(PromptOptionErrors.NOT_A_TOKEN):
+    with raises(PromptOptionErrors.NOT_A_TOKEN, word=text.split(",")[-1]):
         parse_token_ids(text)
 
 

@@ -19,7 +19,19 @@ import openai
 import pytest
 
 from sscc.compiler import cli
+from sscc.compiler.commands.engines import ExecutionErrors
+from sscc.compiler.commands.parser import CommandLineErrors
+from sscc.compiler.commands.ranges import OptionRangeErrors
+from sscc.compiler.commands.serve import ServeErrors
+from sscc.compiler.commands.shortening import DraftOptionErrors
+from sscc.ir.errors import ErrorKind
+from sscc.ir.extras import ExtraErrors
+from sscc.ir.sizes import SizeErrors
+from sscc.ir.suggestions import ChoiceErrors
+from sscc.runtime.host_names import AllowedHostErrors
+from sscc.runtime.server.service import ListeningErrors
 from tests.compiler.commands.chatting import with_template
+from tests.errors import check, one_line
 from tests.trace_rules import checked_events
 
 Capture = pytest.CaptureFixture[str]
@@ -227,61 +239,85 @@ def test_prompts_that_a_draft_shortens(artifact: Path, capsys: Capture) -> None:
 def test_a_port_that_is_taken(artifact: Path, capsys: Capture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert cli.main(["serve", str(artifact), "--port", str(port)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == f"sscc: error: port {port} of 127.0.0.1 is in use: give another one with --port (0 is any free one)\n"
+        error = one_line(["serve", str(artifact), "--port", str(port)], capsys)
+    check(error, ListeningErrors.PORT_IN_USE, host="127.0.0.1", port=port)
 
 
-REFUSED = {
-    "port": (["--port", "65536"], 2, "--port is 65536"),
-    "host": (["--host", "no.such.host.invalid"], 2, "--host 'no.such.host.invalid' is no address of this machine"),
-    "foreign-host": (["--host", "192.0.2.1"], 2, "cannot listen on port"),
-    "queue": (["--max-queue", "-1"], 2, "--max-queue is -1"),
-    "body": (["--max-body", "0"], 2, "--max-body is 0"),
-    "prompt": (["--max-prompt", "0"], 2, "--max-prompt is 0"),
-    "answer": (["--max-new-tokens", "0"], 2, "--max-new-tokens is 0"),
-    "timeout": (["--timeout", "0"], 2, "--timeout is 0, it must be above 0 and at most 604800"),
-    "drain": (["--drain-timeout", "-1"], 2, "--drain-timeout is -1"),
-    "cache": (["--prompt-cache", "-1"], 2, "argument --prompt-cache: '-1' is no size in bytes"),
-    "steps": (["--prefill-steps", "0"], 2, "--prefill-steps is 0"),
-    "threads": (["--threads", "0"], 2, "--threads is 0"),
-    "keep": (["--keep", "0.5"], 2, "--draft"),
-    "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], 2, "decode server"),
-    "endless": (["--timeout", "1e10"], 2, "--timeout is 10000000000, it must be above 0 and at most 604800"),
-    "no-time": (["--timeout", "nan"], 2, "--timeout is nan"),
-    "endless-drain": (["--drain-timeout", "inf"], 2, "--drain-timeout is inf, it must be at least 0"),
-    "no-drain": (["--drain-timeout", "nan"], 2, "--drain-timeout is nan"),
-    "huge-queue": (["--max-queue", "9" * 400], 2, "--max-queue is inf, it must be at least 0 and at most 1048576"),
-    "huge-body": (["--max-body", "1024T"], 2, "--max-body is"),
-    "huge-steps": (["--prefill-steps", str(2**40)], 2, "--prefill-steps is"),
-    "huge-interval": (["--stream-interval", str(2**70)], 2, "--stream-interval is"),
-    "huge-threads": (["--threads", str(2**31)], 2, "--threads is"),
-    "level": (["--log-level", "loud"], 2, "--log-level is 'loud'"),
-    "names": (["--allowed-hosts", "http://a"], 2, "--allowed-hosts has 'http://a'"),
-    "key": (["--api-key", "a b"], 2, "--api-key is no key"),
-    "empty-key": (["--api-key", ""], 2, "--api-key is no key"),
-    "interpreter": (["--interpreter", "quantum"], 2, "--interpreter is 'quantum'"),
+RANGE, ABOVE_ZERO = OptionRangeErrors.OUT_OF_RANGE, OptionRangeErrors.NOT_ABOVE_ZERO
+REFUSED: dict[str, tuple[list[str], ErrorKind, dict[str, Any]]] = {
+    "port": (["--port", "65536"], RANGE, {"option": "--port", "value": 65536, "least": 0, "most": 65535}),
+    "host": (["--host", "no.such.host.invalid"], ListeningErrors.NO_SUCH_HOST, {"host": "no.such.host.invalid"}),
+    "foreign-host": (["--host", "192.0.2.1"], ListeningErrors.CANNOT_LISTEN, {"host": "192.0.2.1", "port": 8000}),
+    "queue": (["--max-queue", "-1"], RANGE, {"option": "--max-queue", "value": -1, "least": 0}),
+    "body": (["--max-body", "0"], RANGE, {"option": "--max-body", "value": 0, "least": 1}),
+    "prompt": (["--max-prompt", "0"], RANGE, {"option": "--max-prompt", "value": 0, "least": 1}),
+    "answer": (["--max-new-tokens", "0"], RANGE, {"option": "--max-new-tokens", "value": 0, "least": 1}),
+    "timeout": (["--timeout", "0"], ABOVE_ZERO, {"option": "--timeout", "value": 0.0, "most": 604800}),
+    "drain": (["--drain-timeout", "-1"], RANGE, {"option": "--drain-timeout", "value": -1.0, "least": 0}),
+    "cache": (
+        ["--prompt-cache", "-1"],
+        CommandLineErrors.INVALID_ARGUMENT,
+        {"option": "--prompt-cache", "cause": SizeErrors.NOT_A_SIZE},
+    ),
+    "steps": (["--prefill-steps", "0"], RANGE, {"option": "--prefill-steps", "value": 0, "least": 1}),
+    "threads": (["--threads", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
+    "keep": (["--keep", "0.5"], DraftOptionErrors.NO_DRAFT, {"option": "--keep"}),
+    "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], ServeErrors.DRAFT_WITH_PREFILL, {}),
+    "endless": (["--timeout", "1e10"], ABOVE_ZERO, {"option": "--timeout", "value": 1e10, "most": 604800}),
+    "no-time": (["--timeout", "nan"], ABOVE_ZERO, {"option": "--timeout", "value": "nan", "most": 604800}),
+    "endless-drain": (["--drain-timeout", "inf"], RANGE, {"option": "--drain-timeout", "value": "inf", "least": 0}),
+    "no-drain": (["--drain-timeout", "nan"], RANGE, {"option": "--drain-timeout", "value": "nan", "least": 0}),
+    "huge-queue": (
+        ["--max-queue", "9" * 400],
+        RANGE,
+        {"option": "--max-queue", "value": "inf", "least": 0, "most": 2**20},
+    ),
+    "huge-body": (["--max-body", "1024T"], RANGE, {"option": "--max-body", "value": 2**50, "least": 1, "most": 2**34}),
+    "huge-steps": (
+        ["--prefill-steps", str(2**40)],
+        RANGE,
+        {"option": "--prefill-steps", "value": 2**40, "least": 1, "most": 2**31},
+    ),
+    "huge-interval": (
+        ["--stream-interval", str(2**70)],
+        RANGE,
+        {"option": "--stream-interval", "value": 2**70, "least": 0, "most": 3_600_000},
+    ),
+    "huge-threads": (
+        ["--threads", str(2**31)],
+        RANGE,
+        {"option": "--threads", "value": 2**31, "least": 1, "most": 2**14},
+    ),
+    "level": (["--log-level", "loud"], ChoiceErrors.UNKNOWN, {"option": "--log-level", "value": "loud"}),
+    "names": (["--allowed-hosts", "http://a"], AllowedHostErrors.NOT_A_HOST, {"name": "http://a"}),
+    "key": (["--api-key", "a b"], ServeErrors.NOT_A_KEY, {"source": "--api-key"}),
+    "empty-key": (["--api-key", ""], ServeErrors.NOT_A_KEY, {"source": "--api-key"}),
+    "interpreter": (
+        ["--interpreter", "quantum"],
+        ChoiceErrors.UNKNOWN,
+        {"option": "--interpreter", "value": "quantum"},
+    ),
 }
 
 
-@pytest.mark.parametrize(("words", "code", "message"), REFUSED.values(), ids=REFUSED)
-def test_refusals_are_one_line(words: list[str], code: int, message: str, artifact: Path, capsys: Capture) -> None:
-    assert cli.main(["serve", str(artifact), *words]) == code
-    _one_line(capsys, message)
+@pytest.mark.parametrize(("words", "kind", "fields"), REFUSED.values(), ids=REFUSED)
+def test_refusals_are_one_line(
+    words: list[str], kind: ErrorKind, fields: dict[str, Any], artifact: Path, capsys: Capture
+) -> None:
+    check(one_line(["serve", str(artifact), *words], capsys), kind, **fields)
 
 
 def test_without_a_tokenizer(artifact: Path, tmp_path: Path, capsys: Capture) -> None:
     from tests.compiler.commands.test_run import without_tokenizer
 
-    assert cli.main(["serve", str(without_tokenizer(artifact, tmp_path)), "--port", "0"]) == 5
-    _one_line(capsys, "has no tokenizer")
+    bare = without_tokenizer(artifact, tmp_path)
+    check(one_line(["serve", str(bare), "--port", "0"], capsys), ExecutionErrors.NO_TOKENIZER, path=bare)
 
 
 def test_without_the_packages(artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert cli.main(["serve", str(artifact)]) == 2
-    _one_line(capsys, "sscc serve needs uvicorn: pip install 'sscc[serve]'")
+    needed = {"purpose": "sscc serve", "packages": ["uvicorn"], "extra": "serve"}
+    check(one_line(["serve", str(artifact)], capsys), ExtraErrors.NOT_INSTALLED, **needed)
 
 
 def test_sscc_run_imports_none_of_it(artifact: Path) -> None:
@@ -292,11 +328,3 @@ def test_sscc_run_imports_none_of_it(artifact: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
-
-
-def _one_line(capsys: Capture, message: str) -> None:
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("sscc: error: ")
-    assert err.count("\n") == 1
-    assert message in err
