@@ -476,7 +476,7 @@ def test_what_cannot_be_judged_without_a_context_waits_for_one() -> None:
         check_config(with_fields(sliding_window=16, local_window=16, layer_types=["sliding_attention"]), None)
     config = untouched("falcon", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
     config.rope_parameters["rope_type"] = "spiral"
-    with raises(AdmissionErrors.REFUSED):  # and suspicions add nothing
+    with raises(AdmissionErrors.REFUSED, reasons=[SPIRAL_ROPE]):  # and suspicions add nothing
         check_config(config, None)
 
 

@@ -16,7 +16,7 @@ from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map, lo
 from sscc.compiler.frontend import gguf_file
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.gguf_file import GgufErrors, GgufFile
-from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.test_checkpoint import K_PROJ, gguf_tensors, tiny_llama, write_gguf
 from tests.errors import raises
 
