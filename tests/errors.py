@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -11,6 +13,35 @@ import pytest
 
 from sscc.compiler import cli
 from sscc.ir.errors import ErrorKind, SsccError, plain
+
+
+@dataclass(frozen=True)
+class Like:
+    """Error in a field of another, such as `cause` or an item of `reasons`: its kind, and fields that it must have."""
+
+    kind: ErrorKind
+    fields: dict[str, Any]
+
+
+def like(kind: ErrorKind, **fields: Any) -> Like:
+    """Return an expected value of a field that holds an error of `kind` whose fields include `fields`."""
+    return Like(kind, fields)
+
+
+def fits(found: Any, expected: Any) -> bool:
+    """Return true if a field's value is `expected`: a value as JSON has it, an error (by its kind or `like`), a text
+    that has a pattern (for the words of other libraries), or a list of these."""
+    if isinstance(expected, ErrorKind):
+        expected = like(expected)
+    if isinstance(expected, Like):
+        if not isinstance(found, dict) or found.get("kind") != expected.kind.code:
+            return False
+        return all(fits(found["fields"].get(name), value) for name, value in expected.fields.items())
+    if isinstance(expected, re.Pattern):
+        return isinstance(found, str) and expected.search(found) is not None
+    if isinstance(expected, list):
+        return isinstance(found, list) and len(found) == len(expected) and all(map(fits, found, expected))
+    return bool(found == plain(expected))
 
 
 @contextmanager
@@ -53,7 +84,7 @@ def check(error: SsccError | None, kind: ErrorKind, **fields: Any) -> None:
     its kind."""
     assert error is not None, f"no error instead of {kind}"
     assert error.kind is kind, f"{error.kind} instead of {kind}: {error}"
-    differ = {name: error.fields.get(name) for name in fields if not _fits(error.fields.get(name), fields[name])}
+    differ = {name: error.fields.get(name) for name, value in fields.items() if not fits(error.fields.get(name), value)}
     assert not differ, f"{kind.code} has {differ}, expected {fields}: {error}"
 
 

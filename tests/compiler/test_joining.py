@@ -160,7 +160,7 @@ def test_the_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.Monke
         join(None, 1)
     assert seen == [[0o700, 0o700]]
     folder.chmod(0o777)
-    with pytest.raises(Exception, match="can be written by others"):
+    with raises(JoiningErrors.X):
         join(None, 1)
 
 

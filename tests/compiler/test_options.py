@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sscc.compiler.layer_topk import LayerTopkErrors
 from sscc.compiler.options import CompileArguments, CompileOptions, OptionErrors, cache_options, options_of
 from sscc.ir.choices import OPT_LEVELS
-from sscc.ir.errors import UsageError
-from sscc.ir.geometry import Geometry
+from sscc.ir.errors import ErrorKind
+from sscc.ir.geometry import Geometry, GeometryErrors
+from sscc.ir.suggestions import ChoiceErrors
+from sscc.ir.target import TargetErrors
 from sscc.passes import pipeline
 from tests.errors import raises
 
@@ -24,58 +27,83 @@ def options(**values: Any) -> CompileOptions:
     return CompileOptions(model=MODEL, **values)
 
 
-REFUSED = {
-    "target": ({"target": "gpu"}, "--target is 'gpu', it must be rdu"),
-    "opt-level": ({"opt_level": 3}, "there is no -O3, there are -O0, -O1, -O2"),
-    "opt-level-below": ({"opt_level": -1}, "there is no -O-1"),
-    "dtype": ({"dtype": "f16"}, "--dtype is 'f16', it must be f32 or bf16"),
-    "weights": ({"weights": "copy"}, "--weights is 'copy'"),
-    "compile-to": ({"compile_to": "tiled"}, "--compile-to is 'tiled', it must be import or graph or kernels or looped"),
-    "compile-from": ({"compile_from": "schedule"}, "--compile-from is 'schedule', it must be import or"),
-    "batch": ({"batch": 0}, "--batch is 0, it must be at least 1"),
-    "chunk": ({"prefill_chunk": 1}, "--prefill-chunk is 1, it must be at least 2"),
-    "context": ({"max_context": 0}, "--max-context is 0"),
-    "sink": ({"kv_sink": -1}, "--kv-sink is -1, it must be at least 0"),
-    "recent": ({"kv_recent": 0}, "--kv-recent is 0, it must be at least 1"),
-    "topk": ({"kv_topk": -3}, "--kv-topk is -3"),
-    "budget": ({"kv_budget": 0}, "--kv-budget is 0"),
-    "obs": ({"kv_obs": 0}, "--kv-obs is 0"),
-    "sums-of-one-rank": ({"tp_sums": "model"}, "--tp-sums model is about what ranks exchange: give --tp, too"),
-    "sums": ({"tp": 2, "tp_sums": "bf16"}, "--tp-sums is 'bf16', it must be f32 or model"),
-    "even-pool": ({"kv_pool": 4}, "--kv-pool is 4, the pooling kernel must be odd"),
-    "pool-mode": ({"kv_pool_mode": "sum"}, "--kv-pool-mode is 'sum', it must be avg or max"),
+Refusal = tuple[dict[str, Any], ErrorKind, dict[str, Any]]
+REFUSED: dict[str, Refusal] = {
+    "target": ({"target": "gpu"}, TargetErrors.UNKNOWN, {"option": "--target", "value": "gpu"}),
+    "opt-level": ({"opt_level": 3}, OptionErrors.NO_OPT_LEVEL, {"level": 3, "known": ["-O0", "-O1", "-O2"]}),
+    "opt-level-below": ({"opt_level": -1}, OptionErrors.NO_OPT_LEVEL, {"level": -1}),
+    "dtype": ({"dtype": "f16"}, ChoiceErrors.UNKNOWN, {"option": "--dtype", "value": "f16"}),
+    "weights": ({"weights": "copy"}, ChoiceErrors.UNKNOWN, {"option": "--weights", "value": "copy"}),
+    "compile-to": ({"compile_to": "tiled"}, ChoiceErrors.UNKNOWN, {"option": "--compile-to", "value": "tiled"}),
+    "compile-from": (
+        {"compile_from": "schedule"},
+        ChoiceErrors.UNKNOWN,
+        {"option": "--compile-from", "value": "schedule"},
+    ),
+    "batch": ({"batch": 0}, OptionErrors.TOO_SMALL, {"option": "--batch", "value": 0, "least": 1}),
+    "chunk": ({"prefill_chunk": 1}, OptionErrors.TOO_SMALL, {"option": "--prefill-chunk", "value": 1, "least": 2}),
+    "context": ({"max_context": 0}, OptionErrors.TOO_SMALL, {"option": "--max-context", "value": 0, "least": 1}),
+    "sink": ({"kv_sink": -1}, OptionErrors.TOO_SMALL, {"option": "--kv-sink", "value": -1, "least": 0}),
+    "recent": ({"kv_recent": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-recent", "value": 0, "least": 1}),
+    "topk": ({"kv_topk": -3}, OptionErrors.TOO_SMALL, {"option": "--kv-topk", "value": -3, "least": 0}),
+    "budget": ({"kv_budget": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-budget", "value": 0, "least": 1}),
+    "obs": ({"kv_obs": 0}, OptionErrors.TOO_SMALL, {"option": "--kv-obs", "value": 0, "least": 1}),
+    "sums-of-one-rank": ({"tp_sums": "model"}, OptionErrors.SUMS_WITHOUT_RANKS, {"sums": "model"}),
+    "sums": ({"tp": 2, "tp_sums": "bf16"}, ChoiceErrors.UNKNOWN, {"option": "--tp-sums", "value": "bf16"}),
+    "even-pool": ({"kv_pool": 4}, OptionErrors.EVEN_POOL, {"pool": 4}),
+    "pool-mode": ({"kv_pool_mode": "sum"}, ChoiceErrors.UNKNOWN, {"option": "--kv-pool-mode", "value": "sum"}),
     "over-determined": (
         {"kv_budget": 64, "kv_sink": 4, "kv_recent": 8, "kv_topk": 20},
-        r"--kv-budget 64 is not sink \+ recent \+ topk = 4 \+ 8 \+ 20 = 32",
+        OptionErrors.BUDGET_DIFFERS,
+        {"budget": 64, "sink": 4, "recent": 8, "topk": 20, "rows": 32},
     ),
     "topk-per-layer-and-topk": (
         {"kv_topk_per_layer": "3,1", "kv_topk": 3},
-        "--kv-topk is the same for all layers, it cannot be given with --kv-topk-per-layer",
+        OptionErrors.BUDGET_PER_LAYER,
+        {"option": "--kv-topk"},
     ),
     "topk-per-layer-and-budget": (
         {"kv_topk_per_layer": "pyramid:3,1", "kv_budget": 64},
-        "--kv-budget is the same for all layers, it cannot be given with --kv-topk-per-layer",
+        OptionErrors.BUDGET_PER_LAYER,
+        {"option": "--kv-budget"},
     ),
-    "golden-tokens": ({"golden_tokens": 4}, "--golden-tokens needs --save-golden"),
-    "golden-prompt": ({"golden_prompt_file": MODEL}, "--golden-prompt-file needs --save-golden"),
-    "no-golden-tokens": ({"save_golden": True, "golden_tokens": 0}, "--golden-tokens is 0"),
-    "golden-without-weights": ({"save_golden": True, "weights": "none"}, "--no-weights"),
-    "golden-without-artifact": ({"save_golden": True, "compile_to": "graph"}, "--compile-to graph makes none"),
-    "checkpoint": ({"checkpoint": MODEL}, "--checkpoint only goes with --compile-from"),
-    "backwards": ({"compile_from": "graph", "compile_to": "graph"}, "--compile-from graph is not below"),
-    "geometry-of-a-dump": ({"compile_from": "graph", "kv_topk": 4}, "--kv-topk is recorded in the dump"),
+    "golden-tokens": ({"golden_tokens": 4}, OptionErrors.NO_GOLDEN, {"option": "--golden-tokens"}),
+    "golden-prompt": ({"golden_prompt_file": MODEL}, OptionErrors.NO_GOLDEN, {"option": "--golden-prompt-file"}),
+    "no-golden-tokens": (
+        {"save_golden": True, "golden_tokens": 0},
+        OptionErrors.TOO_SMALL,
+        {"option": "--golden-tokens", "value": 0, "least": 1},
+    ),
+    "golden-without-weights": ({"save_golden": True, "weights": "none"}, OptionErrors.GOLDEN_WITHOUT_WEIGHTS, {}),
+    "golden-without-artifact": (
+        {"save_golden": True, "compile_to": "graph"},
+        OptionErrors.GOLDEN_WITHOUT_ARTIFACT,
+        {"level": "graph"},
+    ),
+    "checkpoint": ({"checkpoint": MODEL}, OptionErrors.ONLY_FOR_DUMPS, {"option": "--checkpoint"}),
+    "backwards": (
+        {"compile_from": "graph", "compile_to": "graph"},
+        OptionErrors.LEVEL_NOT_BELOW,
+        {"start": "graph", "end": "graph"},
+    ),
+    "geometry-of-a-dump": ({"compile_from": "graph", "kv_topk": 4}, OptionErrors.RECORDED, {"option": "--kv-topk"}),
     "layers-of-a-dump": (
         {"compile_from": "graph", "kv_topk_per_layer": "3,1"},
-        "--kv-topk-per-layer is recorded in the dump",
+        OptionErrors.RECORDED,
+        {"option": "--kv-topk-per-layer"},
     ),
-    "context-of-a-dump": ({"compile_from": "graph", "max_context": 4}, "--max-context is recorded in the dump"),
-    "weights-of-a-dump": ({"compile_from": "graph"}, "a dump holds no weights: give them with --checkpoint"),
+    "context-of-a-dump": (
+        {"compile_from": "graph", "max_context": 4},
+        OptionErrors.RECORDED,
+        {"option": "--max-context"},
+    ),
+    "weights-of-a-dump": ({"compile_from": "graph"}, OptionErrors.DUMP_WITHOUT_WEIGHTS, {}),
 }
 
 
-@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
-def test_contradictions_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+@pytest.mark.parametrize(("values", "kind", "fields"), REFUSED.values(), ids=REFUSED)
+def test_contradictions_are_refused(values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         options(**values)
 
 
@@ -131,7 +159,7 @@ class TestGeometry:
         shape = options(kv_topk_per_layer="90,300,0").resolve(8192)
         assert shape.geometry == Geometry(4, 512, 300, 32, 15, "avg", 8192)
         assert shape.geometry_of(3) == replace(shape.geometry, layer_topk=(90, 300, 0))
-        with pytest.raises(UsageError, match="has 3 numbers, and the budget governs 4 layers"):
+        with raises(LayerTopkErrors.OTHER_LAYERS, numbers=3, layers=4):
             shape.geometry_of(4)
 
     def test_a_pyramid_is_of_as_many_layers_as_there_are(self) -> None:
@@ -174,7 +202,7 @@ class TestGeometry:
     def test_given_numbers_are_kept_or_refused(self, context: int, sink: int | None, recent: int | None) -> None:
         chosen = options(kv_sink=sink, kv_recent=recent)
         if (sink or 0) + (recent or 1) > context:
-            with pytest.raises(UsageError, match=f"max-context {context}"):
+            with raises(GeometryErrors.EXCEEDS_CONTEXT, max_context=context):
                 chosen.resolve(context)
             return
         geometry = chosen.resolve(context).geometry
@@ -183,27 +211,37 @@ class TestGeometry:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "kind", "fields"),
     [
-        ({"kv_budget": 16}, r"a KV budget of 16 rows cannot hold sink 4 \+ recent 39"),
-        ({"kv_budget": 16, "kv_topk": 12}, r"leaves 0 for the ring after sink 4 \+ topk 12"),
-        ({"kv_budget": 16, "kv_topk": 12, "kv_recent": 5}, r"leaves -1 for the sinks after recent 5 \+ topk 12"),
-        ({"kv_budget": 200}, "topk = .* exceeds max-context"),
-        ({"kv_recent": 200}, "exceed max-context 100"),
-        ({"kv_topk_per_layer": "3,100"}, "topk = .* exceeds max-context|exceed max-context 100"),
-        ({"kv_topk_per_layer": "3,x"}, "nor a file that can be read"),
-        ({"kv_topk_per_layer": "3,-1"}, "must be numbers of rows, none below 0"),
-        ({"max_context": 101}, "--max-context 101 exceeds the 100 tokens the model was made for"),
+        ({"kv_budget": 16}, GeometryErrors.BUDGET, {"budget": 16, "sink": 4, "recent": 39}),
+        (
+            {"kv_budget": 16, "kv_topk": 12},
+            OptionErrors.BUDGET_TOO_SMALL,
+            {"left": 0, "part": "the ring", "others": ["sink 4", "topk 12"]},
+        ),
+        (
+            {"kv_budget": 16, "kv_topk": 12, "kv_recent": 5},
+            OptionErrors.BUDGET_TOO_SMALL,
+            {"left": -1, "part": "the sinks", "others": ["recent 5", "topk 12"]},
+        ),
+        ({"kv_budget": 200}, GeometryErrors.TOPK_EXCEEDS_CONTEXT, {"max_context": 100}),
+        ({"kv_recent": 200}, GeometryErrors.EXCEEDS_CONTEXT, {"recent": 200, "max_context": 100}),
+        ({"kv_topk_per_layer": "3,100"}, GeometryErrors.TOPK_EXCEEDS_CONTEXT, {"topk": 100, "max_context": 100}),
+        ({"kv_topk_per_layer": "3,x"}, LayerTopkErrors.UNREADABLE, {}),
+        ({"kv_topk_per_layer": "3,-1"}, LayerTopkErrors.NOT_NUMBERS, {"source": "3,-1"}),
+        ({"max_context": 101}, OptionErrors.CONTEXT_TOO_LONG, {"context": 101, "longest": 100}),
     ],
 )
-def test_impossible_geometries_are_refused_with_the_numbers(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+def test_impossible_geometries_are_refused_with_the_numbers(
+    values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, **fields):
         options(**values).resolve(100)
 
 
 def test_every_layer_of_an_indexed_cache_selects() -> None:
     shape = options(kv_topk_per_layer="3,0", kv_rows="indexed").resolve(100)
-    with pytest.raises(UsageError, match="with topk = 0 none are selected"):
+    with raises(GeometryErrors.INDEXED_WITHOUT_TOPK):
         shape.geometry_of(2)
 
 
@@ -232,5 +270,5 @@ def test_arguments_of_python() -> None:
     assert (checked.model, checked.output_path) == (Path("a/model.pt"), Path("b.rdu"))
     assert (checked.weights, str(checked.weight_format)) == ("reference", "int4:32")
     arguments: Any = {"kv_buget": 64}
-    with raises(OptionErrors.UNKNOWN, option="kv_buget"):
+    with raises(OptionErrors.UNKNOWN, option="kv_buget", hint="; did you mean 'kv_budget'?"):
         options_of("model.pt", arguments)

@@ -132,9 +132,9 @@ def test_what_a_rule_says_holds_where_no_option_is_stronger() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "fields"),
     [
-        ("x = = 1", PolicyErrors.FILE_FAILS, {"type": "SyntaxError"}),
-        ("import sscc\nimport nothing_here", PolicyErrors.FILE_FAILS, {"type": "ModuleNotFoundError"}),
-        ("raise SystemExit(3)", PolicyErrors.FILE_FAILS, {"type": "SystemExit"}),
+        ("x = = 1", PolicyErrors.FILE_FAILS, {"line": 1, "type": "SyntaxError"}),
+        ("import sscc\nimport nothing_here", PolicyErrors.FILE_FAILS, {"line": 2, "type": "ModuleNotFoundError"}),
+        ("raise SystemExit(3)", PolicyErrors.FILE_FAILS, {"line": 1, "type": "SystemExit", "cause": "3"}),
         ("import sscc", PolicyErrors.EMPTY_FILE, {}),
         ("import sscc\nclass A(sscc.SnapStream): pass\nclass B(A): pass", PolicyErrors.SEVERAL, {"rules": ["A", "B"]}),
     ],
@@ -148,7 +148,7 @@ def test_files_that_are_no_rule(text: str, kind: ErrorKind, fields: dict[str, An
 def test_one_of_several_rules_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import sscc\nclass A(sscc.SnapStream): pass\nclass Bee(A): pass")
     assert rule_of(f"{tmp_path}/mine.py:Bee").name == "Bee"
-    with raises(PolicyErrors.NOT_IN_FILE, rule="Be"):
+    with raises(PolicyErrors.NOT_IN_FILE, rule="Be", hint="; did you mean 'Bee'?"):
         policy_of(f"{tmp_path}/mine.py:Be")
     with raises(PolicyErrors.NOT_READABLE):
         policy_of(tmp_path / "other" / "mine.py")
@@ -181,7 +181,7 @@ MASS = "prompt.attention_mass()"
 @pytest.mark.parametrize(
     ("text", "kind", "fields"),
     [
-        ("return prompt.kyes", RuleErrors.SCORES_FAIL, {"rule": "Mine"}),
+        ("return prompt.kyes", RuleErrors.SCORES_FAIL, {"rule": "Mine", "line": 7}),
         (
             "return prompt.keys.norm(dim=-1)[0]", RuleErrors.OTHER_SHAPE,
             {"shape": [24], "dtype": "torch.float32", "expected": [2, 24]},
@@ -190,12 +190,12 @@ MASS = "prompt.attention_mass()"
         (f"return {MASS} / 0", RuleErrors.NOT_FINITE, {"tokens": 24}),
         ("return prompt.keys.mean(dim=1, keepdim=True).expand(-1, len(prompt.positions), -1).sum(-1)",
          RuleErrors.READS_BEHIND, {}),
-        ("return torch.rand_like(prompt.keys[..., 0])", RuleErrors.RANDOM, {"rule": "Mine"}),
+        ("return torch.rand_like(prompt.keys[..., 0])", RuleErrors.RANDOM, {"rule": "Mine", "line": 6}),
         ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", RuleErrors.CHANGES_PROMPT, {}),
         (f"return {MASS} if {MASS}.sum() > 0 else -{MASS}",
-         RuleErrors.SCORES_FAIL, {"rule": "Mine"}),
-        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", RuleErrors.SHAPE_NOT_STATIC, {"rule": "Mine"}),
-        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", RuleErrors.OWN_TENSOR, {"rule": "Mine"}),
+         RuleErrors.SCORES_FAIL, {"rule": "Mine", "line": 7}),
+        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", RuleErrors.SHAPE_NOT_STATIC, {"rule": "Mine", "line": 7}),
+        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", RuleErrors.OWN_TENSOR, {"rule": "Mine", "line": 7}),
     ],
 )  # fmt: skip
 def test_scores_that_no_program_can_be(text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:

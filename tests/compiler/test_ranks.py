@@ -159,7 +159,7 @@ def test_a_slot_is_copied_into_one_that_another_rank_has() -> None:
         got = np.stack([run.decode({slot: token})[slot] for token in TOKENS])
         np.testing.assert_allclose(got, expected, rtol=0, atol=away)
     run.close()
-    with pytest.raises(UsageError, match="2 ranks have the rows of slots of their own: one by itself can copy none"):
+    with raises(SlotRowErrors.X, ranks=2):
         Session(signature, interpreters[0]).rows.slot_bytes(len(PROMPT))
 
 

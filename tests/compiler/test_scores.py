@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import Gemma2Config, GptOssConfig, PreTrainedConfig, PreTrainedModel
 
-from sscc.compiler.frontend.capture import Captured, check_softcaps
+from sscc.compiler.frontend.capture import Captured, CaptureErrors, check_softcaps
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.opspec import Op, spec_of_step
 from tests.agreement import check_definition, check_generation
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CONTEXT, SHAPE, WINDOW, Artifacts, loaded, opened
+from tests.errors import raises
 from tests.families import random_tokens
 from tests.torch_session import TorchSession
 
@@ -104,7 +104,7 @@ def test_a_cap_that_attention_is_not_told_of_is_refused() -> None:
         graph.call_function(torch.ops.sscc.attention.default, (*rows, layer, 0.5, *settings))
     captured = Captured(graph, {}, {}, {}, {}, "")
     check_softcaps(captured, {})
-    with pytest.raises(UnsupportedError, match=r"\(cap = 5.0\), and layer 2 tells its attention function of no cap"):
+    with raises(CaptureErrors.CAP_DIFFERS, layer=2):
         check_softcaps(captured, {"cap": 5.0})
-    with pytest.raises(UnsupportedError, match=r"\(cap = 6\), and layer 0 tells its attention function of 5.0"):
+    with raises(CaptureErrors.CAP_DIFFERS, layer=0):
         check_softcaps(captured, {"cap": 6})

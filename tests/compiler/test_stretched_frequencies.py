@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PreTrain
 
 from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import probe
+from sscc.compiler.frontend.probe import ProbeErrors
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.errors import UnsupportedError
 from sscc.ir.geometry import Geometry
 from tests.compiler.small_stacks import SHAPE, fed, opened
+from tests.errors import raises
 from tests.families import random_tokens
 
 FIRST, CONTEXT = 16, 48
@@ -72,5 +73,5 @@ def test_the_probe_notices_the_frequencies_of_short_texts(tmp_path: Path, monkey
     AutoModelForCausalLM.from_config(deepcopy(CONFIGS["longrope"])).save_pretrained(tmp_path / "checkpoint")
     fixed = probe.fixed_frequencies
     monkeypatch.setattr(probe, "fixed_frequencies", lambda model, length: fixed(model, 1))
-    with pytest.raises(UnsupportedError, match="the model computes something else than untouched"):
+    with raises(ProbeErrors.CAPTURED_DIFFERS):
         compile_model(CompileOptions(tmp_path / "checkpoint", tmp_path / "m.mlir", compile_to="import", **OPTIONS))

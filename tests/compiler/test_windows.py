@@ -26,6 +26,7 @@ from transformers.models.mistral import modeling_mistral
 from sscc.compiler import cli
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.probe import ProbeErrors
 from sscc.compiler.options import CompileOptions, cache_options
@@ -46,7 +47,7 @@ from tests.compiler.small_stacks import (
     loaded,
     opened,
 )
-from tests.errors import raises
+from tests.errors import like, raises
 from tests.families import random_tokens
 
 SHAPE: dict[str, Any] = small_stacks.SHAPE | {"sliding_window": WINDOW}
@@ -352,7 +353,9 @@ def test_a_window_that_only_a_mask_of_the_models_own_knows_is_refused(
     monkeypatch.setattr(modeling_mistral, "create_sliding_window_causal_mask", lambda **keywords: None)
     random_model("mistral").save_pretrained(tmp_path)
     options = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
-    with raises(CompilationErrors.NOT_CAPTURED):
+    window = "a sliding window of 10 positions"
+    cause = like(CaptureErrors.WINDOW_DIFFERS, layer=0, field="sliding_window", expected=window, window="all positions")
+    with raises(CompilationErrors.NOT_CAPTURED, cause=cause):
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
 
 

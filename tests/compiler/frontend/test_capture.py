@@ -19,6 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from sscc.compiler import cli
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import capture as frontend
+from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.capture import CaptureErrors, capture, check_attention, check_tables
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
@@ -26,7 +27,7 @@ from sscc.compiler.frontend.probe import PROBE_TOLERANCE, ProbeErrors, probe
 from sscc.compiler.options import CompileOptions
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.dialects import df
-from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import MAX_LITERAL_BYTES, walk
 from sscc.ir.locations import module_path
@@ -36,7 +37,7 @@ from sscc.runtime.artifact.reading import Artifact, ArtifactErrors
 from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
-from tests.errors import raises
+from tests.errors import Like, like, raises
 from tests.families import FAMILIES, SHAPE, Compiler
 
 CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}
@@ -66,14 +67,18 @@ def strange(twist: str) -> StrangeConfig:
 # --------------------------------------------------------------------------------------------------- refusals
 
 
+BYPASSES = like(CaptureErrors.LAYERS_BYPASS, total=2, layers=[1])
+ATTENDS_TWICE = like(CaptureErrors.LAYERS_ATTEND_TWICE, total=2, layers=[1])
+
+
 @pytest.mark.parametrize(
     ("twist", "kind", "fields"),
     [
-        ("without-attention", CompilationErrors.NOT_CAPTURED, {}),
-        ("own-attention", CompilationErrors.NOT_CAPTURED, {}),
-        ("two-attentions", CompilationErrors.NOT_CAPTURED, {}),
+        ("without-attention", CompilationErrors.NOT_CAPTURED, {"cause": BYPASSES}),
+        ("own-attention", CompilationErrors.NOT_CAPTURED, {"cause": BYPASSES}),
+        ("two-attentions", CompilationErrors.NOT_CAPTURED, {"cause": ATTENDS_TWICE}),
         ("token-ids", SplitLayersErrors.READS_EMBEDDING, {"stage": "layer 1"}),
-        ("state", CompilationErrors.NOT_CAPTURED, {}),
+        ("state", CompilationErrors.NOT_CAPTURED, {"cause": like(CaptureErrors.STATE, name="model.layers.1.calls")}),
         ("own-positions", CaptureErrors.COUNTS_TOKENS, {"module": "model"}),
         ("table-positions", CaptureErrors.COUNTS_TOKENS, {"module": "model"}),
     ],
@@ -94,7 +99,7 @@ def test_a_refusal_of_prefill_comes_before_decode_is_exported(tmp_path: Path, mo
         return export(entry, shape, *arguments)
 
     monkeypatch.setattr(frontend, "_export", noted)
-    with raises(CompilationErrors.NOT_CAPTURED):
+    with raises(CompilationErrors.NOT_CAPTURED, cause=ATTENDS_TWICE):
         compile_config(strange("two-attentions"), tmp_path)
     assert shapes == [(1, 8)]
 
@@ -166,7 +171,7 @@ def test_a_context_beyond_a_table_of_positions(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path / "model")
     geometry = replace(GEOMETRY, max_context=24)
     probe(checkpoint, torch.float32, geometry, 96)
-    with pytest.raises(UsageError, match="max-context 25 exceeds the positions of the model, whose tables end before"):
+    with raises(ProbeErrors.CONTEXT, context=25):
         probe(checkpoint, torch.float32, replace(geometry, max_context=25), 96)
 
 
@@ -186,7 +191,9 @@ def test_what_is_looked_up_at_a_position_is_no_position(model_type: str) -> None
 
 def test_a_shape_that_depends_on_values_is_named(tmp_path: Path) -> None:
     config = CONFIG_MAPPING["xmod"](**SHAPE, is_decoder=True, default_language="en_XX")
-    with raises(CompilationErrors.NOT_CAPTURED_BECAUSE):
+    cause = like(CaptureErrors.SHAPE_NOT_STATIC, module="roberta.encoder.layer.0.output")
+    reasons = [like(AdmissionErrors.LANGUAGE_ADAPTERS, languages=["en_XX"])]
+    with raises(CompilationErrors.NOT_CAPTURED_BECAUSE, reasons=reasons, cause=cause):
         compile_config(config, tmp_path)
 
 
@@ -195,39 +202,43 @@ def test_where_bf16_rounds_too_much_the_probe_decides_in_f32(tmp_path: Path, mon
     honest = strange_checkpoint("none", tmp_path / "honest")
     probe(open_checkpoint(honest), torch.bfloat16, GEOMETRY, 96)
     biased = strange_checkpoint("hidden-bias", tmp_path / "biased")
-    with raises(ProbeErrors.CAPTURED_DIFFERS):
+    with raises(ProbeErrors.CAPTURED_DIFFERS, difference=re.compile("at most 1e-03 is rounding")):
         probe(open_checkpoint(biased), torch.bfloat16, GEOMETRY, 96)
 
 
-SILENT: dict[str, tuple[PreTrainedConfig, str]] = {
+SILENT: dict[str, tuple[PreTrainedConfig, ErrorKind, Like]] = {
     "falcon": (  # whose slopes are rounded to bf16, and what is added to its scores with them
         FalconConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=16, alibi=True),
-        "ALiBi position biases",
+        CompilationErrors.NOT_CAPTURED_BECAUSE,
+        like(CaptureErrors.LAYERS_BYPASS, total=2, layers=[0, 1]),
     ),
     "diffllama": (
         DiffLlamaConfig(
             vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2,
         ),
-        "call it more than once",
+        CompilationErrors.NOT_CAPTURED,
+        like(CaptureErrors.LAYERS_ATTEND_TWICE, total=2, layers=[0, 1], calls=2),
     ),
 }
 
 
 @pytest.mark.parametrize("name", SILENT)
 def test_models_that_would_export_and_be_wrong_are_refused(name: str, tmp_path: Path) -> None:
-    config, message = SILENT[name]
-    with pytest.raises(UnsupportedError, match=message) as caught:
+    config, kind, cause = SILENT[name]
+    with raises(kind, cause=cause) as caught:
         compile_config(config, tmp_path)
     assert caught.value.exit_code == 3
+    reasons = caught.value.fields.get("reasons", [])
+    assert (AdmissionErrors.ALIBI.code in [reason["kind"] for reason in reasons]) == (name == "falcon")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["falcon", "diffllama"])
 def test_capture_alone_would_refuse_them_too(name: str) -> None:
     """The second line of defence: a model like these that admission does not recognise."""
-    config, _ = SILENT[name]
-    with pytest.raises(UnsupportedError, match=r"never call it|more than once"):
+    config, _, refusal = SILENT[name]
+    with raises(refusal.kind, **refusal.fields):
         capture(
             build_model(config, torch.float32), batch=1, chunk=8, max_context=32,
             check=lambda prefill: check_attention(prefill, 2),

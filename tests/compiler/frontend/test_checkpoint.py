@@ -31,7 +31,8 @@ from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
 from sscc.compiler.frontend.quantization_config import QuantizationConfigErrors
 from sscc.compiler.frontend.sources import SourceErrors
 from sscc.compiler.frontend.stored_zip import StoredZipErrors
-from sscc.ir.errors import InputError, OutputError, SsccError, UnsupportedError
+from sscc.compiler.frontend.tokenizer_files import TokenizerFilesErrors
+from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError
 from sscc.ir.files import FileErrors
 from tests.compiler.frontend.pt2_files import members, write
 from tests.errors import raises
@@ -284,7 +285,7 @@ def test_pack_on_a_full_disk(saved: Path, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, ceiling))
     try:
-        with pytest.raises(OutputError, match=r"model\.pt cannot be written: File too large"):
+        with raises(FileErrors.CANNOT_WRITE, path=tmp_path / "model.pt", reason="File too large"):
             pack(checkpoint, tmp_path / "model.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, ceiling))
@@ -384,7 +385,7 @@ def test_a_type_of_another_name_is_read_by_its_class(folder: Path, caplog: pytes
 
 
 def test_configs_that_are_refused(folder: Path) -> None:
-    with raises(ModelConfigErrors.UNKNOWN_ARCHITECTURE, model="nosuch"):
+    with raises(ModelConfigErrors.UNKNOWN_ARCHITECTURE, model="nosuch", version=transformers.__version__) as caught:
         open_checkpoint(
             _edit_config(
                 folder, model_type="nosuch", architectures=["NoSuchLM"], auto_map={"AutoConfig": "evil.Config"}
@@ -392,7 +393,8 @@ def test_configs_that_are_refused(folder: Path) -> None:
         )
     with raises(ModelConfigErrors.NOT_VALID, model="llama"):
         open_checkpoint(_edit_config(folder, model_type="llama", hidden_size="wide"))
-    with raises(ModelConfigErrors.NOT_VALID, model="llama"):
+    assert "auto_map" in caught.value.fields["hint"]
+    with raises(ModelConfigErrors.NOT_VALID, model="llama", cause=re.compile("33.*multiple")):
         open_checkpoint(_edit_config(folder, hidden_size=33))
     with raises(QuantizationConfigErrors.UNKNOWN_METHOD, method="hqq"):
         open_checkpoint(_edit_config(folder, hidden_size=32, quantization_config={"quant_method": "hqq"}))
@@ -444,26 +446,29 @@ def test_truncated_pytorch_files(folder: Path, model: transformers.LlamaForCausa
     path = folder / "pytorch_model.bin"
     torch.save(model.state_dict(), path, _use_new_zipfile_serialization=zipped)
     _truncate(path, keep)
-    with pytest.raises(InputError, match=r"truncated|damaged"):
+    kind = SourceErrors.TRUNCATED_ARCHIVE if zipped and keep else SourceErrors.NOT_PYTORCH
+    with raises(kind, path=path):
         open_checkpoint(folder)
     path = path.rename(folder / "model.pt")
-    with pytest.raises(InputError, match=r"truncated|damaged"):
+    with raises(kind, path=path):
         open_checkpoint(path)
 
 
 def test_pt_of_another_shape(tmp_path: Path, model: transformers.LlamaForCausalLM, folder: Path) -> None:
     path, config = tmp_path / "model.pt", model.config.to_dict()
-    for values, message in [
-        ([1, 2], "holds a list"),
-        ({"config": [1], "state_dict": model.state_dict()}, "config is a list"),
-        ({"config": config, "state_dict": {"a": 1}}, "entry 'a' is a int"),
-        ({"config": config, "state_dict": {}}, "empty state dict"),
-        ({"config": config, "state_dict": {"a": torch.ones(2).to_sparse()}}, "'a' is not dense"),
-        ({"config": config, "state_dict": model.state_dict(), "tokenizer": [1]}, "tokenizer must be a dict"),
-        ({"config": {}, "state_dict": model.state_dict()}, "has no model_type"),
-    ]:
+    weights = model.state_dict()
+    refused: list[tuple[object, ErrorKind, dict[str, str]]] = [
+        ([1, 2], CheckpointErrors.NOT_A_DICT, {"form": "list"}),
+        ({"config": [1], "state_dict": weights}, CheckpointErrors.CONFIG_FORM, {"form": "list"}),
+        ({"config": config, "state_dict": {"a": 1}}, SourceErrors.NOT_A_TENSOR, {"name": "a", "form": "int"}),
+        ({"config": config, "state_dict": {}}, SourceErrors.EMPTY, {}),
+        ({"config": config, "state_dict": {"a": torch.ones(2).to_sparse()}}, SourceErrors.NOT_DENSE, {"tensor": "a"}),
+        ({"config": config, "state_dict": weights, "tokenizer": [1]}, TokenizerFilesErrors.NOT_A_DICTIONARY, {}),
+        ({"config": {}, "state_dict": weights}, ModelConfigErrors.NO_MODEL_TYPE, {}),
+    ]
+    for values, kind, fields in refused:
         torch.save(values, path)
-        with pytest.raises(InputError, match=message):
+        with raises(kind, **fields):
             open_checkpoint(path)
     torch.save({"config": config, "state_dict": model.state_dict()}, path)
     with raises(CheckpointErrors.TWO_CONFIGS):
@@ -580,7 +585,7 @@ def test_gguf(gguf_file: Path, model: transformers.LlamaForCausalLM, tmp_path: P
 @pytest.mark.parametrize("keep", [0.0, 0.0005, 0.02, 0.5, 0.999])
 def test_truncated_gguf(gguf_file: Path, tmp_path: Path, keep: float) -> None:
     path = Path(shutil.copy(gguf_file, tmp_path))
-    with pytest.raises(InputError, match=r"truncated"):
+    with raises(GgufErrors.TRUNCATED if keep >= 0.5 else GgufErrors.NOT_GGUF, path=path):
         open_checkpoint(_truncate(path, keep))
 
 

@@ -18,18 +18,21 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quality import report, runner
 from sscc.compiler.quality.cells import Selection
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import Record
-from sscc.compiler.quality.plan import EvalOptions
+from sscc.compiler.quality.journal import EvaluationJournalErrors, Record
+from sscc.compiler.quality.plan import EvalOptions, EvaluationOptionErrors
 from sscc.compiler.quality.plot import plot
-from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, evaluate
+from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, EvaluationErrors, evaluate
 from sscc.compiler.quality.scoring import ExampleResult, run_example
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
+from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.tensor_files import Array
+from tests.errors import raises
 
 SMALL = Selection(obs=4, pool=3, sink=2, recent=8)
 BUDGET = 32
@@ -240,17 +243,17 @@ class TestResuming:
         assert values_of(resumed) == values_of(evaluation)
 
     @pytest.mark.parametrize(
-        ("change", "message"),
+        ("change", "fields"),
         [
-            (lambda o: replace(o, seed=1), "was made with seed 0, not 1"),
-            (lambda o: replace(o, budgets=(40,)), r"was made with budgets \[32\], not \[40\]"),
-            (lambda o: replace(o, selection=replace(SMALL, obs=5)), "was made with selection"),
+            (lambda o: replace(o, seed=1), {"option": "seed", "recorded": "0", "value": "1"}),
+            (lambda o: replace(o, budgets=(40,)), {"option": "budgets", "recorded": "[32]", "value": "[40]"}),
+            (lambda o: replace(o, selection=replace(SMALL, obs=5)), {"option": "selection"}),
         ],
     )
     def test_other_options_are_refused(
-        self, change: Callable[[EvalOptions], EvalOptions], message: str, options: EvalOptions, folder: Path
+        self, change: Callable[[EvalOptions], EvalOptions], fields: dict[str, str], options: EvalOptions, folder: Path
     ) -> None:
-        with pytest.raises(UsageError, match=message):
+        with raises(EvaluationJournalErrors.OTHER_OPTIONS, **fields):
             evaluate(change(options), folder)
 
     def test_another_model_is_refused(
@@ -262,7 +265,7 @@ class TestResuming:
         for file in options.model.iterdir():
             (other / file.name).write_bytes(file.read_bytes())
         (other / "generation_config.json").write_text("{}")
-        with pytest.raises(UsageError, match=f'was made with model "{evaluation.digest}"'):
+        with raises(EvaluationJournalErrors.OTHER_OPTIONS, option="model", recorded=f'"{evaluation.digest}"'):
             evaluate(replace(options, model=other), tmp_path / "results")
 
 
@@ -324,40 +327,60 @@ class TestOptions:
         assert asdict(EvalOptions(Path("model")))["seed"] == 0
 
     @pytest.mark.parametrize(
-        ("fields", "message"),
+        ("values", "kind", "fields"),
         [
-            ({"tasks": ("chess",)}, "--tasks has 'chess', it must be one of passkey"),
-            ({"tasks": ()}, "there is nothing to evaluate"),
-            ({"tasks": ("perplexity",)}, "go together"),
-            ({"text": Path("text")}, "go together"),
-            ({"lengths": ()}, "give --lengths"),
-            ({"tasks": ("passkey", "perplexity"), "text": Path("t"), "chat": True}, "perplexity is that of plain text"),
-            ({"lengths": (100, 0)}, "--lengths has 0"),
-            ({"budgets": (8, 8)}, "--budgets has the same one twice"),
-            ({"examples": None}, "give --examples"),
-            ({"examples": 0}, "--examples has 0, it must be at least 1"),
-            ({"interpreter": "other"}, "--interpreter is 'other'"),
-            ({"methods": ("query",), "landmark_bits": (3,)}, "--kv-landmark-bits has 3, it must be one of 1, 2, 4, 16"),
-            ({"methods": ("query",), "landmark_bits": (2, 2)}, "--kv-landmark-bits has the same one twice"),
-            ({"methods": ("query",), "landmark_bits": ()}, "give --kv-landmark-bits"),
-            ({"methods": ("full",), "pools": (7, 15)}, "--kv-pool compares snapkv and snapstream: add one"),
-            ({"fetches": (4,)}, "--kv-fetch is of the method query: add it"),
-            ({"methods": ("query",), "fetches": (4, 4)}, "--kv-fetch has the same one twice"),
-            ({"equal_bytes": True}, "--equal-bytes compares with the method query: add it"),
+            ({"tasks": ("chess",)}, EvaluationOptionErrors.UNKNOWN_TASK, {"task": "chess"}),
+            ({"tasks": ()}, EvaluationOptionErrors.NOTHING_TO_EVALUATE, {}),
+            ({"tasks": ("perplexity",)}, EvaluationOptionErrors.PERPLEXITY_WITHOUT_TEXT, {}),
+            ({"text": Path("text")}, EvaluationOptionErrors.TEXT_WITHOUT_PERPLEXITY, {}),
+            ({"lengths": ()}, EvaluationOptionErrors.NO_LENGTH, {}),
+            (
+                {"tasks": ("passkey", "perplexity"), "text": Path("t"), "chat": True},
+                EvaluationOptionErrors.PERPLEXITY_OF_CHAT,
+                {},
+            ),
+            ({"lengths": (100, 0)}, EvaluationOptionErrors.TOO_SMALL, {"option": "--lengths", "value": 0, "least": 1}),
+            ({"budgets": (8, 8)}, EvaluationOptionErrors.REPEATED_VALUE, {"option": "--budgets"}),
+            ({"examples": None}, EvaluationOptionErrors.NO_EXAMPLES, {}),
+            ({"examples": 0}, EvaluationOptionErrors.TOO_SMALL, {"option": "--examples", "value": 0, "least": 1}),
+            ({"interpreter": "other"}, ChoiceErrors.UNKNOWN, {"option": "--interpreter", "value": "other"}),
+            (
+                {"methods": ("query",), "landmark_bits": (3,)},
+                EvaluationOptionErrors.UNKNOWN_LANDMARK_BITS,
+                {"bits": 3, "choices": [1, 2, 4, 16]},
+            ),
+            (
+                {"methods": ("query",), "landmark_bits": (2, 2)},
+                EvaluationOptionErrors.REPEATED_VALUE,
+                {"option": "--kv-landmark-bits"},
+            ),
+            ({"methods": ("query",), "landmark_bits": ()}, EvaluationOptionErrors.NO_LANDMARKS, {"method": "query"}),
+            (
+                {"methods": ("full",), "pools": (7, 15)},
+                EvaluationOptionErrors.POOLS_WITHOUT_POOLING,
+                {"methods": ["snapkv", "snapstream"]},
+            ),
+            ({"fetches": (4,)}, EvaluationOptionErrors.FETCH_WITHOUT_QUERY, {"method": "query"}),
+            (
+                {"methods": ("query",), "fetches": (4, 4)},
+                EvaluationOptionErrors.REPEATED_VALUE,
+                {"option": "--kv-fetch"},
+            ),
+            ({"equal_bytes": True}, EvaluationOptionErrors.EQUAL_BYTES_WITHOUT_QUERY, {"method": "query"}),
         ],
     )
-    def test_refusals(self, fields: dict[str, Any], message: str) -> None:
-        with pytest.raises(UsageError, match=message):
-            EvalOptions(Path("model"), **fields)
+    def test_refusals(self, values: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]) -> None:
+        with raises(kind, **fields):
+            EvalOptions(Path("model"), **values)
 
     def test_a_model_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="does not exist: give a checkpoint"):
+        with raises(CheckpointErrors.MISSING, path=tmp_path / "none"):
             evaluate(EvalOptions(tmp_path / "none"), tmp_path / "results")
 
     def test_tasks_of_one_name_are_refused(self, options: EvalOptions, tmp_path: Path) -> None:
         twin = tmp_path / "mine.jsonl"
         twin.write_bytes(options.files[0].read_bytes())
-        with pytest.raises(UsageError, match=r"mine#0 is there 2 times"):
+        with raises(EvaluationErrors.REPEATED_EXAMPLE, example="mine#0", times=2):
             evaluate(replace(options, files=(options.files[0], twin)), tmp_path / "results")
 
     def test_a_model_without_a_tokenizer_takes_tokens(self, model: Path, tmp_path: Path) -> None:
@@ -365,7 +388,7 @@ class TestOptions:
         bare.mkdir()
         for name in ("config.json", "model.safetensors"):
             (bare / name).write_bytes((model / name).read_bytes())
-        with pytest.raises(UsageError, match="has no tokenizer, which passkey needs"):
+        with raises(EvaluationOptionErrors.NO_TOKENIZER, model=bare, task="passkey"):
             evaluate(EvalOptions(bare, tasks=("passkey",)), tmp_path / "none")
         (tmp_path / "t.jsonl").write_text('{"tokens": [5, 6, 7, 8], "answer_tokens": [1, 2]}\n')
         only = EvalOptions(
@@ -399,5 +422,5 @@ def test_cells_that_read_a_part_of_their_prompts(options: EvalOptions, model: Pa
         assert halves.prompt_tokens == len(example.prompt)
     assert report.paired(found.cells) is not None
     assert evaluate(given, tmp_path / "results").cells[1].records == records["full keep 0.5"]
-    with pytest.raises(UsageError, match="was made with keeps"):
+    with raises(EvaluationJournalErrors.OTHER_OPTIONS, option="keeps", recorded="[0.5, 1.0]", value="[0.5]"):
         evaluate(replace(given, keeps=(0.5,)), tmp_path / "results")
