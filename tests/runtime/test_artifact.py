@@ -329,26 +329,37 @@ def test_another_checkpoint_of_the_same_spec_runs(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "kind", "fields"),
     [
-        ({"layers.1.w": None}, r"^tiny has no tensor 'layers.1.w', the program wants it as f32 \[3, 4\]$"),
+        ({"layers.1.w": None}, TensorErrors.MISSING, {"tensor": "layers.1.w", "expected": "f32 [3, 4]"}),
         (
-            {"layers.1.w": np.ones((4, 3), np.float32)},
-            r"^tiny: tensor 'layers.1.w' is float32 \[4, 3\], .* f32 \[3, 4\]",
+            {"layers.1.w": np.ones((4, 3), np.float32)}, TensorErrors.OTHER_TENSOR,
+            {"tensor": "layers.1.w", "dtype": "float32", "shape": [4, 3], "expected": "f32 [3, 4]"},
         ),
-        ({"layers.0.w": STACKED}, r"'layers.0.w' is float32 \[2, 3, 4\], the program wants f32 \[3, 4\]"),
-        ({"layers.1.w": np.zeros((3, 4), np.int8)}, r"'layers.1.w' is int8 \[3, 4\]"),
-        ({"model.b": np.zeros(4, np.bool_)}, r"'model.b' is bool \[4\], the program wants bf16 \[4\]"),
+        (
+            {"layers.0.w": STACKED}, TensorErrors.OTHER_TENSOR,
+            {"tensor": "layers.0.w", "dtype": "float32", "shape": [2, 3, 4], "expected": "f32 [3, 4]"},
+        ),
+        (
+            {"layers.1.w": np.zeros((3, 4), np.int8)}, TensorErrors.OTHER_TENSOR,
+            {"tensor": "layers.1.w", "dtype": "int8", "shape": [3, 4], "expected": "f32 [3, 4]"},
+        ),
+        (
+            {"model.b": np.zeros(4, np.bool_)}, TensorErrors.OTHER_TENSOR,
+            {"tensor": "model.b", "dtype": "bool", "shape": [4], "expected": "bf16 [4]"},
+        ),
     ],
 )
-def test_a_checkpoint_of_another_spec_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_a_checkpoint_of_another_spec_is_refused(
+    tmp_path: Path, change: dict[str, Any], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
     tensors = {name: tensor for name, tensor in {**CHECKPOINT, **change}.items() if tensor is not None}
     read = reading(tensors, "tiny")
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         stack_tensors(LAYOUT, read)
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         digest_of(LAYOUT, read)
-    with pytest.raises(InputError, match=message), ArtifactWriter(tmp_path / "m.rdu") as writer:
+    with raises(kind, **fields), ArtifactWriter(tmp_path / "m.rdu") as writer:
         writer.write_weights(LAYOUT, read)
     assert list(tmp_path.iterdir()) == []
 
@@ -445,7 +456,8 @@ def test_a_missing_or_truncated_file_is_refused(out: Path, name: str, damage: st
         path.unlink()
     else:
         path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=f"{path.name} is (missing|damaged)"):
+    kind = ArtifactFileErrors.CANNOT_READ if damage == "missing" else ArtifactFileErrors.SIZE_DIFFERS
+    with raises(kind, path=path):
         Artifact.load(out)
 
 
@@ -484,92 +496,211 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "value", "kind", "fields"),
     [
-        (("format",), FORMAT_VERSION + 1, f"format version {FORMAT_VERSION + 1}, {READS}: it was made by a newer sscc"),
-        (("format",), 1, rf"format version 1, {READS}: it was made by an older sscc \(0.1\), compile again"),
-        (("format",), "2", f"format version '2', {READS}"),
-        (("batch",), "2", "batch is '2', expected int"),
-        (("batch",), 0, "expected integers of at least 1"),
-        (("dtype",), "f8", "dtype is 'f8'"),
-        (("geometry", "sink"), -1, "geometry: KV sink is -1"),
-        (("geometry", "pool"), (1 << 20) + 1, "geometry: KV pool is 1048577, it can be at most 1048575"),
-        (("geometry", "extra"), 1, "geometry: .*unexpected keyword"),
-        (("geometry", "recent"), 4.0, "geometry: 'recent' is '4.0'"),
-        (("geometry", "sink"), True, "geometry: 'sink' is 'True'"),
-        (("geometry", "layer_topk"), 3, "geometry.layer_topk is '3', expected list"),
-        (("geometry", "layer_topk"), [4], "geometry: a layer selects 4 positions, it must be 0 .. 3"),
-        (("geometry", "layer_topk"), [-1], r"geometry.layer_topk is \[-1\], expected integers of at least 0"),
-        (("groups", 0, "geometry", "layer_topk"), "31", r"groups\[0\].geometry.layer_topk is '31', expected list"),
-        (("groups", 0, "geometry", "layer_topk"), None, r"groups\[0\].geometry.layer_topk is 'None', expected list"),
-        (("groups", 0, "geometry", "layer_topk"), {}, r"groups\[0\].geometry.layer_topk is '{}', expected list"),
-        (("groups", 0, "geometry", "layer_topk"), [3, "1"], r"groups\[0\].geometry.layer_topk is .*, expected int"),
-        (("groups", 0, "geometry", "layer_topk"), [3, True], r"groups\[0\].geometry.layer_topk is .*, expected int"),
-        (("groups", 0, "geometry", "layer_topk"), [3, 1.0], r"groups\[0\].geometry.layer_topk is .*, expected int"),
-        (("groups", 0, "geometry", "layer_topk"), [3, 4], r"groups\[0\].geometry: a layer selects 4 positions"),
-        (("groups", 0, "geometry", "layer_topk"), [3], r"groups\[0\].geometry.layer_topk has 1 numbers for 2 layers"),
-        (("groups", 0, "geometry", "layer_topk"), [3, 1, 0], r"geometry.layer_topk has 3 numbers for 2 layers"),
-        (("groups",), {}, "groups is '{}', expected list"),
-        (("groups",), [], "groups has no layers"),
-        (("groups",), [3], r"groups\[0\] is '3', expected dict"),
-        (("groups", 0, "name"), None, r"groups\[0\].name is 'None', expected str"),
-        (("groups", 0, "layers"), "01", r"groups\[0\].layers is '01', expected list"),
-        (("groups", 0, "layers"), [0, True], r"groups\[0\].layers is \[0, True\], expected integers of at least 0"),
-        (("groups", 0, "layers"), [-1], r"groups\[0\].layers is \[-1\], expected integers of at least 0"),
-        (("groups", 0, "layers"), [], "groups has no layers"),
-        (("groups", 0, "layers"), [1], r"the groups' layers are \[\[1\]\], they must be 1 in all"),
-        (("groups", 0, "layers"), [0, 0], "they must be 2 in all"),
-        (("groups", 0, "layers"), [1, 0], "they must be 2 in all"),
-        (("groups", 0, "sharers"), 3, r"groups\[0\].sharers is '3', expected list"),
-        (("groups", 0, "sharers"), [-1], r"groups\[0\].sharers is \[-1\], expected integers of at least 0"),
-        (("groups", 0, "sharers"), [1], "they must be 3 in all"),
-        (("groups", 0, "sharers"), [2], r"layers share the rows of layers \[0, 1\], which must be one"),
-        (("groups", 0, "heads"), "4", r"groups\[0\].heads is '4', expected int"),
-        (("groups", 0, "kv_heads"), 0, r"groups\[0\].heads is .*, expected integers of at least 1"),
-        (("groups", 0, "kv_heads"), 1000, r"groups\[0\].heads is .*, no multiple of its 1000 KV heads"),
-        (("groups", 0, "streams"), [], r"groups\[0\].streams must be k and v"),
-        (("groups", 0, "streams"), [3], r"groups\[0\].streams has '3', expected dict"),
-        (("groups", 0, "streams", 0, "name"), "v", r"groups\[0\].streams must be k and v"),
-        (("groups", 0, "streams", 0, "name"), 3, r"groups\[0\].streams.name is '3', expected str"),
-        (("groups", 0, "streams", 1, "width"), 0, r"groups\[0\].streams.width is \[0\], expected integers"),
-        (("groups", 0, "streams", 1, "width"), None, r"groups\[0\].streams.width is 'None', expected int"),
-        (("groups", 0, "geometry"), None, r"groups\[0\].geometry is 'None', expected dict"),
-        (("groups", 0, "geometry"), {}, r"groups\[0\].geometry: .*missing"),
-        (("groups", 0, "geometry", "recent"), 0, r"groups\[0\].geometry: KV recent is 0"),
-        (("groups", 0, "geometry", "recent"), "4", r"groups\[0\].geometry: "),
-        (("groups", 0, "geometry", "window"), 1, r"groups\[0\].geometry: a layer that attends within a window of 1"),
-        (("groups", 0, "geometry", "window"), "x", r"groups\[0\].geometry: "),
-        (("groups", 0, "geometry", "max_context"), 100000, "their max_context is not the geometry's"),
-        (("eos_token_ids",), ["x"], "eos_token_ids is"),
-        (("weights", "mode"), "none", "weights.mode is 'none'"),
-        (("weights", "digest"), "../../x", "weights.digest is '../../x'"),
-        (("weights", "packed"), [3], "weights.packed is .* expected names"),
-        (("weights", "packer"), None, "weights.packer is 'None', expected str"),
-        (("weights", "packer"), "gpu", "its weights are packed for .*gpu.*, which this sscc has not"),
-        (("weights",), OTHERWISE, "its weights are packed in another way than this sscc packs them for 'native'"),
-        (("looping",), {}, "looping is '{}', expected list"),
-        (("looping",), [3], r"looping\[0\] is '3', expected dict"),
-        (("looping",), [{"entry": "decode"}], r"looping\[0\].kernel is 'None', expected str"),
-        (("looping", 1, "layers"), "2", r"looping\[1\].layers is '2', expected int"),
-        (("looping", 1, "layers"), 0, r"looping\[1\].layers is \[0\], expected integers of at least 1"),
-        (("files", "../evil"), {"bytes": 0, "sha256": ""}, "files has an entry '../evil'"),
-        (("files", "schedule.json"), None, "files has an entry 'schedule.json'"),
-        (("files", "/etc/passwd"), {"bytes": 0, "sha256": ""}, "files has an entry '/etc/passwd'"),
-        (("files", "//x"), {"bytes": 0, "sha256": ""}, "files has an entry '//x'"),
-        (("files", "./schedule.json"), {"bytes": 0, "sha256": ""}, r"files has an entry './schedule.json'"),
-        (("files", "golden//golden.json"), {"bytes": 0, "sha256": ""}, "files has an entry 'golden//golden.json'"),
-        (("files", "weights/"), {"bytes": 0, "sha256": ""}, "files has an entry 'weights/'"),
-        (("files", ""), {"bytes": 0, "sha256": ""}, "files has an entry ''"),
-        (("files", "a\0b"), {"bytes": 0, "sha256": ""}, "files has an entry 'a.x00b'"),
-        (("files", "weights"), {"bytes": 0, "sha256": ""}, "weights is not a regular file"),
-        (("files", "missing/x"), {"bytes": 0, "sha256": ""}, "missing/x is missing"),
-        (("files", "schedule.txt/x"), {"bytes": 0, "sha256": ""}, "x is missing or cannot be read: Not a directory"),
-        (("files",), {}, "has no schedule.json"),
+        (
+            ("format",), FORMAT_VERSION + 1, ManifestErrors.FORMAT_NEWER,
+            {"version": FORMAT_VERSION + 1, "supported": FORMAT_VERSION, "writer": "0.1"},
+        ),
+        (("format",), 1, ManifestErrors.FORMAT_OLDER, {"version": 1, "supported": FORMAT_VERSION, "writer": "0.1"}),
+        (("format",), "2", ManifestErrors.FORMAT_UNKNOWN, {"version": "2", "supported": FORMAT_VERSION}),
+        (("batch",), "2", ManifestErrors.TYPE, {"field": "batch", "value": "2", "type": "int"}),
+        (
+            ("batch",), 0, ManifestErrors.BELOW_LEAST,
+            {"field": "batch, prefill_chunk, vocab_size", "values": ["0", "8", "11"], "least": 1},
+        ),
+        (
+            ("dtype",), "f8", ManifestErrors.DTYPE,
+            {"dtype": "f8", "dtypes": ["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]},
+        ),
+        (("geometry", "sink"), -1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (("geometry", "pool"), (1 << 20) + 1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (("geometry", "extra"), 1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (("geometry", "recent"), 4.0, ManifestErrors.GEOMETRY_VALUE, {"field": "geometry.recent", "value": "4.0"}),
+        (("geometry", "sink"), True, ManifestErrors.GEOMETRY_VALUE, {"field": "geometry.sink", "value": "True"}),
+        (
+            ("geometry", "layer_topk"), 3, ManifestErrors.TYPE,
+            {"field": "geometry.layer_topk", "value": "3", "type": "list"},
+        ),
+        (("geometry", "layer_topk"), [4], ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (
+            ("geometry", "layer_topk"), [-1], ManifestErrors.BELOW_LEAST,
+            {"field": "geometry.layer_topk", "values": ["-1"], "least": 0},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), "31", ManifestErrors.TYPE,
+            {"field": "groups[0].geometry.layer_topk", "value": "31", "type": "list"},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), None, ManifestErrors.TYPE,
+            {"field": "groups[0].geometry.layer_topk", "value": "None", "type": "list"},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), {}, ManifestErrors.TYPE,
+            {"field": "groups[0].geometry.layer_topk", "value": "{}", "type": "list"},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3, "1"], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].geometry.layer_topk", "values": ["3", "1"], "least": 0},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3, True], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].geometry.layer_topk", "values": ["3", "True"], "least": 0},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3, 1.0], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].geometry.layer_topk", "values": ["3", "1.0"], "least": 0},
+        ),
+        (("groups", 0, "geometry", "layer_topk"), [3, 4], ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3], ManifestErrors.LAYER_TOPK,
+            {"field": "groups[0].geometry.layer_topk", "numbers": 1, "layers": 2},
+        ),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3, 1, 0], ManifestErrors.LAYER_TOPK,
+            {"field": "groups[0].geometry.layer_topk", "numbers": 3, "layers": 2},
+        ),
+        (("groups",), {}, ManifestErrors.TYPE, {"field": "groups", "value": "{}", "type": "list"}),
+        (("groups",), [], ManifestErrors.GROUPS, {}),
+        (("groups",), [3], ManifestErrors.TYPE, {"field": "groups[0]", "value": "3", "type": "dict"}),
+        (("groups", 0, "name"), None, ManifestErrors.TYPE, {"field": "groups[0].name", "value": "None", "type": "str"}),
+        (
+            ("groups", 0, "layers"), "01", ManifestErrors.TYPE,
+            {"field": "groups[0].layers", "value": "01", "type": "list"},
+        ),
+        (
+            ("groups", 0, "layers"), [0, True], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].layers", "values": ["0", "True"], "least": 0},
+        ),
+        (
+            ("groups", 0, "layers"), [-1], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].layers", "values": ["-1"], "least": 0},
+        ),
+        (("groups", 0, "layers"), [], ManifestErrors.GROUPS, {}),
+        (
+            ("groups", 0, "layers"), [1], ManifestErrors.LAYERS,
+            {"reason": "the groups' layers are [[1]], they must be 1 in all"},
+        ),
+        (
+            ("groups", 0, "layers"), [0, 0], ManifestErrors.LAYERS,
+            {"reason": "the groups' layers are [[0, 0]], they must be 2 in all"},
+        ),
+        (
+            ("groups", 0, "layers"), [1, 0], ManifestErrors.LAYERS,
+            {"reason": "the groups' layers are [[1, 0]], they must be 2 in all"},
+        ),
+        (
+            ("groups", 0, "sharers"), 3, ManifestErrors.TYPE,
+            {"field": "groups[0].sharers", "value": "3", "type": "list"},
+        ),
+        (
+            ("groups", 0, "sharers"), [-1], ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].sharers", "values": ["-1"], "least": 0},
+        ),
+        (
+            ("groups", 0, "sharers"), [1], ManifestErrors.LAYERS,
+            {"reason": "the groups' layers are [[0, 1, 1]], they must be 3 in all"},
+        ),
+        (
+            ("groups", 0, "sharers"), [2], ManifestErrors.LAYERS,
+            {"reason": "layers share the rows of layers [0, 1], which must be one"},
+        ),
+        (("groups", 0, "heads"), "4", ManifestErrors.TYPE, {"field": "groups[0].heads", "value": "4", "type": "int"}),
+        (
+            ("groups", 0, "kv_heads"), 0, ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].heads", "values": ["4", "0"], "least": 1},
+        ),
+        (
+            ("groups", 0, "kv_heads"), 1000, ManifestErrors.HEADS,
+            {"field": "groups[0].heads", "heads": 4, "kv_heads": 1000},
+        ),
+        (("groups", 0, "streams"), [], ManifestErrors.STREAMS, {"field": "groups[0].streams", "streams": []}),
+        (
+            ("groups", 0, "streams"), [3], ManifestErrors.TYPE,
+            {"field": "groups[0].streams", "value": "3", "type": "dict"},
+        ),
+        (
+            ("groups", 0, "streams", 0, "name"), "v", ManifestErrors.STREAMS,
+            {"field": "groups[0].streams", "streams": ["v", "v"]},
+        ),
+        (
+            ("groups", 0, "streams", 0, "name"), 3, ManifestErrors.TYPE,
+            {"field": "groups[0].streams.name", "value": "3", "type": "str"},
+        ),
+        (
+            ("groups", 0, "streams", 1, "width"), 0, ManifestErrors.BELOW_LEAST,
+            {"field": "groups[0].streams.width", "values": ["0"], "least": 1},
+        ),
+        (
+            ("groups", 0, "streams", 1, "width"), None, ManifestErrors.TYPE,
+            {"field": "groups[0].streams.width", "value": "None", "type": "int"},
+        ),
+        (
+            ("groups", 0, "geometry"), None, ManifestErrors.TYPE,
+            {"field": "groups[0].geometry", "value": "None", "type": "dict"},
+        ),
+        (("groups", 0, "geometry"), {}, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (("groups", 0, "geometry", "recent"), 0, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (("groups", 0, "geometry", "recent"), "4", ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (("groups", 0, "geometry", "window"), 1, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (("groups", 0, "geometry", "window"), "x", ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (("groups", 0, "geometry", "max_context"), 100000, ManifestErrors.GROUPS, {}),
+        (
+            ("eos_token_ids",), ["x"], ManifestErrors.BELOW_LEAST,
+            {"field": "eos_token_ids", "values": ["x"], "least": 0},
+        ),
+        (("weights", "mode"), "none", ManifestErrors.WEIGHT_MODE, {"mode": "none"}),
+        (("weights", "digest"), "../../x", ManifestErrors.DIGEST, {"digest": "../../x"}),
+        (("weights", "packed"), [3], ManifestErrors.PACKED, {"packed": ["3"]}),
+        (("weights", "packer"), None, ManifestErrors.TYPE, {"field": "weights.packer", "value": "None", "type": "str"}),
+        (("weights", "packer"), "gpu", ArtifactErrors.NO_BACKEND, {"backend": "gpu"}),
+        (("weights",), OTHERWISE, ArtifactErrors.PACKED_OTHERWISE, {"backend": "native"}),
+        (("looping",), {}, ManifestErrors.TYPE, {"field": "looping", "value": "{}", "type": "list"}),
+        (("looping",), [3], ManifestErrors.TYPE, {"field": "looping[0]", "value": "3", "type": "dict"}),
+        (
+            ("looping",), [{"entry": "decode"}], ManifestErrors.TYPE,
+            {"field": "looping[0].kernel", "value": "None", "type": "str"},
+        ),
+        (
+            ("looping", 1, "layers"), "2", ManifestErrors.TYPE,
+            {"field": "looping[1].layers", "value": "2", "type": "int"},
+        ),
+        (
+            ("looping", 1, "layers"), 0, ManifestErrors.BELOW_LEAST,
+            {"field": "looping[1].layers", "values": ["0"], "least": 1},
+        ),
+        (("files", "../evil"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": "../evil"}),
+        (("files", "schedule.json"), None, ManifestErrors.FILE_NAME, {"name": "schedule.json"}),
+        (("files", "/etc/passwd"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": "/etc/passwd"}),
+        (("files", "//x"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": "//x"}),
+        (
+            ("files", "./schedule.json"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME,
+            {"name": "./schedule.json"},
+        ),
+        (
+            ("files", "golden//golden.json"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME,
+            {"name": "golden//golden.json"},
+        ),
+        (("files", "weights/"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": "weights/"}),
+        (("files", ""), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": ""}),
+        (("files", "a\0b"), {"bytes": 0, "sha256": ""}, ManifestErrors.FILE_NAME, {"name": "a\0b"}),
+        (("files", "weights"), {"bytes": 0, "sha256": ""}, FileErrors.NOT_REGULAR, {}),
+        (
+            ("files", "missing/x"), {"bytes": 0, "sha256": ""}, ArtifactFileErrors.CANNOT_READ,
+            {"reason": "No such file or directory"},
+        ),
+        (
+            ("files", "schedule.txt/x"), {"bytes": 0, "sha256": ""}, ArtifactFileErrors.CANNOT_READ,
+            {"reason": "Not a directory"},
+        ),
+        (("files",), {}, ArtifactErrors.NO_FILE, {"name": "schedule.json"}),
     ],
 )
-def test_a_malformed_manifest_is_refused(out: Path, path: tuple[str | int, ...], value: Any, message: str) -> None:
+def test_a_malformed_manifest_is_refused(
+    out: Path, path: tuple[str | int, ...], value: Any, kind: ErrorKind, fields: dict[str, Any]
+) -> None:
     edit(out, *path, value=value)
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         Artifact.load(out)
 
 
@@ -702,38 +833,38 @@ def test_an_artifact_that_is_replaced_while_it_is_read_is_read_again(
 
 OTHER_FILES = {
     "missing weight": (
-        (TENSORS[0], *TENSORS[2:]),
-        r"weight 'b' is bf16 \[4\] in its files and missing in the schedule",
+        (TENSORS[0], *TENSORS[2:]), ArtifactErrors.SPEC_DIFFERS,
+        {"role": "weight", "tensor": "b", "held": "bf16 [4]", "expected": "missing"},
     ),
     "shape": (
-        (replace(TENSORS[0], shape=(2, 4, 3)), *TENSORS[1:]),
-        r"weight 'w' is f32 \[2, 3, 4\] in its files and f32 \[2, 4, 3\] in the schedule",
+        (replace(TENSORS[0], shape=(2, 4, 3)), *TENSORS[1:]), ArtifactErrors.SPEC_DIFFERS,
+        {"role": "weight", "tensor": "w", "held": "f32 [2, 3, 4]", "expected": "f32 [2, 4, 3]"},
     ),
     "dtype": (
-        (TENSORS[0], replace(TENSORS[1], dtype="f32"), *TENSORS[2:]),
-        r"weight 'b' is bf16 \[4\] in its files and f32 \[4\] in the schedule",
+        (TENSORS[0], replace(TENSORS[1], dtype="f32"), *TENSORS[2:]), ArtifactErrors.SPEC_DIFFERS,
+        {"role": "weight", "tensor": "b", "held": "bf16 [4]", "expected": "f32 [4]"},
     ),
     "more weights": (
-        (*TENSORS, replace(TENSORS[1], name="c", address=448)),
-        r"weight 'c' is missing in its files and bf16 \[4\] in the schedule",
+        (*TENSORS, replace(TENSORS[1], name="c", address=448)), ArtifactErrors.SPEC_DIFFERS,
+        {"role": "weight", "tensor": "c", "held": "missing", "expected": "bf16 [4]"},
     ),
     "constant": (
-        (*TENSORS[:3], replace(TENSORS[3], shape=(2, 6)), *TENSORS[4:]),
-        r"constant 'inv_freq' is f32 \[2, 5\] in its files and f32 \[2, 6\] in the schedule",
+        (*TENSORS[:3], replace(TENSORS[3], shape=(2, 6)), *TENSORS[4:]), ArtifactErrors.SPEC_DIFFERS,
+        {"role": "constant", "tensor": "inv_freq", "held": "f32 [2, 5]", "expected": "f32 [2, 6]"},
     ),
 }
 
 
-@pytest.mark.parametrize(("tensors", "message"), OTHER_FILES.values(), ids=OTHER_FILES)
+@pytest.mark.parametrize(("tensors", "kind", "fields"), OTHER_FILES.values(), ids=OTHER_FILES)
 def test_a_program_that_wants_other_tensors_is_refused(
-    tmp_path: Path, tensors: tuple[Tensor, ...], message: str
+    tmp_path: Path, tensors: tuple[Tensor, ...], kind: ErrorKind, fields: dict[str, Any]
 ) -> None:
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
         writer.write_program(program(tensors))
         writer.write_constants(layout_of(program(), "constant"), reading(CONSTANTS, "tiny"))
         record = WeightsRecord("embedded", writer.write_weights(LAYOUT, READ))
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, record))
-    with pytest.raises(InputError, match=message):
+    with raises(kind, **fields):
         Artifact.load(tmp_path / "m.rdu")
 
 

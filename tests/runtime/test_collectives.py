@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import (
     AllGather,
     AllReduce,
@@ -30,7 +30,8 @@ from sscc.runtime.backends.reference.interpreter import ReferenceInterpreter
 from sscc.runtime.collectives.group import Group, GroupErrors, run_ranks, thread_groups
 from sscc.runtime.timing.work import measure
 from sscc.runtime.validator import Limits, validate
-from sscc.runtime.validator.bodies import prove_body
+from sscc.runtime.validator.bodies import BodyProofErrors, prove_body
+from sscc.runtime.validator.placement import PlacementProofErrors
 from tests.errors import raises
 from tests.runtime.broken.build import read, write
 from tests.runtime.programs import lay_out, one_stage, whole
@@ -124,38 +125,82 @@ X = read("x", 2, 3)
 
 
 @pytest.mark.parametrize(
-    ("step", "params", "says"),
+    ("step", "params", "kind", "fields"),
     [
-        (replace(SUM, axes=()), (X, write("y", 2, 3)), r"axes \[\] of the grid \[2, 3\]"),
-        (replace(SUM, axes=(2,)), (X, write("y", 2, 3)), r"axes \[2\] of the grid"),
-        (replace(SUM, axes=(1, 0)), (X, write("y", 2, 3)), r"axes \[1, 0\] of the grid"),
-        (SUM, (X, write("y", 3, 2)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[3, 2\]"),
-        (SUM, (X, write("y", 2, 3, dtype="bf16")), r"it makes bf16"),
-        (SUM, (read("x", 2, dtype="i64"), write("y", 2, dtype="i64")), "it sums 'x', which is i64"),
-        (SUM, (X, read("y", 2, 3)), "writes parameter 'y', which is declared read"),
-        (SUM, (write("x", 2, 3), write("y", 2, 3)), "reads elements of 'x' that no step before it has written"),
-        (replace(SUM, total="x"), (X, write("y", 2, 3)), "share elements of 'x'"),
-        (replace(SUM, part="z"), (X, write("y", 2, 3)), "'z', which does not exist"),
-        (SCATTER, (X, write("y", 2, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[2, 3\]"),
-        (replace(SCATTER, axis=0), (X, write("y", 1, 3)), r"splits 'x' of shape .* along axis 0 into 3 parts"),
-        (replace(SCATTER, axis=2), (X, write("y", 2, 1)), "splits 'x' of shape .* along axis 2"),
-        (SCATTER, (read("x", 2, 3, dtype="i64"), write("y", 2, 1, dtype="i64")), "it sums 'x', which is i64"),
-        (JOIN, (X, write("y", 4, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[4, 3\]"),
-        (replace(JOIN, axis=2), (X, write("y", 6, 3)), "along axis 2"),
-        (AllSlice("x", "y", 0, (1,)), (X, write("y", 1, 3)), r"splits 'x' of shape \[2, 3\] along axis 0 into 3 parts"),
-        (AllSlice("x", "y", 1, (1,)), (X, write("y", 2, 3)), r"of 3 parts of f32 \[2, 3\] it makes f32 \[2, 3\]"),
-        (AllToAll("x", "y", 1, 1, (1,)), (X, write("y", 2, 3)), "along axis 1 into 3 parts"),
-        (AllToAll("x", "y", 1, 2, (1,)), (X, write("y", 2, 1)), "joins 'x' of shape .* along axis 2"),
-        (replace(JOIN, axis=-1), (X, write("y", 6, 3)), "along axis -1"),
+        (replace(SUM, axes=()), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [], "grid": [2, 3]}),
+        (replace(SUM, axes=(2,)), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [2], "grid": [2, 3]}),
+        (replace(SUM, axes=(1, 0)), (X, write("y", 2, 3)), BodyProofErrors.RANK_AXES, {"axes": [1, 0], "grid": [2, 3]}),
+        (
+            SUM, (X, write("y", 3, 2)), BodyProofErrors.PARTS_DIFFER,
+            {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [3, 2]},
+        ),
+        (
+            SUM, (X, write("y", 2, 3, dtype="bf16")), BodyProofErrors.PARTS_DIFFER,
+            {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "bf16", "actual_shape": [2, 3]},
+        ),
+        (
+            SUM, (read("x", 2, dtype="i64"), write("y", 2, dtype="i64")), BodyProofErrors.SUM_DTYPE,
+            {"name": "x", "dtype": "i64"},
+        ),
+        (SUM, (X, read("y", 2, 3)), BodyProofErrors.WRITES_READ_ONLY, {"name": "y"}),
+        (SUM, (write("x", 2, 3), write("y", 2, 3)), BodyProofErrors.READ_BEFORE_WRITTEN, {"name": "x"}),
+        (replace(SUM, total="x"), (X, write("y", 2, 3)), BodyProofErrors.SOURCE_OVERLAPS, {"name": "x"}),
+        (replace(SUM, part="z"), (X, write("y", 2, 3)), BodyProofErrors.UNKNOWN_NAME, {"name": "z"}),
+        (
+            SCATTER, (X, write("y", 2, 3)), BodyProofErrors.PARTS_DIFFER,
+            {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [2, 3]},
+        ),
+        (
+            replace(SCATTER, axis=0), (X, write("y", 1, 3)), BodyProofErrors.SPLIT_PARTS,
+            {"name": "x", "shape": [2, 3], "axis": 0, "parts": 3},
+        ),
+        (
+            replace(SCATTER, axis=2), (X, write("y", 2, 1)), BodyProofErrors.SPLIT_AXIS,
+            {"name": "x", "shape": [2, 3], "axis": 2},
+        ),
+        (
+            SCATTER, (read("x", 2, 3, dtype="i64"), write("y", 2, 1, dtype="i64")), BodyProofErrors.SUM_DTYPE,
+            {"name": "x", "dtype": "i64"},
+        ),
+        (
+            JOIN, (X, write("y", 4, 3)), BodyProofErrors.PARTS_DIFFER,
+            {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [4, 3]},
+        ),
+        (
+            replace(JOIN, axis=2), (X, write("y", 6, 3)), BodyProofErrors.JOIN_AXIS,
+            {"name": "x", "shape": [2, 3], "axis": 2},
+        ),
+        (
+            AllSlice("x", "y", 0, (1,)), (X, write("y", 1, 3)), BodyProofErrors.SPLIT_PARTS,
+            {"name": "x", "shape": [2, 3], "axis": 0, "parts": 3},
+        ),
+        (
+            AllSlice("x", "y", 1, (1,)), (X, write("y", 2, 3)), BodyProofErrors.PARTS_DIFFER,
+            {"parts": 3, "dtype": "f32", "shape": [2, 3], "actual": "f32", "actual_shape": [2, 3]},
+        ),
+        (
+            AllToAll("x", "y", 1, 1, (1,)), (X, write("y", 2, 3)), BodyProofErrors.SPLIT_PARTS,
+            {"name": "x", "shape": [2, 3], "axis": 1, "parts": 3},
+        ),
+        (
+            AllToAll("x", "y", 1, 2, (1,)), (X, write("y", 2, 1)), BodyProofErrors.JOIN_AXIS,
+            {"name": "x", "shape": [2, 3], "axis": 2},
+        ),
+        (
+            replace(JOIN, axis=-1), (X, write("y", 6, 3)), BodyProofErrors.JOIN_AXIS,
+            {"name": "x", "shape": [2, 3], "axis": -1},
+        ),
     ],
 )
-def test_what_ranks_cannot_do_together_is_refused(step: Any, params: tuple[Param, ...], says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_what_ranks_cannot_do_together_is_refused(
+    step: Any, params: tuple[Param, ...], kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, **fields):
         prove_body(Body("body", params, (), (), (), (step,)), Limits(), grid=GRID)
 
 
 def test_a_program_of_one_rank_has_nothing_to_do_together() -> None:
-    with pytest.raises(InputError, match=r"axes \[1\] of the grid \[\]"):
+    with raises(BodyProofErrors.RANK_AXES, axes=[1], grid=[]):
         prove_body(Body("body", (X, write("y", 2, 3)), (), (), (), (SUM,)), Limits())
 
 
@@ -184,7 +229,7 @@ def test_a_weight_is_the_part_that_its_cut_says(fields: dict[str, Any], says: st
 
 @pytest.mark.parametrize("grid", [(1,), (0,), (-2,), (2, 1), (2048,), (64, 64)])
 def test_a_grid_has_a_number_of_ranks(grid: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="its grid of ranks is"):
+    with raises(PlacementProofErrors.GRID, grid=grid):
         validate(Program((), (), (), (), 0, grid=grid))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sscc.ir.errors import UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.session import Session, SessionErrors
 from tests.errors import raises
@@ -108,21 +108,30 @@ def test_a_step_of_arrays_is_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "active", "message"),
+    ("tokens", "active", "kind", "fields"),
     [
-        ([11, 1], [True, False], "token 11 is out of range"),
-        ([-1, 1], [True, False], "token -1 is out of range"),
-        ([1, 1], [True, True], "slot 1 holds no prompt"),
-        ([1], [True], r"takes tokens int64 \[2\] and active bool \[2\], not int64 \[1\] and bool \[1\]"),
-        ([1.0, 1.0], [True, False], "not float64"),
-        ([1, 1], [1, 0], "and active bool .*int64"),
+        ([11, 1], [True, False], SessionErrors.TOKEN, {"token": 11, "slot": 0, "last": 10}),
+        ([-1, 1], [True, False], SessionErrors.TOKEN, {"token": -1, "slot": 0, "last": 10}),
+        ([1, 1], [True, True], SessionErrors.SLOT_EMPTY, {"slot": 1}),
+        (
+            [1], [True], SessionErrors.STEP_ARRAYS,
+            {"slots": 2, "tokens_dtype": "int64", "tokens_shape": [1], "active_dtype": "bool", "active_shape": [1]},
+        ),
+        (
+            [1.0, 1.0], [True, False], SessionErrors.STEP_ARRAYS,
+            {"slots": 2, "tokens_dtype": "float64", "tokens_shape": [2], "active_dtype": "bool", "active_shape": [2]},
+        ),
+        (
+            [1, 1], [1, 0], SessionErrors.STEP_ARRAYS,
+            {"slots": 2, "tokens_dtype": "int64", "tokens_shape": [2], "active_dtype": "int64", "active_shape": [2]},
+        ),
     ],
 )
-def test_bad_steps_are_refused(tokens: Any, active: Any, message: str) -> None:
+def test_bad_steps_are_refused(tokens: Any, active: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
     interpreter = FakeInterpreter()
     session = fake_session(interpreter)
     session.prefill(0, [1])
-    with pytest.raises(UsageError, match=message):
+    with raises(kind, **fields):
         step(session, tokens, active)
     assert session.position(0) == 1
     assert [entry for entry, _, _ in interpreter.calls] == ["prefill"]
@@ -257,33 +266,37 @@ def test_kept_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "tokens", "message"),
+    ("slot", "tokens", "kind", "fields"),
     [
-        (0, [], "the prompt has 0 tokens"),
-        (0, [1] * 21, "the prompt has 21 tokens, the program was compiled for at most 20"),
-        (0, [1, 11], r"token 11 is out of range, the vocabulary is 0 .. 10"),
-        (0, [-1], "token -1 is out of range"),
-        (2, [1], r"slot 2 does not exist, the program has slots 0 .. 1"),
-        (-1, [1], "slot -1 does not exist"),
+        (0, [], SessionErrors.EMPTY_PROMPT, {}),
+        (0, [1] * 21, SessionErrors.PROMPT_TOO_LONG, {"tokens": 21, "max_context": 20}),
+        (0, [1, 11], SessionErrors.PROMPT_TOKEN, {"token": 11, "position": 1, "last": 10}),
+        (0, [-1], SessionErrors.PROMPT_TOKEN, {"token": -1, "position": 0, "last": 10}),
+        (2, [1], SessionErrors.NO_SLOT, {"slot": 2, "last": 1}),
+        (-1, [1], SessionErrors.NO_SLOT, {"slot": -1, "last": 1}),
     ],
 )
-def test_bad_prompts_are_refused(slot: int, tokens: list[int], message: str) -> None:
+def test_bad_prompts_are_refused(slot: int, tokens: list[int], kind: ErrorKind, fields: dict[str, Any]) -> None:
     session = fake_session()
     for call in (session.prefill, session.start_prefill):
-        with pytest.raises(UsageError, match=message):
+        with raises(kind, **fields):
             call(slot, tokens)
-    with pytest.raises(UsageError, match=message):
+    with raises(kind, **fields):
         session.generate(tokens, 3, slot=slot)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "message"),
-    [({0: 11}, "token 11 is out of range"), ({5: 1}, "slot 5 does not exist"), ({1: 1}, "slot 1 holds no prompt")],
+    ("tokens", "kind", "fields"),
+    [
+        ({0: 11}, SessionErrors.TOKEN, {"token": 11, "slot": 0, "last": 10}),
+        ({5: 1}, SessionErrors.NO_SLOT, {"slot": 5, "last": 1}),
+        ({1: 1}, SessionErrors.SLOT_EMPTY, {"slot": 1}),
+    ],
 )
-def test_bad_decode_steps_are_refused(tokens: Any, message: str) -> None:
+def test_bad_decode_steps_are_refused(tokens: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
     session = fake_session()
     session.prefill(0, [1])
-    with pytest.raises(UsageError, match=message):
+    with raises(kind, **fields):
         session.decode(tokens)
 
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import SsccError
 from sscc.runtime.backends.cpu.plan import (
     KINDS,
     MAGIC,
@@ -28,10 +28,16 @@ from sscc.runtime.backends.cpu.plan import (
     PlanRun,
     count_arguments,
 )
+from sscc.runtime.native_errors import NativeErrors
 
 T = TypeVar("T")
 DEPTH = 64
 """Loops and branches that the core takes inside each other, at most."""
+
+
+def malformed(reason: str) -> SsccError:
+    """Return the error of the kind that the core raises."""
+    return NativeErrors.PLAN_MALFORMED(place="the file", reason=reason)
 
 
 def decode_plan(data: bytes) -> NativePlan:
@@ -46,15 +52,15 @@ def decode_plan(data: bytes) -> NativePlan:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         if len(data) % 8:
-            raise InputError(f"the plan is malformed: {len(data)} bytes are no whole number of words")
+            raise malformed(f"{len(data)} bytes are not a whole number of words")
         self._words: tuple[int, ...] = struct.unpack(f"<{len(data) // 8}q", data)
         self._next = 0
 
     def plan(self) -> NativePlan:
         if self.word() != MAGIC:
-            raise InputError("the plan is malformed: it does not begin as a plan does")
+            raise malformed("it does not begin with the mark of a plan")
         if (version := self.word()) != VERSION:
-            raise InputError(f"the plan is of version {version}; this sscc reads version {VERSION}")
+            raise malformed(f"it has version {version}, and only version {VERSION} can be read")
         registers, scratch_bytes = self.word(), self.word()
         plan = NativePlan(
             regions=self.items(lambda: PlanRegion(self.name(), self.choice(KINDS), self.word())),
@@ -67,7 +73,7 @@ class _Reader:
             scratch_bytes=scratch_bytes,
         )
         if self._next != len(self._words):
-            raise InputError(f"the plan is malformed: {len(self._words) - self._next} words after its end")
+            raise malformed(f"{len(self._words) - self._next} words after its end")
         return plan
 
     def run(self) -> PlanRun:
@@ -80,7 +86,7 @@ class _Reader:
 
     def body(self, depth: int) -> tuple[Item, ...]:
         if depth > DEPTH:
-            raise InputError(f"the plan is malformed: loops and branches nest deeper than {DEPTH}")
+            raise malformed(f"loops and branches nest deeper than {DEPTH}")
         return self.items(lambda: self.item(depth))
 
     def item(self, depth: int) -> Item:
@@ -99,24 +105,24 @@ class _Reader:
             case Code.MEET:
                 return Meet(self.word())
             case code:
-                raise InputError(f"the plan is malformed: no item has the code {code}")
+                raise malformed(f"no item has the code {code}")
 
     def word(self) -> int:
         if self._next >= len(self._words):
-            raise InputError("the plan is malformed: it ends too early")
+            raise malformed("it ends too early")
         self._next += 1
         return self._words[self._next - 1]
 
     def choice(self, choices: Sequence[T]) -> T:
         code = self.word()
         if not 0 <= code < len(choices):
-            raise InputError(f"the plan is malformed: {code} stands for none of {', '.join(map(str, choices))}")
+            raise malformed(f"{code} stands for none of {', '.join(map(str, choices))}")
         return choices[code]
 
     def count(self) -> int:
         count = self.word()
         if not 0 <= count <= len(self._words) - self._next:
-            raise InputError(f"the plan is malformed: a list of {count} items")
+            raise malformed(f"a list of {count} items")
         return count
 
     def items(self, read: Callable[[], T]) -> tuple[T, ...]:
@@ -132,10 +138,10 @@ class _Reader:
         length = self.word()
         words = -(-length // 8)
         if not 0 <= words <= len(self._words) - self._next:
-            raise InputError(f"the plan is malformed: a name of {length} bytes")
+            raise malformed(f"a name of {length} bytes")
         data = struct.pack(f"<{words}q", *self._words[self._next : self._next + words])
         self._next += words
         try:
             return data[:length].decode()
         except UnicodeDecodeError:
-            raise InputError("the plan is malformed: a name that is not UTF-8") from None
+            raise malformed("a name that is not UTF-8") from None
