@@ -22,7 +22,6 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.preflight import PreflightErrors
-from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session

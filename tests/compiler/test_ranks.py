@@ -13,7 +13,6 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import UsageError
 from sscc.ir.levels import set_target
 from sscc.ir.schedule import DecodeAttention, Program
 from sscc.ir.target import Target, load_target

@@ -20,7 +20,6 @@ from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.options import CompileOptions
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import InputError, RankError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import get_facts, set_facts, set_target
 from sscc.ir.rewriting import functions
