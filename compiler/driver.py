@@ -124,7 +124,7 @@ class CompilationErrors(ErrorKind):
     LAYERS_MISSING = InputError, "{path}: {cause}, so it lacks layers: compile from the model"
     DUMP_FAILED = (
         InputError,
-        "{path} cannot be compiled on from {level}: {cause}; if the dump is as sscc wrote it, please report it "
+        "{path} cannot be compiled on from {level}: {cause}; if nobody has edited the dump, please report it "
         "with the output of --traceback",
     )
     FUNCTION_NOT_SHOWN = UsageError, "--ir-function {name}: no level that is shown has a function of this name"
