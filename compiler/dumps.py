@@ -50,15 +50,14 @@ def read_dump(path: Path) -> ir.Module:
 def _with_its_line(text: str, name: str, level: str, error: IllegalIR) -> SsccError:
     """Return the error with its place in the text. Operations may have other locations, those of the model."""
     by_line = error
-    if text_place(error.location) is None:
-        try:
-            check_legal(parse_by_line(text), level)
-        except IllegalIR as same:
-            by_line = same
+    try:
+        check_legal(parse_by_line(text), level)  # a location in the text may be of the text that the dump was made from
+    except IllegalIR as same:
+        by_line = same
     place = text_place(by_line.location)
     if place is None:
         return DumpErrors.ILLEGAL(file=name, level=level, cause=error)
-    origin = "" if by_line is error else describe_location(error.location)
+    origin = describe_location(error.location) if text_place(error.location) is None else ""
     return DumpErrors.ILLEGAL_LINE(
         file=name,
         level=level,

@@ -45,7 +45,7 @@ def fits(found: Any, expected: Any) -> bool:
 
 
 @contextmanager
-def raises(kind: ErrorKind, **fields: Any) -> Iterator[pytest.ExceptionInfo[SsccError]]:
+def raises(kind: ErrorKind, /, **fields: Any) -> Iterator[pytest.ExceptionInfo[SsccError]]:
     """Expect an error of `kind` whose fields include `fields`, compared as JSON has them."""
     with pytest.raises(kind.error) as caught:
         yield caught
@@ -79,7 +79,7 @@ def refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> SsccError | 
     return None
 
 
-def check(error: SsccError | None, kind: ErrorKind, **fields: Any) -> None:
+def check(error: SsccError | None, kind: ErrorKind, /, **fields: Any) -> None:
     """Fail unless `error` is of `kind` and its fields include `fields`. A field that is another error is expected by
     its kind."""
     assert error is not None, f"no error instead of {kind}"

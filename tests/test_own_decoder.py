@@ -12,9 +12,12 @@ from torch import nn
 
 import sscc
 from sscc.compiler import cli
+from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerSnapStream
+from sscc.compiler.frontend.exported import ExportedErrors
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
+from tests.errors import check, one_line
 from tests.torch_session import TorchSession
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_decoder.py"
@@ -103,10 +106,9 @@ def test_a_static_export_is_refused_with_a_how_to(
     ids = torch.zeros(1, 6, dtype=torch.int64)
     torch.export.save(torch.export.export(model, (ids, torch.arange(6)[None])), tmp_path / "static.pt2")
     words = ["compile", str(tmp_path / "static.pt2"), "-o", str(tmp_path / "static.rdu"), "--max-context", "64"]
-    assert cli.main(words) == 3
-    message = capsys.readouterr().err
-    assert "static dimension 0 (size 1), both must be dynamic" in message
-    assert "Dim('s', min=1)" in message
+    error = one_line(words, capsys)
+    check(error, ExportedErrors.STATIC, path=tmp_path / "static.pt2", name="ids", dim=0, size=1)
+    assert "Dim('s', min=1)" in str(error)
     assert not (tmp_path / "static.rdu").exists()
 
 
@@ -123,5 +125,5 @@ def test_a_decoder_that_never_calls_the_operator_is_refused(
             return logits
 
     torch.export.save(example.export(Bigram()), tmp_path / "bigram.pt2")
-    assert cli.main(["compile", str(tmp_path / "bigram.pt2"), "--max-context", "64"]) == 3
-    assert "never calls torch.ops.sscc.attention" in capsys.readouterr().err
+    words = ["compile", str(tmp_path / "bigram.pt2"), "--max-context", "64"]
+    check(one_line(words, capsys), CaptureErrors.PROGRAM_WITHOUT_ATTENTION)

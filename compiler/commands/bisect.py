@@ -201,10 +201,12 @@ def _outcomes(
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
             yield bisection.module(shown_name(path), dump)
         return
+    # Before anything runs, which takes a while.
+    asked = None if args.pass_pipeline is None else parse_pipeline(args.pass_pipeline)
     if options.compile_from is not None and is_runnable(module):
         yield bisection.module(shown_name(args.model), module)
-    if args.pass_pipeline is not None:
-        yield from bisection.passes(module, parse_pipeline(args.pass_pipeline))
+    if asked is not None:
+        yield from bisection.passes(module, asked)
         return
     done, weights = passes_done(module), options.weight_format
     shard = None if options.tp is None else Shard(options.tp)

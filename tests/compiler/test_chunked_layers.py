@@ -13,14 +13,17 @@ import pytest
 import torch
 from transformers import Llama4TextConfig, PreTrainedModel
 
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import operator, sparse_experts
+from sscc.compiler.frontend.capture import CaptureErrors
+from sscc.compiler.frontend.probe import ProbeErrors
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.errors import UnsupportedError
+from sscc.ir.errors import SsccError, UnsupportedError
 from sscc.ir.geometry import Geometry, Span
 from tests.captures import exports_anew
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import CHUNK, CONTEXT, SHAPE, WINDOW, Artifacts, check_continued, loaded, opened
+from tests.errors import check
 from tests.families import random_tokens
 
 LLAMA4 = Llama4TextConfig(
@@ -101,12 +104,12 @@ def test_the_manifest_and_inspect_know_the_chunks(artifacts: Artifacts) -> None:
     assert text == "1 of 2 layers: 4/2 heads of 8, the rows of a chunk of 10"
 
 
-def refused(tmp_path: Path) -> str:
+def refused(tmp_path: Path) -> SsccError:
     random_model("llama4").save_pretrained(tmp_path)
     options: dict[str, Any] = {**cache_options(EVERYTHING), "prefill_chunk": CHUNK}
     with exports_anew(), pytest.raises(UnsupportedError) as refusal:
         compile_model(CompileOptions(tmp_path, tmp_path / "a.mlir", compile_to="import", **options))
-    return str(refusal.value)
+    return refusal.value
 
 
 def test_the_probe_notices_a_chunk_that_is_off_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +119,13 @@ def test_the_probe_notices_a_chunk_that_is_off_by_one(tmp_path: Path, monkeypatc
         return exact(q, k, v, scale, Span(window.size + 1, window.size + 1) if window else window, *softmax)
 
     monkeypatch.setattr(operator, "causal_attention", causal_attention)
-    assert "captured with sscc's attention, the model computes something else" in refused(tmp_path)
+    check(refused(tmp_path), ProbeErrors.CAPTURED_DIFFERS)
 
 
 def test_experts_whose_other_rows_are_not_zeros_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where an activation gave something else than 0 for 0."""
     monkeypatch.setattr(sparse_experts, "_same", lambda func, value, *_: 0.5)
-    assert "model.layers.1.feed_forward.experts multiplies by matrices of experts 0 times" in refused(tmp_path)
+    error = refused(tmp_path)
+    check(error, CompilationErrors.NOT_CAPTURED_BECAUSE, cause=CaptureErrors.EXPERT_PRODUCTS)
+    expected = {"module": "model.layers.1.feed_forward.experts", "products": 0, "expected": 2}
+    assert error.fields["cause"]["fields"] == expected

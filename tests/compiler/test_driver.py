@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -13,20 +15,23 @@ import pytest
 from sscc.compiler import cli
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.dumps import DumpErrors, read_dump
-from sscc.compiler.frontend.checkpoint import CheckpointErrors
-from sscc.compiler.options import CompileOptions, OptionErrors
-from sscc.compiler.preflight import PreflightErrors
+from sscc.compiler.files import StdoutErrors
+from sscc.compiler.options import CompileOptions
 from sscc.compiler.sessions import open_session
+from sscc.ir.builders import FunctionErrors
 from sscc.ir.choices import LEVELS
-from sscc.ir.context import mlir
-from sscc.ir.errors import InputError, OutputError
+from sscc.ir.context import IrTextErrors, mlir
+from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError
+from sscc.ir.files import FileErrors
+from sscc.ir.levels import LevelErrors
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactOutputErrors
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.user_cache import CacheErrors, cache_folder
-from tests.errors import raises
+from sscc.runtime.user_cache import UnsafeCacheError, cache_folder
+from sscc.runtime.validator.kernels import KernelProofErrors
+from tests.errors import check, one_line, raises, reported
 from tests.limits import largest_file
 from tests.models.tiny_llama import save_tiny_llama
 
@@ -201,14 +206,14 @@ def damaged(dumps: Path, tmp_path: Path, name: str, old: str, new: str) -> Path:
     return path
 
 
-def refused(dump: Path, level: str, tmp_path: Path, error: type[Exception]) -> str:
-    """The message with which a dump is refused; nothing is written."""
+def refused(dump: Path, level: str, tmp_path: Path) -> SsccError:
+    """Return the error with which a dump is refused. Nothing is written."""
     out = tmp_path / "out"
     out.mkdir()
-    with pytest.raises(error) as caught:
+    with pytest.raises(InputError) as caught:
         compiled(dump, out / "x.rdu", compile_from=level, weights="none")
     assert listing(out) == []
-    return str(caught.value)
+    return caught.value
 
 
 def test_a_dump_of_another_level(dumps: Path, tmp_path: Path) -> None:
@@ -219,17 +224,18 @@ def test_a_dump_of_another_level(dumps: Path, tmp_path: Path) -> None:
 def test_not_a_dump(tmp_path: Path) -> None:
     path = tmp_path / "mine.mlir"
     path.write_text("func.func @f() {\n  return\n}\n")
-    assert "it is not a dump of sscc" in refused(path, "graph", tmp_path, InputError)
+    check(refused(path, "graph", tmp_path), DumpErrors.NO_LEVEL, file=path, cause=LevelErrors.NO_LEVEL)
 
 
 def test_not_text(tmp_path: Path) -> None:
     path = tmp_path / "dump.mlir"
     path.write_bytes(b"\xff\xfe\x00")
-    assert "dump.mlir is not UTF-8 text" in refused(path, "graph", tmp_path, InputError)
+    check(refused(path, "graph", tmp_path), FileErrors.NOT_UTF8, path=path, position=0, byte=0xFF)
 
 
 def test_a_missing_dump(tmp_path: Path) -> None:
-    assert "nowhere.mlir cannot be read" in refused(tmp_path / "nowhere.mlir", "graph", tmp_path, InputError)
+    path = tmp_path / "nowhere.mlir"
+    check(refused(path, "graph", tmp_path), FileErrors.CANNOT_READ, path=path, reason=os.strerror(errno.ENOENT))
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9, 0.999])
@@ -237,29 +243,32 @@ def test_truncated_text(fraction: float, dumps: Path, tmp_path: Path) -> None:
     text = (dumps / "02-split-layers.mlir").read_text()
     path = tmp_path / "dump.mlir"
     path.write_text(text[: int(len(text) * fraction)])
-    assert "dump.mlir is not valid IR: " in refused(path, "graph", tmp_path, InputError)
+    check(refused(path, "graph", tmp_path), IrTextErrors.INVALID, name=path)
 
 
 DAMAGE = {
-    "geometry": ("recent = 4 : i64", "recent = 40 : i64", "kv.geometry is invalid"),
-    "facts": ("batch = 2 : i64", 'batch = "2"', "batch is"),
-    "level": ('sscc.level = "graph"', 'sscc.level = "grape"', "no known sscc.level"),
-    "shapes": ("tensor<1x2x8x4xf32>", "tensor<1x2x9x4xf32>", "is not valid IR"),
-    "illegal": ('sscc.level = "graph"', 'sscc.level = "import"', "is not legal at level import (of "),
+    "geometry": ("recent = 4 : i64", "recent = 40 : i64", IrTextErrors.INVALID, "kv.geometry is invalid"),
+    "facts": ("batch = 2 : i64", 'batch = "2"', LevelErrors.DAMAGED, "batch is"),
+    "level": ('sscc.level = "graph"', 'sscc.level = "grape"', DumpErrors.NO_LEVEL, "grape"),
+    "shapes": ("tensor<1x2x8x4xf32>", "tensor<1x2x9x4xf32>", IrTextErrors.INVALID, "'linalg.transpose' op dim"),
+    "illegal": ('sscc.level = "graph"', 'sscc.level = "import"', DumpErrors.ILLEGAL_LINE, "not legal at level import"),
 }
 
 
-@pytest.mark.parametrize(("old", "new", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_edited_dumps(old: str, new: str, message: str, dumps: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("old", "new", "kind", "named"), DAMAGE.values(), ids=DAMAGE)
+def test_edited_dumps(old: str, new: str, kind: ErrorKind, named: str, dumps: Path, tmp_path: Path) -> None:
     path = damaged(dumps, tmp_path, "02-split-layers.mlir", old, new)
-    level = "import" if "import" in new else "graph"
-    assert message in refused(path, level, tmp_path, InputError)
+    error = refused(path, "import" if "import" in new else "graph", tmp_path)
+    check(error, kind)
+    assert any(named in str(field) for field in error.fields.values())
 
 
 def test_an_edited_name(dumps: Path, tmp_path: Path) -> None:
     """An argument that lost its role is refused, by a pass, in a sentence."""
     path = damaged(dumps, tmp_path, "02-split-layers.mlir", "sscc.weight = ", "mine.weight = ")
-    assert "has no attribute sscc.weight" in refused(path, "graph", tmp_path, InputError)
+    error = refused(path, "graph", tmp_path)
+    check(error, FunctionErrors.ARGUMENT_ROLE, index=3, function="prefill.layer.0.captured")
+    assert "sscc.weight" in error.fields["roles"]
 
 
 def test_buffers_that_overlap_in_an_edited_dump(dumps: Path, tmp_path: Path) -> None:
@@ -267,27 +276,30 @@ def test_buffers_that_overlap_in_an_edited_dump(dumps: Path, tmp_path: Path) -> 
     (placed,) = dumps.glob("*-place-stages.mlir")
     path = tmp_path / "dump.mlir"
     path.write_text(re.sub(r"\baddress = [0-9]+", "address = 0", placed.read_text()))
-    message = refused(path, "placed", tmp_path, InputError)
-    assert "does not validate" in message
-    assert "overlap in SRAM" in message
+    error = refused(path, "placed", tmp_path)
+    check(error, CompilationErrors.DUMP_NOT_VALID, path=path, cause=KernelProofErrors.BUFFERS_OVERLAP)
+    assert error.fields["cause"]["fields"]["address"] == 0
 
 
 def test_an_error_in_a_dump_has_its_line(dumps: Path, tmp_path: Path) -> None:
     path = tmp_path / "dump.mlir"
     lines = (dumps / "02-split-layers.mlir").read_text().splitlines()
     path.write_text("\n".join([*lines[:20], "  nonsense here", *lines[20:]]))
-    message = refused(path, "graph", tmp_path, InputError)
-    assert re.search(rf"^{re.escape(str(path))} is not valid IR: {re.escape(str(path))}:21:\d+: ", message)
+    error = refused(path, "graph", tmp_path)
+    check(error, IrTextErrors.INVALID, name=path)
+    assert error.fields["diagnostic"].startswith(f"{path}:21:3: ")
 
 
 def test_what_is_not_legal_at_a_dumps_level_has_its_line(dumps: Path, tmp_path: Path) -> None:
     path = damaged(dumps, tmp_path, "02-split-layers.mlir", 'sscc.level = "graph"', 'sscc.level = "import"')
     with mlir(), pytest.raises(InputError) as caught:
         read_dump(path)
-    place = re.search(r": \S+dump\.mlir:(\d+):(\d+): '(\S+)' is not legal at level import \(of ", str(caught.value))
-    assert place is not None
-    line = path.read_text().splitlines()[int(place[1]) - 1]
-    assert place[3] in line[int(place[2]) - 1 :]
+    error = caught.value
+    reason = "'tensor.empty' is not legal at level import"
+    check(error, DumpErrors.ILLEGAL_LINE, file=path, level="import", reason=reason)
+    assert error.fields["origin_hint"].startswith(" (of ")
+    line = path.read_text().splitlines()[error.fields["line"] - 1]
+    assert line[error.fields["column"] - 1 :].startswith("tensor.empty")
     assert caught.value.excerpt.split("\n")[1].endswith("^")
 
 
@@ -303,12 +315,9 @@ def test_a_dash_is_stdout_for_text_and_refused_for_all_else(
     command = ["compile", str(model), "--max-context", "24", "-o", "-"]
     assert cli.main([*command, "--compile-to", "import"]) == 0
     assert capsys.readouterr().out.startswith(("module", "#loc"))
-    assert cli.main(command) == 2
-    assert "an artifact is a folder and cannot go to stdout" in capsys.readouterr().err
-    assert cli.main(["pack", str(model), "-o", "-"]) == 2
-    assert "a packed checkpoint is binary and cannot go to stdout" in capsys.readouterr().err
-    assert cli.main(["eval", str(model), "-o", "-"]) == 2
-    assert "the results of an evaluation are a folder and cannot go to stdout" in capsys.readouterr().err
+    check(one_line(command, capsys), StdoutErrors.ARTIFACT)
+    check(one_line(["pack", str(model), "-o", "-"], capsys), StdoutErrors.PACKED_CHECKPOINT)
+    check(one_line(["eval", str(model), "-o", "-"], capsys), StdoutErrors.EVALUATION)
     assert listing(tmp_path) == []
 
 
@@ -448,12 +457,12 @@ def test_unwritable_dumps(dumps: Path, tmp_path: Path) -> None:
 def test_the_command_line_shows_the_line_of_the_dump(dumps: Path, tmp_path: Path, capsys: Capture) -> None:
     path = damaged(dumps, tmp_path, "02-split-layers.mlir", *DAMAGE["illegal"][:2])
     words = ["compile", str(path), "--compile-from", "import", "--no-weights", "-o", str(tmp_path / "x.rdu")]
-    assert cli.main(words) == InputError.exit_code
+    error = reported(words)
+    check(error, DumpErrors.ILLEGAL_LINE, file=path, level="import")
     message, line, caret = capsys.readouterr().err.splitlines()
-    assert message.startswith("sscc: error: ")
-    assert line.strip()
-    assert caret.strip() == "^"
-    assert "report" not in message
+    assert message == f"sscc: error: {error}"
+    assert line == f"  {path.read_text().splitlines()[error.fields['line'] - 1]}"
+    assert caret == "^".rjust(2 + error.fields["column"])
 
 
 def test_dumps_in_a_folder_are_of_one_run(dumps: Path, model: Path, tmp_path: Path) -> None:

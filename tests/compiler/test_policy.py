@@ -13,16 +13,19 @@ import torch
 
 import sscc
 from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.commands.eval import EvalCommandErrors
+from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
-from sscc.compiler.frontend.rules import RuleErrors, capture_rule, end_of_prompt
-from sscc.compiler.options import CompileOptions, OptionErrors
-from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
-from sscc.ir.errors import ErrorKind
+from sscc.compiler.frontend.rules import capture_rule, end_of_prompt
+from sscc.compiler.options import CompileOptions
+from sscc.compiler.policy import Policy, Rule, policy_of
+from sscc.ir.errors import ErrorKind, InputError, SsccError, UsageError
 from sscc.ir.geometry import Geometry
-from tests.errors import raises
+from sscc.passes.lower_torch import LowerTorchErrors
+from sscc.passes.thread_cache import ThreadCacheErrors
+from tests.errors import check, one_line, reported
 from tests.models.tiny.task import fixed_queries
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
@@ -236,23 +239,23 @@ def test_an_operator_that_no_level_has_is_refused_with_its_line(
 ) -> None:
     file = written(tmp_path, scoring(f"return {MASS}.cumsum(dim=1)"))
     arguments = ["compile", str(TINY), "--no-weights", "--policy", str(file), "--kv-budget", "64"]
-    assert cli.main([*arguments, "-o", str(tmp_path / "out.rdu")]) == 3
-    assert 'mine.py:7: an operator is lowered to tm_tensor.scan' in capsys.readouterr().err
+    error = reported([*arguments, "-o", str(tmp_path / "out.rdu")])
+    check(error, LowerTorchErrors.NO_SUCH_OPERATION, origin="mine.py:7: ", op="tm_tensor.scan")
+    assert capsys.readouterr().err.endswith(f"sscc: error: {error}\n")
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "code", "message"),
+    ("model", "options", "kind", "fields"),
     [
-        (TINY.with_name("tiny_mla"), [], 3, "layer 0 keeps latent rows, of which a rule of one's own would"),
-        (TINY, ["--kv-topk", "0"], 2, "the rule KeyNorm has nothing to select"),
+        (TINY.with_name("tiny_mla"), [], ThreadCacheErrors.RULE_OF_LATENT_ROWS, {"layer": 0}),
+        (TINY, ["--kv-topk", "0"], CompilationErrors.NOTHING_TO_SELECT, {"rule": "KeyNorm"}),
     ],
 )
 def test_programs_that_no_rule_is_for(
-    model: Path, options: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, options: list[str], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     arguments = ["compile", str(model), "--no-weights", "--policy", str(RULES / "key_norm.py"), "--max-context", "64"]
-    assert cli.main([*arguments, *options, "-o", str(tmp_path / "out.rdu")]) == code
-    assert message in capsys.readouterr().err
+    check(reported([*arguments, *options, "-o", str(tmp_path / "out.rdu")]), kind, **fields)
 
 
 # ------------------------------------------------------------------------------------------------ from the command line
@@ -295,8 +298,8 @@ def test_eval_compares_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert results["options"]["rules"] == {rule.name: rule.digest for rule in map(rule_of, rules)}
     shown = capsys.readouterr().out
     assert all(f"{name} 64 " in part for name in ("Pyramid", "KeyNorm") for part in shown.split("minus full"))
-    assert cli.main([*arguments, "--policy", "query"]) == 2
-    assert "--policy query " in capsys.readouterr().err
+    error = one_line([*arguments, "--policy", "query"], capsys)
+    check(error, EvalCommandErrors.BUILT_IN_POLICY, policy="query")
 
 
 def test_a_policy_is_a_class_or_an_object_in_python(tmp_path: Path) -> None:

@@ -12,11 +12,15 @@ import pytest
 
 from sscc.compiler import driver
 from sscc.compiler.driver import CompilationErrors, compile_model
-from sscc.compiler.frontend.checkpoint import open_checkpoint
+from sscc.compiler.frontend.admission import AdmissionErrors
+from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint
 from sscc.compiler.frontend.tokens import TokenErrors
+from sscc.compiler.layer_topk import LayerTopkErrors
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.preflight import PreflightErrors
 from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError
+from sscc.ir.files import FileErrors
+from sscc.passes.pipeline import PassPipelineErrors
 from sscc.runtime.artifact.files import MANIFEST
 from tests.errors import check
 from tests.models.tiny_llama import END, byte_tokenizer, save_tiny_llama
@@ -108,7 +112,7 @@ def test_an_output_that_may_not_be_written_as_the_system_says(
 
 
 def test_a_pass_that_does_not_exist(model: Path) -> None:
-    assert "nosuch" in str(refused(UsageError, model, print_ir_after=("nosuch",)))
+    check(refused(UsageError, model, print_ir_after=("nosuch",)), PassPipelineErrors.UNKNOWN_PASS, name="nosuch")
 
 
 def test_weights_that_are_stored_as_numbers_cannot_be_kept(model: Path) -> None:
@@ -118,7 +122,8 @@ def test_weights_that_are_stored_as_numbers_cannot_be_kept(model: Path) -> None:
 
 
 def test_as_many_budgets_as_layers(model: Path) -> None:
-    assert "3" in str(refused(UsageError, model, kv_topk_per_layer="4,4,4", kv_sink=1, kv_recent=40))
+    error = refused(UsageError, model, kv_topk_per_layer="4,4,4", kv_sink=1, kv_recent=40)
+    check(error, LayerTopkErrors.OTHER_LAYERS, numbers=3, layers=2)
 
 
 def test_a_rule_that_has_nothing_to_select(model: Path) -> None:
@@ -138,7 +143,7 @@ def test_a_rule_that_has_nothing_to_select(model: Path) -> None:
 def test_a_golden_prompt_is_read_first(model: Path, tmp_path: Path) -> None:
     prompt = tmp_path / "prompt"
     golden: dict[str, Any] = {"save_golden": True, "golden_prompt_file": prompt}
-    assert "prompt" in str(refused(InputError, model, **golden))
+    check(refused(InputError, model, **golden), FileErrors.CANNOT_READ, path=prompt)
     prompt.write_text("a" * 60)
     check(refused(UsageError, model, **golden), PreflightErrors.GOLDEN_TOO_LONG, prompt=60, tokens=16, context=64)
     error = refused(UsageError, model, save_golden=True, golden_tokens=64)
@@ -166,16 +171,19 @@ def test_tokens_beyond_the_vocabulary(model: Path) -> None:
 
 def test_a_parameter_of_another_shape(model: Path) -> None:
     edit(model / "config.json", intermediate_size=48)
-    assert "mlp" in str(refused(InputError, model))
+    gate = {"tensor": "model.layers.0.mlp.gate_proj.weight", "shape": "[64, 32]", "expected": "[48, 32]"}
+    check(refused(InputError, model), CheckpointErrors.SHAPES_DIFFER, path=model, count=6, **gate)
 
 
 def test_a_parameter_that_is_missing(model: Path) -> None:
     edit(model / "config.json", num_hidden_layers=3)
-    assert "layers.2" in str(refused(InputError, model))
+    error = refused(InputError, model)
+    check(error, CheckpointErrors.PARAMETERS_MISSING, path=model, count=9)
+    assert all(name.startswith("model.layers.2.") for name in error.fields["names"])
 
 
 def test_a_context_beyond_the_model_s(model: Path) -> None:
-    assert "65" in str(refused(UsageError, model, max_context=65))
+    check(refused(UsageError, model, max_context=65), AdmissionErrors.CONTEXT_TOO_LONG, context=65, limit=64)
 
 
 def test_an_artifact_is_no_model(tmp_path: Path) -> None:

@@ -17,16 +17,16 @@ from transformers.pytorch_utils import Conv1D
 
 import sscc
 from sscc.compiler import cli
-from sscc.ir.errors import UsageError
+from sscc.compiler.options import OptionErrors
+from sscc.ir.errors import ErrorKind, InputError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
-from sscc.ir.weight_format import Encoding, WeightFormat
-from sscc.passes.pipeline import PassPipelineErrors
+from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.quantization import round_trip
 from sscc.runtime.session import Session
-from tests.errors import raises
+from tests.errors import check, one_line
 from tests.families import Compiler, random_model, random_tokens
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession
@@ -307,20 +307,23 @@ def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "kind", "fields"),
     [
-        ("embed,reference", "--weights embed,reference says embed and reference: give one of them"),
-        ("int8,int4", "--weights int8,int4 says int8 and int4: give one of them"),
-        ("int5", "weights 'int5' are not known: give int8 or int4"),
-        ("copy", "--weights is 'copy', it must be embed or reference or none, or keep, int8 or int4"),
-        ("int4:33", "a group of 33 weights is not possible"),
+        ("embed,reference", OptionErrors.WEIGHTS_TWICE, {"first": "embed", "second": "reference"}),
+        ("int8,int4", OptionErrors.WEIGHTS_TWICE, {"first": "int8", "second": "int4"}),
+        ("int5", WeightFormatErrors.UNKNOWN, {"text": "int5"}),
+        (
+            "copy",
+            OptionErrors.UNKNOWN_WEIGHTS,
+            {"word": "copy", "known": ["embed", "reference", "none", "keep", "int8", "int4"]},
+        ),
+        ("int4:33", WeightFormatErrors.GROUP, {"group": 33}),
     ],
 )
 def test_options_that_make_no_sense(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["compile", str(tmp_path), "--weights", text]) == UsageError.exit_code
-    assert message in capsys.readouterr().err
+    check(one_line(["compile", str(tmp_path), "--weights", text], capsys), kind, **fields)
 
 
 # ---------------------------------------------------------------------------------------------------- biased linears

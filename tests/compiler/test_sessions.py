@@ -20,11 +20,12 @@ import pytest
 from sscc.compiler import ranks
 from sscc.compiler.cli import main
 from sscc.compiler.commands.bench import step_bytes
+from sscc.compiler.commands.engines import ExecutionErrors
 from sscc.compiler.driver import compile_model
 from sscc.compiler.loading import open_interpreter
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.sessions import open_session
-from sscc.ir.errors import SsccError, UsageError
+from sscc.ir.errors import SsccError
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.collectives.crew import CrewErrors, simulated
 from sscc.runtime.collectives.group import thread_groups
@@ -34,7 +35,7 @@ from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.kept_rows import KeptRows
 from sscc.runtime.session import Session, Snapshot
 from tests.compiler.test_joining import listeners
-from tests.errors import check, raises
+from tests.errors import check, one_line, raises
 from tests.models.tiny_llama import save_tiny_llama
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
@@ -242,8 +243,8 @@ def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str
 
 
 def test_what_does_not_fit(artifact: Artifact, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(artifact.path), "--token-ids", "1", "--tp", "4"]) == UsageError.exit_code
-    assert f"--tp is 4, and {artifact.path} is compiled for 2 ranks" in capfd.readouterr().err
+    error = one_line(["run", str(artifact.path), "--token-ids", "1", "--tp", "4"], capfd)
+    check(error, ExecutionErrors.OTHER_RANKS, asked=4, path=artifact.path, ranks=2)
 
 
 @pytest.mark.parametrize("kv", [{}, {"kv_rows": "indexed"}, {"kv_policy": "query"}], ids=str)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler import cli
+from sscc.compiler.commands.run import RunErrors
+from sscc.ir.files import FileErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.engine import Engine
 from sscc.runtime.engine.request import Request
@@ -16,6 +18,7 @@ from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session
 from sscc.runtime.trace_file import complete, process_name, thread_name, write_events
 from sscc.runtime.tracing import Tracer
+from tests.errors import check, reported
 from tests.families import Compiler, random_tokens
 from tests.runtime.fake import SIGNATURE, FakeInterpreter
 from tests.trace_rules import checked_events
@@ -111,6 +114,6 @@ def test_from_the_command_line(
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {"decode, socket 0", "prefill, socket 0"}
     assert b"launches" in err
-    assert cli.main(["run", str(artifact.path), "--check", "--trace", "-"]) == 2
-    assert b"--trace is of a run that makes tokens" in capsysbinary.readouterr().err
-    assert cli.main([*words[:2], "--trace", str(tmp_path / "none" / "x")]) == 6
+    check(reported(["run", str(artifact.path), "--check", "--trace", "-"]), RunErrors.TRACE_AND_CHECK)
+    missing = tmp_path / "none" / "x"
+    check(reported([*words[:2], "--trace", str(missing)]), FileErrors.CANNOT_WRITE, path=missing)

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 
 from sscc.compiler import cli
 from sscc.ir import extras
-from sscc.ir.extras import ExtraErrors
 from tests.errors import raises
 
 ROOT = Path(__file__).parents[3]
@@ -122,8 +121,9 @@ def test_a_missing_package_is_named_with_its_extra(extra: str, monkeypatch: pyte
             monkeypatch.setitem(sys.modules, other, sys)
         extras.require(extra, "it")
         monkeypatch.setitem(sys.modules, module, None)
-        with raises(ExtraErrors.NOT_INSTALLED, purpose="it", extra=extra, packages=[package]):
+        with raises(extras.ExtraErrors.NOT_INSTALLED, purpose="it", packages=[package], extra=extra) as caught:
             extras.require(extra, "it")
+        assert str(caught.value) == f"it needs {package}: pip install 'sscc[{extra}]'"
 
 
 def test_extras_are_those_of_the_installation() -> None:

@@ -229,5 +229,5 @@ def test_an_illegal_dump_is_the_persons_not_a_bug(dump: Path, capsys: pytest.Cap
     line = dump.read_text().splitlines()[error.fields["line"] - 1]
     message, shown, _ = capsys.readouterr().err.splitlines()
     assert message == f"sscc: error: {error}"
-    assert shown == line
+    assert shown == f"  {line}"
     assert line[error.fields["column"] - 1 :].startswith("math.tanh")

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.compiler import cli
+from sscc.compiler.driver import CompilationErrors
 from sscc.compiler.frontend import construction
-from sscc.compiler.frontend.capture import attention_layers, capture
+from sscc.compiler.frontend.admission import AdmissionErrors
+from sscc.compiler.frontend.capture import CaptureErrors, attention_layers, capture
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import ConstructionErrors, build_model, build_skeleton, canonical_names
 from sscc.compiler.frontend.model_config import MAX_DEPTH, ModelConfigErrors, config_from_dict, parse_json
-from tests.errors import raises
+from sscc.ir.errors import ErrorKind, InputError
+from tests.errors import check, reported
 from tests.families import SHAPE
 
 LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}
@@ -29,44 +31,67 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def compile_config(path: Path) -> int:
-    return cli.main(["compile", str(path), "--no-weights", "-o", str(path.with_suffix(".rdu")), "--max-context", "32"])
+TOO_MANY_LAYERS, NOT_VALID = ModelConfigErrors.TOO_MANY_LAYERS, ModelConfigErrors.NOT_VALID
+OVERFLOW = "Storage size calculation overflowed with sizes="
+STATEFUL = AdmissionErrors.STATEFUL(model="rwkv")
+BIASES = AdmissionErrors.LEARNED_BIASES(field="position_bias_num_buckets", value=512)
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "words"),
+    ("changes", "kind", "fields"),
     [
-        ({"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}}, 5, "rope_type"),
-        ({"num_hidden_layers": 2**63}, 5, "num_hidden_layers is 9.22337e+18, at most 1024 layers are compiled"),
-        ({"num_hidden_layers": 1025}, 5, "num_hidden_layers is 1025, at most 1024"),
-        ({"num_hidden_layers": 0}, 5, "num_hidden_layers"),
-        ({"num_hidden_layers": -3}, 5, "num_hidden_layers"),
-        ({"hidden_size": 2**40}, 5, "of this config"),
-        ({"vocab_size": 2**50}, 5, "parameters, more than any model: model.embed_tokens.weight alone is"),
-        ({"intermediate_size": 2**60}, 5, "of this config"),
-        ({"num_attention_heads": 0}, 5, "llama"),
-        ({"pad_token_id": 96}, 5, "pad_token_id is 96, the vocabulary has 96 tokens"),
-        ({"hidden_act": "no-such-function"}, 5, "no-such-function"),
-        ({"eos_token_id": -1}, 5, "eos_token_id is -1, it must be a token id"),
-        ({"eos_token_id": "x"}, 5, "llama config"),
-        ({"max_position_embeddings": "many"}, 5, "max_position_embeddings"),
-        ({"model_type": "rwkv"}, 3, "state-space or recurrent layers (model_type = rwkv)"),
-        ({"model_type": "cpmant"}, 3, "position_bias_num_buckets = 512"),
-        ({"model_type": "gptj"}, 3, "does not go through transformers' attention interface"),
-        ({"model_type": ["llama"]}, 5, "has no model_type"),
+        (
+            {"rope_parameters": {"rope_type": ["yarn"], "rope_theta": 1e4}},
+            AdmissionErrors.BAD_ROPE_TYPE,
+            {"value": "['yarn']"},
+        ),
+        ({"num_hidden_layers": 2**63}, TOO_MANY_LAYERS, {"field": "num_hidden_layers", "layers": 2**63, "most": 1024}),
+        ({"num_hidden_layers": 1025}, TOO_MANY_LAYERS, {"field": "num_hidden_layers", "layers": 1025, "most": 1024}),
+        ({"num_hidden_layers": 0}, CaptureErrors.NO_LAYERS, {"model": "llama", "layers": 0}),
+        ({"num_hidden_layers": -3}, CaptureErrors.NO_LAYERS, {"model": "llama", "layers": -3}),
+        ({"hidden_size": 2**40}, ConstructionErrors.NOT_BUILT, {"cause": f"{OVERFLOW}[{2**40}, {2**40}]"}),
+        (
+            {"vocab_size": 2**50},
+            ConstructionErrors.TOO_LARGE,
+            {"largest": "model.embed_tokens.weight", "shape": [2**50, 32]},
+        ),
+        ({"intermediate_size": 2**60}, ConstructionErrors.NOT_BUILT, {"cause": f"{OVERFLOW}[{2**60}, 32]"}),
+        ({"num_attention_heads": 0}, NOT_VALID, {"model": "llama", "cause": "integer division or modulo by zero"}),
+        (
+            {"pad_token_id": 96},
+            ConstructionErrors.NOT_BUILT,
+            {"type": "AssertionError", "hint": " (pad_token_id is 96, the vocabulary has 96 tokens)"},
+        ),
+        (
+            {"hidden_act": "no-such-function"},
+            ConstructionErrors.NOT_BUILT,
+            {"type": "KeyError", "cause": "'no-such-function'"},
+        ),
+        ({"eos_token_id": -1}, ModelConfigErrors.BAD_TOKENS, {"field": "eos_token_id", "value": -1}),
+        ({"eos_token_id": "x"}, NOT_VALID, {}),
+        ({"max_position_embeddings": "many"}, NOT_VALID, {}),
+        ({"model_type": "rwkv"}, AdmissionErrors.REFUSED, {"model": "rwkv", "reasons": [STATEFUL]}),
+        ({"model_type": "cpmant"}, AdmissionErrors.REFUSED, {"model": "cpmant", "reasons": [BIASES]}),
+        (
+            {"model_type": "gptj"},
+            CompilationErrors.NOT_CAPTURED_BECAUSE,
+            {"model": "gptj", "reasons": [AdmissionErrors.NO_ATTENTION_INTERFACE()]},
+        ),
+        ({"model_type": ["llama"]}, ModelConfigErrors.NO_MODEL_TYPE, {}),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_each_is_one_line_and_an_exit_code(
-    changes: dict[str, Any], code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    path = write(tmp_path, **changes)
     start = time.process_time()
-    assert compile_config(write(tmp_path, **changes)) == code
+    error = reported(["compile", str(path), "--no-weights", "-o", str(tmp_path / "config.rdu"), "--max-context", "32"])
     assert time.process_time() - start < SECONDS
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("sscc: error: ")
-    assert words in last
-    assert "bug in sscc" not in last
+    assert capsys.readouterr().err.splitlines()[-1] == f"sscc: error: {error}"
+    check(error, kind, **fields)
+    if kind is NOT_VALID and "cause" not in fields:
+        assert f"'{next(iter(changes))}'" in error.fields["cause"]
     assert not (tmp_path / "config.rdu").exists()
 
 

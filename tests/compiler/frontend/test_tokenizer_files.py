@@ -10,7 +10,6 @@ import torch
 import transformers
 from transformers import LlamaConfig
 
-from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.tokenizer_files import (
     TOKENIZER_FILES,
@@ -21,7 +20,7 @@ from sscc.compiler.frontend.tokenizer_files import (
 )
 from sscc.ir.errors import InputError
 from tests.compiler.frontend.test_checkpoint import SIZES
-from tests.errors import raises
+from tests.errors import check, one_line
 
 FILE = Path("model.pt")
 
@@ -139,11 +138,10 @@ def test_a_chat_template_that_nobody_can_render(
     (tmp_path / "config.json").write_text(json.dumps(LlamaConfig(**SIZES).to_dict()))
     (tmp_path / name).write_text(content)
     command = ["compile", str(tmp_path), "--no-weights", "-o", str(tmp_path / "x.rdu"), "--max-context", "32"]
-    assert cli.main(command) == InputError.exit_code
-    message = capsys.readouterr().err
-    assert str(tmp_path / name) in message
-    assert words in message
-    assert "mend the template, or take it out" in message
+    error = one_line(command, capsys)
+    check(error, TokenizerFilesErrors.BAD_TEMPLATE)
+    assert error.fields["cause"].startswith(str(tmp_path / name))
+    assert words in error.fields["cause"]
 
 
 def test_templates_that_are_fine(tmp_path: Path) -> None:

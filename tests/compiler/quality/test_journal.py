@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import EvaluationJournalErrors, Journal, Record
-from sscc.ir.errors import ErrorKind, OutputError
-from tests.errors import raises
+from sscc.compiler.quality.journal import Journal, Record
+from sscc.ir.errors import InputError, OutputError, SsccError, UsageError
+from sscc.ir.files import FileErrors
+from tests.errors import check
 from tests.faults import CODES, fails, faults, killed_at
 
 OPTIONS = {"seed": 0, "tasks": ["a"]}
@@ -113,16 +114,17 @@ def cells(path: Path) -> list[str]:
 def test_a_line_that_cannot_be_written_is_one_error_and_not_there(tmp_path: Path, code: int) -> None:
     path, step = tmp_path / "records.jsonl", 0
     while True:
-        refused = None
+        refused: SsccError | None = None
         with faults(step, fails(code)) as taken:
             try:
                 two_lines(path)
             except OutputError as error:
-                refused = str(error)
+                refused = error
         if len(taken.names) <= step:
             break
         # The folder is there: that it cannot be made does not matter.
-        assert refused == f"{path} cannot be written: {os.strerror(code)}" or taken.names[step] == "mkdir"
+        if refused is not None or taken.names[step] != "mkdir":
+            check(refused, FileErrors.CANNOT_WRITE, path=path, reason=os.strerror(code))
         data = path.read_bytes() if path.exists() else b""
         assert data == b"" or data.endswith(b"\n"), taken.names[step]
         assert cells(path) == ["full", "snapkv 8"][: max(0, data.count(b"\n") - 1)]

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.errors import InputError, UsageError
+from sscc.runtime import serving_defaults
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import (
     Completion,
@@ -144,6 +145,15 @@ def test_a_finished_slot_is_free_before_the_next_step() -> None:
         assert interpreter.entries[:6] == ["prefill", "decode"] * 3
         fed = [inputs["token"] for entry, inputs, _ in interpreter.calls[:6] if entry == "decode"]
         assert fed == [[[2], [0]], [[3], [3]], [[4], [4]]]
+
+
+def test_a_queue_may_have_no_limit() -> None:
+    count = serving_defaults.QUEUE + 10
+    with gated(max_queue=None) as (engine, interpreter):
+        tickets = [engine.submit(request(1, new=1)) for _ in range(count)]
+        assert engine.metrics().rejected == 0
+        interpreter.open()
+        assert [ends(ticket).finish for ticket in tickets] == ["length"] * count
 
 
 def test_a_full_queue_refuses() -> None:
