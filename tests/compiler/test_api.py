@@ -21,7 +21,8 @@ from sscc.compiler.frontend.in_memory import InMemoryErrors
 from sscc.compiler.llm import LlmErrors
 from sscc.compiler.options import OptionErrors
 from sscc.ir.errors import ErrorKind
-from tests.errors import raises
+from sscc.runtime.session import SessionErrors
+from tests.errors import like, raises
 from tests.tiny_configs import random_model
 
 WORDS = "<eos> user : assistant once upon a time the end".split()
@@ -214,7 +215,7 @@ def test_sampling(llm: sscc.LLM) -> None:
 
 
 def test_what_cannot_be_answered(llm: sscc.LLM) -> None:
-    with raises(LlmErrors.PROMPT, number=1, cause=like(SubmissionErrors.X, tokens=70, context=64)):
+    with raises(LlmErrors.PROMPT, number=1, cause=like(SessionErrors.PROMPT_TOO_LONG, tokens=70, max_context=64)):
         llm.generate(["a", [3] * 70])
     with raises(LlmErrors.PARAMETERS_DIFFER, parameters=2, prompts=1):
         llm.generate("a", [sscc.SamplingParams()] * 2)
@@ -240,7 +241,7 @@ def test_an_artifact_without_a_tokenizer_takes_tokens(model: LlamaForCausalLM, t
     with sscc.LLM(result) as llm:
         (output,) = llm.generate([[3, 4]], sscc.SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
         assert (output.text, len(output.outputs[0].token_ids)) == ("", 3)
-        with raises(LlmErrors.NO_TOKENIZER):
+        with raises(SessionErrors.NO_TOKENIZER):
             llm.generate("a")
         with raises(LlmErrors.NO_CHAT_TEMPLATE):
             llm.chat([{"role": "user", "content": "a"}])

@@ -15,15 +15,16 @@ import pytest
 from sscc.compiler import cli
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.dumps import DumpErrors, read_dump
-from sscc.compiler.files import StdoutErrors
-from sscc.compiler.options import CompileOptions
+from sscc.compiler.frontend.checkpoint import CheckpointErrors
+from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.preflight import PreflightErrors
+from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
 from sscc.compiler.sessions import open_session
-from sscc.ir.builders import FunctionErrors
+from sscc.compiler.weight_cache import WeightCacheErrors
 from sscc.ir.choices import LEVELS
-from sscc.ir.context import IrTextErrors, mlir
-from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError
+from sscc.ir.context import mlir
+from sscc.ir.errors import InputError, OutputError
 from sscc.ir.files import FileErrors
-from sscc.ir.levels import LevelErrors
 from sscc.passes.pipeline import PIPELINE
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactOutputErrors
@@ -304,7 +305,7 @@ def test_what_is_not_legal_at_a_dumps_level_has_its_line(dumps: Path, tmp_path: 
 
 
 def test_a_dump_without_its_level_is_told_the_option(dumps: Path, tmp_path: Path) -> None:
-    with raises(CheckpointErrors.DUMP):
+    with raises(CheckpointErrors.DUMP, path=dumps / "02-split-layers.mlir"):
         compile_model(CompileOptions(dumps / "02-split-layers.mlir", output=tmp_path / "out.rdu"))
 
 
@@ -375,10 +376,10 @@ def test_a_referred_checkpoint_that_changed_is_refused(model: Path, dumps: Path,
     mine = Path(shutil.copytree(model, tmp_path / "model"))
     artifact = onward(dumps, tmp_path / "x.rdu", mine, weights="reference")
     shutil.rmtree(mine)
-    with pytest.raises(InputError, match="which is not there: give --checkpoint"):
+    with raises(ReferredCheckpointErrors.GONE, checkpoint=mine):
         tokens(artifact)
     write_model(mine, 1)
-    with pytest.raises(InputError, match="is not the one that this artifact was compiled with"):
+    with raises(WeightCacheErrors.DIGEST_DIFFERS):
         tokens(artifact)
 
 
@@ -408,7 +409,7 @@ def test_no_weights(model: Path, direct: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.rdu", "x.mlir"])
 def test_a_full_disk_leaves_nothing(name: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     level = "schedule" if name == "x.rdu" else "kernels"
-    with largest_file(30_000), pytest.raises(OutputError, match=name):
+    with largest_file(30_000), raises(FileErrors.CANNOT_WRITE, path=re.compile(name), reason="File too large"):
         written(level, dumps, tmp_path / name, model)
     assert listing(tmp_path) == []
 
@@ -436,7 +437,8 @@ def test_what_is_no_artifact_is_not_replaced(model: Path, dumps: Path, tmp_path:
 def test_unwritable_outputs(where: str, level: str, model: Path, dumps: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     folder = Path(where.format(tmp=tmp_path))
-    with pytest.raises(OutputError, match=str(folder)):
+    kind = PreflightErrors.NOT_A_FOLDER if folder.is_file() else PreflightErrors.NO_FOLDER
+    with raises(kind, path=folder / "x", folder=folder):
         written(level, dumps, folder / "x", model)
     assert listing(tmp_path) == ["file"]
 

@@ -23,7 +23,7 @@ from sscc.compiler.joining import JoiningErrors, join, launched
 from sscc.ir.errors import RankError, UsageError
 from sscc.runtime.collectives.handshake import SECRET_VARIABLE, HandshakeErrors
 from sscc.runtime.collectives.processes import TransportErrors
-from sscc.runtime.user_cache import cache_folder
+from sscc.runtime.user_cache import CacheErrors, cache_folder
 from tests.errors import raises
 from tests.fuzz.rank_messages import Marking
 
@@ -160,7 +160,7 @@ def test_the_folder_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.Monke
         join(None, 1)
     assert seen == [[0o700, 0o700]]
     folder.chmod(0o777)
-    with raises(JoiningErrors.X):
+    with raises(CacheErrors.FOREIGN_WRITERS, path=folder, mode=0o777):
         join(None, 1)
 
 

@@ -12,7 +12,7 @@ import torch
 from sscc.compiler.frontend.eager import NO_SOURCES, EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.full_attention import needed
 from sscc.ir.geometry import Geometry
-from sscc.runtime.kept_positions import Kept, KeptPositionsErrors, Reason
+from sscc.runtime.kept_positions import Kept, KeptPositionErrors, Reason
 from sscc.runtime.session import Session
 from tests.errors import raises
 from tests.families import GEOMETRY, Compiler, random_model, random_tokens
@@ -142,9 +142,9 @@ def test_shares_and_refusals(compiled: Compiler) -> None:
     assert np.all(shares[-9:] == 1)
     assert shares[4:-9].sum() == pytest.approx(5)  # of every layer and head 5 of them
     assert np.array_equal(kept.shares(1, 0), kept.reasons(1, 0)[0] >= Reason.SELECTED)
-    with raises(KeptPositionsErrors.NO_LAYER, layer=2, last=1):
+    with raises(KeptPositionErrors.NO_LAYER, layer=2, last=1):
         kept.shares(2)
-    with raises(KeptPositionsErrors.NO_HEAD, head=2, layer=1, last=1):
+    with raises(KeptPositionErrors.NO_HEAD, head=2, layer=1, last=1):
         kept.shares(1, 2)
-    with raises(KeptPositionsErrors.SEVERAL_RANKS):
+    with raises(KeptPositionErrors.SEVERAL_RANKS):
         _ = replace(kept, of_layers=None).layers

@@ -23,7 +23,7 @@ from sscc.runtime.artifact.manifest import Manifest, ManifestErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
-from tests.errors import check, one_line
+from tests.errors import like, raises
 from tests.families import random_tokens
 from tests.targets import described
 
@@ -107,7 +107,7 @@ def test_a_manifest_without_it_means_compact_rows_and_an_unknown_one_is_refused(
     del data["geometry"]["rows"]
     assert not Manifest.from_json(json.dumps(data)).signature.geometry.indexed
     data["geometry"]["rows"] = "paged"
-    with raises(ManifestErrors.GEOMETRY, field="geometry"):
+    with raises(ManifestErrors.GEOMETRY, field="geometry", cause=like(GeometryErrors.ROWS, rows="paged")):
         Manifest.from_json(json.dumps(data))
 
 

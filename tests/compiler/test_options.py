@@ -29,7 +29,7 @@ def options(**values: Any) -> CompileOptions:
 
 Refusal = tuple[dict[str, Any], ErrorKind, dict[str, Any]]
 REFUSED: dict[str, Refusal] = {
-    "target": ({"target": "gpu"}, TargetErrors.UNKNOWN, {"option": "--target", "value": "gpu"}),
+    "target": ({"target": "gpu"}, TargetErrors.UNKNOWN, {"target": "gpu"}),
     "opt-level": ({"opt_level": 3}, OptionErrors.NO_OPT_LEVEL, {"level": 3, "known": ["-O0", "-O1", "-O2"]}),
     "opt-level-below": ({"opt_level": -1}, OptionErrors.NO_OPT_LEVEL, {"level": -1}),
     "dtype": ({"dtype": "f16"}, ChoiceErrors.UNKNOWN, {"option": "--dtype", "value": "f16"}),

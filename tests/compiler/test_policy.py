@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from tests.models.tiny.task import fixed_queries
 TINY = Path(__file__).parents[1] / "models" / "tiny"
 RULES = Path(__file__).parents[2] / "examples" / "rules"
 SIZES = AttentionSizes(heads=4, kv_heads=2, width=8, value_width=8, scale=8**-0.5, softcap=0.0, dtype=torch.float32)
+LINE = {line: re.compile(rf"mine\.py:{line}$") for line in range(1, 10)}
+"""Places in the file of a rule."""
 G = Geometry(sink=1, recent=4, topk=6, obs=5, pool=1, pool_mode="avg", max_context=32)
 
 
@@ -135,9 +138,12 @@ def test_what_a_rule_says_holds_where_no_option_is_stronger() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "fields"),
     [
-        ("x = = 1", PolicyErrors.FILE_FAILS, {"line": 1, "type": "SyntaxError"}),
-        ("import sscc\nimport nothing_here", PolicyErrors.FILE_FAILS, {"line": 2, "type": "ModuleNotFoundError"}),
-        ("raise SystemExit(3)", PolicyErrors.FILE_FAILS, {"line": 1, "type": "SystemExit", "cause": "3"}),
+        ("x = = 1", PolicyErrors.FILE_FAILS, {"place": LINE[1], "type": "SyntaxError"}),
+        (
+            "import sscc\nimport nothing_here", PolicyErrors.FILE_FAILS,
+            {"place": LINE[2], "type": "ModuleNotFoundError", "cause": "No module named 'nothing_here'"},
+        ),
+        ("raise SystemExit(3)", PolicyErrors.FILE_FAILS, {"place": LINE[1], "type": "SystemExit", "cause": "3"}),
         ("import sscc", PolicyErrors.EMPTY_FILE, {}),
         ("import sscc\nclass A(sscc.SnapStream): pass\nclass B(A): pass", PolicyErrors.SEVERAL, {"rules": ["A", "B"]}),
     ],
@@ -184,7 +190,10 @@ MASS = "prompt.attention_mass()"
 @pytest.mark.parametrize(
     ("text", "kind", "fields"),
     [
-        ("return prompt.kyes", RuleErrors.SCORES_FAIL, {"rule": "Mine", "line": 7}),
+        (
+            "return prompt.kyes", RuleErrors.SCORES_FAIL,
+            {"rule": "Mine", "place": LINE[7], "cause": re.compile("'kyes'")},
+        ),
         (
             "return prompt.keys.norm(dim=-1)[0]", RuleErrors.OTHER_SHAPE,
             {"shape": [24], "dtype": "torch.float32", "expected": [2, 24]},
@@ -193,12 +202,14 @@ MASS = "prompt.attention_mass()"
         (f"return {MASS} / 0", RuleErrors.NOT_FINITE, {"tokens": 24}),
         ("return prompt.keys.mean(dim=1, keepdim=True).expand(-1, len(prompt.positions), -1).sum(-1)",
          RuleErrors.READS_BEHIND, {}),
-        ("return torch.rand_like(prompt.keys[..., 0])", RuleErrors.RANDOM, {"rule": "Mine", "line": 6}),
+        ("return torch.rand_like(prompt.keys[..., 0])", RuleErrors.RANDOM, {"rule": "Mine", "place": LINE[6]}),
         ("prompt.keys_scratch.mul_(2)\n        return prompt.keys.norm(dim=-1)", RuleErrors.CHANGES_PROMPT, {}),
         (f"return {MASS} if {MASS}.sum() > 0 else -{MASS}",
-         RuleErrors.SCORES_FAIL, {"rule": "Mine", "line": 7}),
-        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()", RuleErrors.SHAPE_NOT_STATIC, {"rule": "Mine", "line": 7}),
-        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]", RuleErrors.OWN_TENSOR, {"rule": "Mine", "line": 7}),
+         RuleErrors.SCORES_FAIL, {"rule": "Mine", "place": LINE[7]}),
+        (f"return {MASS} * prompt.keys[0, :, 0].nonzero().sum()",
+         RuleErrors.SHAPE_NOT_STATIC, {"rule": "Mine", "place": LINE[7]}),
+        (f"return {MASS} * torch.tensor([1.0, 2.0])[:, None]",
+         RuleErrors.OWN_TENSOR, {"rule": "Mine", "place": LINE[7]}),
     ],
 )  # fmt: skip
 def test_scores_that_no_program_can_be(text: str, kind: ErrorKind, fields: dict[str, Any], tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ from sscc.runtime.backends.reference.backend import Reference
 from sscc.runtime.collectives.crew import simulated
 from sscc.runtime.collectives.group import ALONE, Group, run_ranks, thread_groups
 from sscc.runtime.contract import prove
+from sscc.runtime.kept_rows import KeptRowErrors
 from sscc.runtime.session import Session
 from tests.compiler.interpret.models import PROMPT, SLOT, TOKENS, weights
+from tests.errors import raises
 from tests.passes.test_shard import imported
 from tests.targets import changed
 
@@ -158,7 +160,7 @@ def test_a_slot_is_copied_into_one_that_another_rank_has() -> None:
         got = np.stack([run.decode({slot: token})[slot] for token in TOKENS])
         np.testing.assert_allclose(got, expected, rtol=0, atol=away)
     run.close()
-    with raises(SlotRowErrors.X, ranks=2):
+    with raises(KeptRowErrors.RANKS_MISSING, present=1, ranks=2):
         Session(signature, interpreters[0]).rows.slot_bytes(len(PROMPT))
 
 

@@ -104,7 +104,7 @@ def test_a_cap_that_attention_is_not_told_of_is_refused() -> None:
         graph.call_function(torch.ops.sscc.attention.default, (*rows, layer, 0.5, *settings))
     captured = Captured(graph, {}, {}, {}, {}, "")
     check_softcaps(captured, {})
-    with raises(CaptureErrors.CAP_DIFFERS, layer=2):
+    with raises(CaptureErrors.SOFTCAP_DIFFERS, fields=["cap = 5.0"], layer=2, softcap=0.0):
         check_softcaps(captured, {"cap": 5.0})
-    with raises(CaptureErrors.CAP_DIFFERS, layer=0):
+    with raises(CaptureErrors.SOFTCAP_DIFFERS, fields=["cap = 6"], layer=0, softcap=5.0):
         check_softcaps(captured, {"cap": 6})

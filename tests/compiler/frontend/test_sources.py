@@ -266,7 +266,7 @@ def test_an_archive_that_lost_its_end(tmp_path: Path) -> None:
         ),
         (RuntimeError("TorchScript archive"), SourceErrors.TORCHSCRIPT, {}),
         (RuntimeError("x" * 300), SourceErrors.NOT_PYTORCH, {"cause": "x" * 300}),
-        (RuntimeError("x" * 301), SourceErrors.NOT_PYTORCH, {"cause": "x" * 300 + ".."}),
+        (RuntimeError("x" * 301), SourceErrors.NOT_PYTORCH, {"cause": "x" * 300}),
         (
             RuntimeError("no\n zip. This is an internal error. Sorry"),
             SourceErrors.NOT_PYTORCH,

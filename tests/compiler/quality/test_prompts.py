@@ -129,8 +129,9 @@ class TestEveryTask:
 
     def test_a_length_without_room_beside_the_template(self, task: str, plain: PromptFormat) -> None:
         alone = PromptFormat(plain.tokenizer, ChatTemplate(f"{'x' * LENGTH}{TURN}"))
-        with raises(HaystackErrors.PROMPT_TOO_LONG):
+        with raises(HaystackErrors.PROMPT_TOO_LONG, text=f"the task {task}") as caught:
             make_example(task, LENGTH, 0, 0, alone)
+        assert caught.value.fields["smallest"] > LENGTH >= caught.value.fields["length"]
 
 
 class TestOwnExamples:

@@ -18,7 +18,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend.checkpoint import CheckpointErrors
 from sscc.compiler.options import CompileOptions
 from sscc.compiler.quality import report, runner
 from sscc.compiler.quality.cells import Selection
@@ -29,6 +28,7 @@ from sscc.compiler.quality.plot import plot
 from sscc.compiler.quality.runner import JOURNAL, WORK, Evaluation, EvaluationErrors, evaluate
 from sscc.compiler.quality.scoring import ExampleResult, run_example
 from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors
 from sscc.ir.geometry import Geometry
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.tensor_files import Array
@@ -374,7 +374,7 @@ class TestOptions:
             EvalOptions(Path("model"), **values)
 
     def test_a_model_that_is_not_there(self, tmp_path: Path) -> None:
-        with raises(CheckpointErrors.MISSING, path=tmp_path / "none"):
+        with raises(FileErrors.MISSING, path=tmp_path / "none"):
             evaluate(EvalOptions(tmp_path / "none"), tmp_path / "results")
 
     def test_tasks_of_one_name_are_refused(self, options: EvalOptions, tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ class TestEveryTask:
             assert example.positions == LENGTH + example.max_new_tokens
 
     def test_a_length_that_is_too_short_is_refused(self, task: str, plain: PromptFormat) -> None:
-        with raises(HaystackErrors.PROMPT_TOO_LONG):
+        with raises(HaystackErrors.PROMPT_TOO_LONG, text=re.compile(rf"the task {task}$")) as caught:
             make_example(task, 20, 0, 0, plain)
+        assert caught.value.fields["smallest"] > 20 >= caught.value.fields["length"]
 
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if task.placed])
