@@ -522,7 +522,7 @@ def test_other_arrays_are_refused() -> None:
     batch.start(0, Sampling(), [])
     logits, active = np.zeros((2, 8), np.float32), np.array([True, False])
     for bad in (logits[0], logits[:, :7], logits.astype(np.float64), logits.view(np.int32), logits.T.copy().T):
-        with pytest.raises(UsageError, match="logits to pick from are"):
+        with raises(SamplingErrors.BATCH_LOGITS, wanted=[2, 8], dtype=bad.dtype, shape=bad.shape):
             batch.pick(bad, active)
     for bad in (active[:1], active.astype(np.int8), active[:, None], np.ones(4, bool)[::2]):
         with raises(SamplingErrors.ACTIVE_SLOTS):
