@@ -535,14 +535,16 @@ def test_other_arrays_are_refused() -> None:
     for call in (batch.stop, batch.logprobs):
         with raises(NativeErrors.SAMPLER_NO_SLOT, slot=2):
             call(2)
-    for slots, vocab_size in ((0, 5), (5, 0), (1, 2**31)):
-        with raises(NativeErrors.SAMPLER_VOCABULARY):
+    with raises(NativeErrors.SAMPLER_SLOTS, slots=0):
+        BatchSampler(0, 5)
+    for slots, vocab_size in ((5, 0), (1, 2**31)):
+        with raises(NativeErrors.SAMPLER_VOCABULARY, vocabulary=vocab_size):
             BatchSampler(slots, vocab_size)
     with raises(SamplingErrors.LOGITS_SHAPE, shape=[1, 5]):
         Sampler(Sampling()).pick(LOGITS[None])
     sampler = Sampler(Sampling())
     sampler.pick(LOGITS)
-    with pytest.raises(UsageError, match="logits to pick from are"):
+    with raises(SamplingErrors.BATCH_LOGITS, shape=[1, 4]):
         sampler.pick(LOGITS[:4])
 
 
