@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors
+from sscc.ir.geometry import GeometryErrors
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
     Access,
@@ -471,7 +472,7 @@ def test_flipped_bits_are_found(out: Path) -> None:
     shard = out / "weights/model-00001-of-00001.safetensors"
     flip(shard, -1)
     artifact = Artifact.load(out)  # sizes and headers are right; gigabytes are read when they are wanted
-    with raises(VerificationErrors.DIGEST_DIFFERS):
+    with raises(VerificationErrors.DIGEST_DIFFERS, path=shard):
         artifact.weights()
     assert artifact.weights(lambda _: WEIGHTS).keys() == {*WEIGHTS, "inv_freq", "mask"}, "they are others"
     assert not np.array_equal(Artifact.load(out, verify=False).weights()["b"], WEIGHTS["b"])
@@ -513,8 +514,14 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
             ("dtype",), "f8", ManifestErrors.DTYPE,
             {"dtype": "f8", "dtypes": ["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]},
         ),
-        (("geometry", "sink"), -1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
-        (("geometry", "pool"), (1 << 20) + 1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (
+            ("geometry", "sink"), -1, ManifestErrors.GEOMETRY,
+            {"field": "geometry", "cause": GeometryErrors.TOO_SMALL(field="sink", value=-1, least=0)},
+        ),
+        (
+            ("geometry", "pool"), (1 << 20) + 1, ManifestErrors.GEOMETRY,
+            {"field": "geometry", "cause": GeometryErrors.LARGE_POOL(pool=1048577, most=1048575)},
+        ),
         (("geometry", "extra"), 1, ManifestErrors.GEOMETRY, {"field": "geometry"}),
         (("geometry", "recent"), 4.0, ManifestErrors.GEOMETRY_VALUE, {"field": "geometry.recent", "value": "4.0"}),
         (("geometry", "sink"), True, ManifestErrors.GEOMETRY_VALUE, {"field": "geometry.sink", "value": "True"}),
@@ -522,7 +529,10 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
             ("geometry", "layer_topk"), 3, ManifestErrors.TYPE,
             {"field": "geometry.layer_topk", "value": "3", "type": "list"},
         ),
-        (("geometry", "layer_topk"), [4], ManifestErrors.GEOMETRY, {"field": "geometry"}),
+        (
+            ("geometry", "layer_topk"), [4], ManifestErrors.GEOMETRY,
+            {"field": "geometry", "cause": GeometryErrors.LAYER_TOPK(topk=4, most=3)},
+        ),
         (
             ("geometry", "layer_topk"), [-1], ManifestErrors.BELOW_LEAST,
             {"field": "geometry.layer_topk", "values": ["-1"], "least": 0},
@@ -551,7 +561,10 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
             ("groups", 0, "geometry", "layer_topk"), [3, 1.0], ManifestErrors.BELOW_LEAST,
             {"field": "groups[0].geometry.layer_topk", "values": ["3", "1.0"], "least": 0},
         ),
-        (("groups", 0, "geometry", "layer_topk"), [3, 4], ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (
+            ("groups", 0, "geometry", "layer_topk"), [3, 4], ManifestErrors.GEOMETRY,
+            {"field": "groups[0].geometry", "cause": GeometryErrors.LAYER_TOPK(topk=4, most=3)},
+        ),
         (
             ("groups", 0, "geometry", "layer_topk"), [3], ManifestErrors.LAYER_TOPK,
             {"field": "groups[0].geometry.layer_topk", "numbers": 1, "layers": 2},
@@ -640,9 +653,15 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
             {"field": "groups[0].geometry", "value": "None", "type": "dict"},
         ),
         (("groups", 0, "geometry"), {}, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
-        (("groups", 0, "geometry", "recent"), 0, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (
+            ("groups", 0, "geometry", "recent"), 0, ManifestErrors.GEOMETRY,
+            {"field": "groups[0].geometry", "cause": GeometryErrors.TOO_SMALL(field="recent", value=0, least=1)},
+        ),
         (("groups", 0, "geometry", "recent"), "4", ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
-        (("groups", 0, "geometry", "window"), 1, ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
+        (
+            ("groups", 0, "geometry", "window"), 1, ManifestErrors.GEOMETRY,
+            {"field": "groups[0].geometry", "cause": GeometryErrors.WINDOW_RING(window=1, sink=2, recent=4, topk=3)},
+        ),
         (("groups", 0, "geometry", "window"), "x", ManifestErrors.GEOMETRY, {"field": "groups[0].geometry"}),
         (("groups", 0, "geometry", "max_context"), 100000, ManifestErrors.GROUPS, {}),
         (

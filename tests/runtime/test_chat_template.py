@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -296,7 +297,7 @@ def test_what_the_expressions_raise_is_a_refusal() -> None:
         ChatTemplate("{{ messages[0].content + 1 }}").render([USER])
     with raises(ChatTemplateErrors.CANNOT_RENDER):
         ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": "half a pair: \ud800"}])
-    with raises(ChatTemplateErrors.REFUSES):
+    with raises(ChatTemplateErrors.REFUSES, cause="'nothing' is undefined"):
         ChatTemplate("{{ nothing.at.all }}").render([USER])
 
 
@@ -336,7 +337,7 @@ class TestBounds:
         ids=["ranges", "macros", "messages"],
     )
     def test_loops_end(self, source: str) -> None:
-        with raises(ChatTemplateErrors.REFUSES):
+        with raises(ChatTemplateErrors.REFUSES, cause="its loops take more than 1000 rounds"):
             ChatTemplate(source).render([{"role": "user", "content": "x"}] * 30)
 
     def test_rounds_are_counted_for_each_rendering(self) -> None:
@@ -377,8 +378,9 @@ class TestBounds:
         ],
     )
     def test_one_expression_makes_no_huge_text(self, expression: str) -> None:
-        with raises(ChatTemplateErrors.REFUSES):
+        with raises(ChatTemplateErrors.REFUSES) as caught:
             ChatTemplate("{{ (" + expression + ") is none }}").render([])
+        assert re.search("wide|than 16777216 letters|'lipsum' is undefined", caught.value.fields["cause"])
 
     @pytest.mark.parametrize(
         "step",
@@ -397,8 +399,9 @@ class TestBounds:
     )
     def test_doubling_ends(self, step: str) -> None:
         source = "{% set ns = namespace(x='ab') %}{% for i in range(40) %}{% set ns.x = " + step + " %}{% endfor %}"
-        with raises(ChatTemplateErrors.REFUSES):
+        with raises(ChatTemplateErrors.REFUSES) as caught:
             ChatTemplate(source + "{{ ns.x }}").render([])
+        assert "more than 16777216 letters" in caught.value.fields["cause"]
 
     @pytest.mark.parametrize(
         "step",
@@ -415,7 +418,7 @@ class TestBounds:
     @pytest.mark.parametrize("end", ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x == [ns.x] }}", "{{ ns.x ~ 1 }}"])
     def test_nesting_ends(self, step: str, end: str) -> None:
         source = "{% set ns = namespace(x=['ab']) %}{% for i in range(60) %}{% set ns.x = " + step + " %}{% endfor %}"
-        with raises(ChatTemplateErrors.REFUSES):
+        with raises(ChatTemplateErrors.REFUSES, cause="a list in it has more than 16777216 letters or digits"):
             ChatTemplate(source + end).render([])
 
     @pytest.mark.parametrize(
@@ -424,20 +427,27 @@ class TestBounds:
             (
                 "{% macro f(n) %}{% if n %}{{ f(n - 1, varargs, varargs) }}{% else %}{{ varargs }}{% endif %}"
                 "{% endmacro %}{{ f(60, 1) }}",
-                "a list in it has more than 16777216 letters",
+                ChatTemplateErrors.REFUSES,
+                "a list in it has more than 16777216 letters or digits",
             ),
             (
                 "{% set ns = namespace(x=[]) %}{% for i in range(900) %}{% set ns.x = ns.x + range(900) | list %}"
                 "{% endfor %}",
+                ChatTemplateErrors.REFUSES,
                 "it makes lists of more than 8388608 items",
             ),
-            ("{% set ns = namespace(x=[]) %}{% for i in range(950) %}{% set ns.x = [[ns.x]] %}{% endfor %}", "Recurs"),
+            (
+                "{% set ns = namespace(x=[]) %}{% for i in range(950) %}{% set ns.x = [[ns.x]] %}{% endfor %}",
+                ChatTemplateErrors.CANNOT_RENDER,
+                "RecursionError",
+            ),
         ],
         ids=["arguments", "sums", "depth"],
     )
-    def test_what_lists_hold_is_bounded(self, source: str, says: str) -> None:
-        with pytest.raises(UsageError, match=says):
+    def test_what_lists_hold_is_bounded(self, source: str, kind: ErrorKind, cause: str) -> None:
+        with raises(kind) as caught:
             ChatTemplate(source).render([])
+        assert caught.value.fields["cause"].split(":")[0] == cause
 
     def test_lists_that_fit(self) -> None:
         source = (
@@ -451,7 +461,7 @@ class TestBounds:
     @pytest.mark.parametrize("form", ["@", "{% set z %}@{% endset %}", "{% macro m() %}@{% endmacro %}{{ m() }}"])
     def test_what_is_written_is_bounded(self, inside: str, form: str) -> None:
         loop = "{% for i in range(900) %}" + inside + "{% endfor %}"
-        with raises(ChatTemplateErrors.REFUSES):
+        with raises(ChatTemplateErrors.REFUSES, cause="it writes more than 16777216 letters"):
             ChatTemplate("{% set x = 'x' * 100000 %}" + form.replace("@", loop)).render([])
 
     def test_expressions_that_fit(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError
+from sscc.ir.errors import ErrorKind
 from sscc.runtime.artifact.files import ArtifactFileErrors
 from sscc.runtime.artifact.golden import Golden, GoldenErrors
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
@@ -151,24 +151,24 @@ def test_a_folder_without_a_golden_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "kind"),
     [
-        ("prompt", ["1"], "does not fit"),
-        ("tensors", [{}], "does not fit"),
-        ("tensors", ["other"], "does not fit"),
-        ("tensors", 1, "is missing or damaged"),
-        (None, [], "is missing or damaged"),
-        (None, {"x" * 10**5: 1}, "is missing or damaged"),
+        ("prompt", ["1"], GoldenErrors.PARTS_DIFFER),
+        ("tensors", [{}], GoldenErrors.PARTS_DIFFER),
+        ("tensors", ["other"], GoldenErrors.PARTS_DIFFER),
+        ("tensors", 1, GoldenErrors.DAMAGED),
+        (None, [], GoldenErrors.DAMAGED),
+        (None, {"x" * 10**5: 1}, GoldenErrors.DAMAGED),
     ],
 )
-def test_a_damaged_golden_is_refused(tmp_path: Path, field: str | None, value: object, message: str) -> None:
+def test_a_damaged_golden_is_refused(tmp_path: Path, field: str | None, value: object, kind: ErrorKind) -> None:
     with ArtifactWriter(tmp_path / "m.rdu") as writer:
         record().save(writer)
         writer.finish(Manifest("0.1", {}, "rdu", {}, SIGNATURE, WeightsRecord("reference", "")))
     path = tmp_path / "m.rdu" / "golden" / "golden.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps(value if field is None else {**data, field: value}))
-    with pytest.raises(InputError, match=message) as refused:
+    with raises(kind, path=path) as refused:
         Golden.load(path.parent)
     assert len(str(refused.value)) < 1000
     path.write_text("[" * 10**5)

@@ -12,7 +12,6 @@ import pytest
 
 from sscc.compiler.cli import main
 from sscc.compiler.inspection_words import described
-from sscc.ir.errors import UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import (
     Body,
@@ -37,6 +36,7 @@ from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.inspection import (
+    InspectionErrors,
     LevelReport,
     decode_floor,
     inspect_artifact,
@@ -44,6 +44,7 @@ from sscc.runtime.inspection import (
     time_decode,
     time_prefill,
 )
+from tests.errors import raises
 from tests.runtime.fake import GEOMETRY, SIGNATURE
 from tests.runtime.timing.programs import MACHINE, TILE, streamed, view
 from tests.targets import changed
@@ -176,9 +177,9 @@ def test_a_short_context_saves_arithmetic_and_no_traffic() -> None:
 
 @pytest.mark.parametrize("tokens", [0, 21])
 def test_contexts_and_prompts_that_do_not_fit(tokens: int) -> None:
-    with pytest.raises(UsageError, match=f"context of {tokens} tokens does not fit: the program takes 1 to 20"):
+    with raises(InspectionErrors.CONTEXT, tokens=tokens, max_context=20):
         time_decode(artifact(), MACHINE, tokens)
-    with pytest.raises(UsageError, match=f"prompt of {tokens} tokens"):
+    with raises(InspectionErrors.PROMPT, tokens=tokens, max_context=20):
         time_prefill(artifact(), MACHINE, tokens)
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Program, Tensor
-from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
 from sscc.runtime import quantization
-from sscc.runtime.artifact.tensor_files import TensorSpec, layout_of, reading, stack_tensors
-from sscc.runtime.quantization import Array, Error, dequantize, encode, measure_error, quantize, round_trip
-from sscc.runtime.validator.placement import check_tensors
+from sscc.runtime.artifact.tensor_files import TensorErrors, TensorSpec, layout_of, reading, stack_tensors
+from sscc.runtime.quantization import (
+    Array,
+    Error,
+    QuantizationErrors,
+    dequantize,
+    encode,
+    measure_error,
+    quantize,
+    round_trip,
+)
+from sscc.runtime.validator.placement import PlacementProofErrors, check_tensors
+from tests.errors import raises
 
 FORMATS = [
     WeightFormat(bits, group, zero_point) for bits in (8, 4) for group in (2, 32, 128) for zero_point in (False, True)
@@ -96,14 +108,14 @@ def test_floats_of_8_bits() -> None:
     assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
     assert (restored[weight == 0] == 0).all()
     assert measure_error(weight, f).normwise < 0.03
-    with pytest.raises(UsageError, match="weights of e4m3 have 8 bits, and neither zero points nor minimums"):
+    with raises(WeightFormatErrors.FLOATING):
         WeightFormat.parse("e4m3:32:zero-point")
 
 
 def test_scales_of_f16_have_a_range() -> None:
     f = WeightFormat.parse("int8:32:f16")
     assert np.isfinite(dequantize(quantize(normal(scale=1e6), f), f)).all()
-    with pytest.raises(InputError, match="too large for scales of f16"):
+    with raises(QuantizationErrors.TOO_LARGE):
         quantize(normal(scale=1e9), f)
     smallest = quantize(np.full((1, 32), 1e-9, np.float32), f)
     assert smallest.scales.astype(np.float64)[0, 0] == -(2.0**-24)  # away from zero
@@ -215,12 +227,12 @@ def test_sources_of_other_dtypes() -> None:
 def test_what_is_not_finite_is_refused(bad: float) -> None:
     weight = normal()
     weight[3, 5] = bad
-    with pytest.raises(InputError, match="a weight that is not finite cannot be quantised"):
+    with raises(QuantizationErrors.NOT_FINITE):
         quantize(weight, WeightFormat(4))
 
 
 def test_groups_have_to_fit() -> None:
-    with pytest.raises(InputError, match="rows of 256 weights cannot be cut into groups of 48"):
+    with raises(QuantizationErrors.GROUPS, columns=256, group=48):
         quantize(normal(), WeightFormat(8, 48))
 
 
@@ -249,20 +261,37 @@ def test_a_stack_of_encoded_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "message"),
+    ("tensor", "kind", "fields"),
     [
         (
             Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int9:32/values"),
-            "encoding 'int9:32/values' is not",
+            WeightFormatErrors.ENCODING_FORMAT,
+            {"text": "int9:32/values"},
         ),
-        (Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), "a weight of f32"),
-        (Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), "a constant of i8"),
-        (Tensor("v", (2, 2, 9, 64), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"), "cannot be 'int8:32/values'"),
-        (Tensor("v", (2, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values"), "cannot be 'int8:32/values'"),
+        (
+            Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), PlacementProofErrors.ENCODING,
+            {"role": "weight", "dtype": "f32", "shape": [24, 8], "encoding": "int8:32/scales"},
+        ),
+        (
+            Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), PlacementProofErrors.ENCODING,
+            {"role": "constant", "dtype": "i8", "shape": [24, 256], "encoding": "int8:32/values"},
+        ),
+        (
+            Tensor("v", (2, 2, 9, 64), "i8", "weight", "hbm", 0, ("w",), "int8:32/values"),
+            PlacementProofErrors.ENCODING,
+            {"role": "weight", "dtype": "i8", "shape": [2, 2, 9, 64], "encoding": "int8:32/values"},
+        ),
+        (
+            Tensor("v", (2, 256), "i8", "weight", "hbm", 0, ("w", "x"), "int8:32/values"),
+            PlacementProofErrors.ENCODING,
+            {"role": "weight", "dtype": "i8", "shape": [2, 256], "encoding": "int8:32/values"},
+        ),
     ],
 )
-def test_the_validator_refuses_encodings_that_do_not_fit(tensor: Tensor, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_the_validator_refuses_encodings_that_do_not_fit(
+    tensor: Tensor, kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    with raises(kind, **fields):
         check_tensors(program(tensor))
     for sources in (("w",), ("w", "x")):  # a matrix per expert, and one per layer
         check_tensors(program(Tensor("v", (2, 24, 256), "i8", "weight", "hbm", 0, sources, "int8:32/values")))
@@ -284,9 +313,8 @@ def test_a_source_that_cannot_be_encoded_is_named() -> None:
     bad = normal()
     bad[0, 0] = np.nan
     layout = layout_of(program(Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int8:32/values")), "weight")
-    with pytest.raises(InputError, match="tensor 'w': a weight that is not finite"):
+    with raises(TensorErrors.NOT_ENCODED, tensor="w", cause=QuantizationErrors.NOT_FINITE()):
         stack_tensors(layout, reading({"w": bad}, "the test"))
-    with pytest.raises(
-        InputError, match=r"the test: tensor 'w' is float32 \[24, 128\], the program wants f32 \[24, 256\]"
-    ):
+    shape = {"shape": [24, 128], "expected": "f32 [24, 256]"}
+    with raises(TensorErrors.OTHER_TENSOR, where="the test", tensor="w", dtype="float32", **shape):
         stack_tensors(layout, reading({"w": normal(24, 128)}, "the test"))

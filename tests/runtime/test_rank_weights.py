@@ -8,19 +8,20 @@ from typing import cast
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Dtype, Program, Tensor
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.artifact.tensor_files import (
     Array,
     KeepingReader,
     Layout,
+    TensorErrors,
     TensorSpec,
     layout_of,
     reading,
     stack_tensors,
     taken,
 )
+from tests.errors import raises
 
 RANKS = 4
 ROWS, COLUMNS = 24, 256
@@ -87,10 +88,10 @@ def test_of_a_quantised_weight_codes_and_scales_are_cut_alike(encoding: str, axi
 
 def test_a_source_of_another_shape_is_refused() -> None:
     _, parts = layouts(weight((6, COLUMNS), "0:24/4", ("a",)))
-    with pytest.raises(InputError, match=r"tensor 'a' is float32 \[20, 256\], the program wants f32 \[24, 256\]"):
+    with raises(TensorErrors.OTHER_TENSOR, tensor="a", dtype="float32", shape=[20, 256], expected="f32 [24, 256]"):
         stack_tensors(parts[1], reading({"a": SOURCES["a"][:20]}, "here"))
 
 
 def test_a_stack_is_not_cut_between_its_sources() -> None:
-    with pytest.raises(InputError, match="weight 'w' is cut between its sources, as '0:8/4'"):
+    with raises(TensorErrors.CUT_BETWEEN_SOURCES, role="weight", tensor="w", cut="0:8/4"):
         layouts(weight((2, ROWS, COLUMNS), "0:8/4", ("a", "b")))

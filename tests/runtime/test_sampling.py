@@ -522,7 +522,7 @@ def test_other_arrays_are_refused() -> None:
     batch.start(0, Sampling(), [])
     logits, active = np.zeros((2, 8), np.float32), np.array([True, False])
     for bad in (logits[0], logits[:, :7], logits.astype(np.float64), logits.view(np.int32), logits.T.copy().T):
-        with pytest.raises(UsageError, match="logits to pick from are"):
+        with raises(SamplingErrors.BATCH_LOGITS, wanted=[2, 8], dtype=bad.dtype, shape=bad.shape):
             batch.pick(bad, active)
     for bad in (active[:1], active.astype(np.int8), active[:, None], np.ones(4, bool)[::2]):
         with raises(SamplingErrors.ACTIVE_SLOTS):
@@ -535,14 +535,16 @@ def test_other_arrays_are_refused() -> None:
     for call in (batch.stop, batch.logprobs):
         with raises(NativeErrors.SAMPLER_NO_SLOT, slot=2):
             call(2)
-    for slots, vocab_size in ((0, 5), (5, 0), (1, 2**31)):
-        with raises(NativeErrors.SAMPLER_VOCABULARY):
+    with raises(NativeErrors.SAMPLER_SLOTS, slots=0):
+        BatchSampler(0, 5)
+    for slots, vocab_size in ((5, 0), (1, 2**31)):
+        with raises(NativeErrors.SAMPLER_VOCABULARY, vocabulary=vocab_size):
             BatchSampler(slots, vocab_size)
     with raises(SamplingErrors.LOGITS_SHAPE, shape=[1, 5]):
         Sampler(Sampling()).pick(LOGITS[None])
     sampler = Sampler(Sampling())
     sampler.pick(LOGITS)
-    with pytest.raises(UsageError, match="logits to pick from are"):
+    with raises(SamplingErrors.BATCH_LOGITS, shape=[1, 4]):
         sampler.pick(LOGITS[:4])
 
 

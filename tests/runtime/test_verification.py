@@ -62,7 +62,7 @@ def test_every_damaged_file_is_found(tmp_path: Path) -> None:
         path.write_bytes(b"weights")
     check(*paths)
     paths[3].write_bytes(b"heights")
-    with raises(VerificationErrors.DIGEST_DIFFERS):
+    with raises(VerificationErrors.DIGEST_DIFFERS, path=paths[3]):
         check(*paths)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -12,15 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import InputError
 from sscc.runtime import session as session_module
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket, executor, ticket
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.transcript import Transcript
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.sampling import Sampling
-from sscc.runtime.session import Session
+from sscc.runtime.native_errors import NativeErrors
+from sscc.runtime.sampling import Sampling, SamplingErrors
+from sscc.runtime.session import Session, SessionErrors
+from tests.errors import raises
 from tests.runtime.engine.gated import LIMIT, LONG, GatedInterpreter, gated, request, serving
 from tests.runtime.engine.test_engine import Clock, ends, until
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
@@ -66,17 +69,17 @@ def test_an_engine_finds_and_leaves_empty_slots() -> None:
     session.prefill(0, [1, 2])
     session.start_prefill(1, [1] * 40)
     the_executor = Executor(session, EngineOptions())
-    with pytest.raises(UsageError, match="slot 0 holds no prompt"):
+    with raises(SessionErrors.SLOT_EMPTY, slot=0):
         session.kept(0)
     first, second = submitted(the_executor, request(1, new=2), request(2, new=2))
     the_executor.close(Close.DRAIN)
     the_executor.run()
     assert [first.finish, second.finish] == ["length", "length"]
     for slot in range(2):
-        with pytest.raises(UsageError, match=f"slot {slot} holds no prompt"):
+        with raises(SessionErrors.SLOT_EMPTY, slot=slot):
             session.kept(slot)
     everything = np.ones(2, np.bool_)
-    with pytest.raises(UsageError, match="slot 0"):  # and no sampler goes on
+    with raises(NativeErrors.SAMPLER_NOT_STARTED, slot=0):  # and no sampler goes on
         the_executor._sampler.pick(np.zeros((2, LONG.vocab_size), np.float32), everything)
 
 
@@ -143,7 +146,7 @@ def test_damage_found_while_others_decode_costs_them_no_step() -> None:
         interpreter.open()
         assert ends(good).tokens == tuple(range(9))
         for damaged in (bad, late):
-            with pytest.raises(InputError, match="the largest logit of slot 1 is nan"):
+            with raises(SamplingErrors.SLOT_LOGITS, slot=1, value=math.nan):
                 ends(damaged)
         decoded = [inputs for entry, inputs, _ in interpreter.calls if entry == "decode"]
         assert [inputs["token"][0][0] for inputs in decoded if inputs["active"][0]] == [*range(8)]
@@ -234,7 +237,7 @@ def test_damage_wakes_who_waits(token: int) -> None:
         interpreter.open()
         told.join(LIMIT)
         assert not told.is_alive()
-        with pytest.raises(InputError, match="the largest logit of slot 0 is nan"):
+        with raises(SamplingErrors.SLOT_LOGITS, slot=0, value=math.nan):
             ends(bad)
 
 

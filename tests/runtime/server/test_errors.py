@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from typing import Any
@@ -138,8 +139,10 @@ class TestModels:
             with pytest.raises(openai.NotFoundError) as caught:
                 client.models.retrieve("gpt-9")
             assert caught.value.code == "model_not_found"
-            with pytest.raises(openai.NotFoundError, match="only 'alphabet'"):
+            with pytest.raises(openai.NotFoundError) as caught:
                 client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
+            assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+            assert "'alphabet'" in caught.value.message
 
     def test_names_with_slashes(self) -> None:
         with running(name="a/b") as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
@@ -202,11 +205,14 @@ class TestLimits:
     def test_prompts_and_answers(self) -> None:
         limits = RequestLimits(max_prompt=10, max_new_tokens=5)
         with running(limits=limits) as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
-            with pytest.raises(openai.BadRequestError, match="takes at most 10") as caught:
+            with pytest.raises(openai.BadRequestError) as caught:
                 client.completions.create(prompt="x" * 11, **GREEDY)
-            assert caught.value.code == "context_length_exceeded"
-            with pytest.raises(openai.BadRequestError, match="makes at most 5"):
+            assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+            assert re.findall(r"\d+", caught.value.message) == ["11", "10"]
+            with pytest.raises(openai.BadRequestError) as caught:
                 client.completions.create(prompt="x" * 10, max_tokens=6, **GREEDY)
+            assert (caught.value.param, caught.value.code) == ("max_tokens", "served-request.too-many-new-tokens")
+            assert re.findall(r"\d+", caught.value.message) == ["6", "5"]
             assert client.completions.create(prompt="x" * 10, **GREEDY).choices[0].text == reply("x" * 10, 5)
             chat = client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], **GREEDY)
             assert chat.choices[0].message.content == reply("u:hi;a:", 5)
@@ -216,15 +222,17 @@ class TestLimits:
             server.interpreter.seconds = 0.02
             with openai.OpenAI(base_url=server.v1, api_key="any") as client:
                 # The client does not try again by itself: 2 more times would show in the metrics.
-                with pytest.raises(openai.APIStatusError, match=r"after 0.2 s, with \d+ tokens made") as caught:
+                with pytest.raises(openai.APIStatusError) as caught:
                     client.completions.create(prompt="a", max_tokens=26, **GREEDY)
                 assert (caught.value.status_code, caught.value.code) == (504, "timeout")
+                assert re.search(r"0\.2 s.* \d+ tokens", caught.value.message)
                 assert server.engine.metrics().submitted == 1
                 texts: list[str] = []
                 stream = client.completions.create(prompt="a", max_tokens=26, stream=True, **GREEDY)
-                with pytest.raises(openai.APIError, match=r"after 0.2 s") as in_stream:
+                with pytest.raises(openai.APIError) as in_stream:
                     texts.extend(chunk.choices[0].text for chunk in stream)
                 assert in_stream.value.code == "timeout"
+                assert "0.2 s" in in_stream.value.message
                 assert texts
                 assert reply("a").startswith("".join(texts))
 
@@ -309,12 +317,14 @@ class TestFailure:
             closing.start()
             server.app.state.closing = True
             server.interpreter.go.set()
-            with pytest.raises(openai.APIError, match="closing"):
+            with pytest.raises(openai.APIError) as caught:
                 list(stream)
+            assert caught.value.code == "unavailable"
             closing.join()
             assert httpx2.get(f"{server.url}/health").json() == {"status": "closing"}
-            with pytest.raises(openai.InternalServerError, match="closed"):
+            with pytest.raises(openai.InternalServerError) as refused:
                 client.completions.create(prompt="a", **GREEDY)
+            assert (refused.value.status_code, refused.value.code) == (503, "unavailable")
 
     def test_what_nobody_expected_is_logged_and_not_told(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import OutputError
+from sscc.ir.files import FileErrors
 from sscc.ir.schedule import Launch
 from sscc.runtime.timing import Timing, time_entry, write_trace
 from sscc.runtime.timing.trace import TimelineErrors
@@ -89,5 +89,6 @@ def test_refusals(tmp_path: Path) -> None:
     with raises(TimelineErrors.NOT_RECORDED):
         write_trace(tmp_path / "trace.json", time_entry(program(kernels, bodies), "main", MACHINE))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OutputError, match="cannot be written"):
-        write_trace(tmp_path / "none" / "trace.json", recorded())
+    path = tmp_path / "none" / "trace.json"
+    with raises(FileErrors.CANNOT_WRITE, path=path, reason="No such file or directory"):
+        write_trace(path, recorded())

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InternalError
+from sscc.ir.errors import ErrorKind
 from sscc.runtime.backends.cpu import bodies
 from sscc.runtime.backends.cpu.checks import CheckedModule, NativeCheckErrors
 from sscc.runtime.backends.cpu.compile import Jit
@@ -113,16 +115,34 @@ RIGHT: dict[str, Emit] = {
     "through memory": with_count(through_memory, 48),
     "by choice": with_count(by_choice, 0),
 }
-WRONG: dict[str, tuple[Emit, str]] = {
-    "far": (store_far, "a store .* of 32 bytes at 36 is out of 64 bytes"),
-    "before": (store_before, "of 4 bytes at -4 is out of 64 bytes"),
-    "load": (load_far, "a load .* of 4 bytes at 64 is out of 64 bytes"),
-    "loop": (in_a_loop, "the test: a store .test_checks.py:[0-9]+. of 4 bytes at 64"),
-    "masked": (with_count(masked, 9), "a store .* of 36 bytes at 32 is out of 64 bytes"),
-    "masked load": (with_count(masked_load, 9), "a load .* of 36 bytes at 32 is out of 64 bytes"),
-    "private function": (with_count(in_a_private_function, 9), "the test: a store .* of 4 bytes at 64"),
-    "through memory": (with_count(through_memory, 52), "is out of any operand"),
-    "by choice": (with_count(by_choice, 1), "of 16 bytes at 0 is out of 4 bytes"),
+WRONG: dict[str, tuple[Emit, ErrorKind, dict[str, Any]]] = {
+    "far": (store_far, NativeCheckErrors.OUT_OF_BOUNDS, {"place": "the test", "nbytes": 32, "begin": 36, "extent": 64}),
+    "before": (
+        store_before, NativeCheckErrors.OUT_OF_BOUNDS,
+        {"place": "the test", "nbytes": 4, "begin": -4, "extent": 64},
+    ),
+    "load": (load_far, NativeCheckErrors.OUT_OF_BOUNDS, {"place": "the test", "nbytes": 4, "begin": 64, "extent": 64}),
+    "loop": (in_a_loop, NativeCheckErrors.OUT_OF_BOUNDS, {"place": "the test", "nbytes": 4, "begin": 64, "extent": 64}),
+    "masked": (
+        with_count(masked, 9), NativeCheckErrors.OUT_OF_BOUNDS,
+        {"place": "the test", "nbytes": 36, "begin": 32, "extent": 64},
+    ),
+    "masked load": (
+        with_count(masked_load, 9), NativeCheckErrors.OUT_OF_BOUNDS,
+        {"place": "the test", "nbytes": 36, "begin": 32, "extent": 64},
+    ),
+    "private function": (
+        with_count(in_a_private_function, 9), NativeCheckErrors.OUT_OF_BOUNDS,
+        {"place": "the test", "nbytes": 4, "begin": 64, "extent": 64},
+    ),
+    "through memory": (
+        with_count(through_memory, 52), NativeCheckErrors.OUT_OF_OPERANDS,
+        {"place": "the test", "nbytes": 16, "begin": 0},
+    ),
+    "by choice": (
+        with_count(by_choice, 1), NativeCheckErrors.OUT_OF_BOUNDS,
+        {"place": "the test", "nbytes": 16, "begin": 0, "extent": 4},
+    ),
 }
 
 
@@ -133,9 +153,11 @@ def test_what_stays_within_bounds_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_leaves_its_bounds_is_named_and_touches_nothing(name: str) -> None:
-    emit, message = WRONG[name]
-    with pytest.raises(InternalError, match=message):
+    emit, kind, fields = WRONG[name]
+    with raises(kind, **fields) as caught:
         execute(emit)
+    access = "load" if "load" in name else "store"
+    assert re.fullmatch(rf"a {access} \(test_checks.py:[0-9]+\)", caught.value.fields["access"])
 
 
 @pytest.mark.skipif(not Features.of_host().bf16_tiles, reason="this CPU has no tile registers")
@@ -151,9 +173,9 @@ def test_tile_registers_are_checked_by_their_rows() -> None:
         return emit
 
     assert (execute(moved(1, 0)) == 0).all()
-    with pytest.raises(InternalError, match=r"a store .test_checks.py:[0-9]+. of 128 bytes at 0 is out of 64 bytes"):
+    with raises(NativeCheckErrors.OUT_OF_BOUNDS, nbytes=128, begin=0, extent=64):
         execute(moved(2, 0))
-    with pytest.raises(InternalError, match=r"a store .* of 64 bytes at 4 is out of 64 bytes"):
+    with raises(NativeCheckErrors.OUT_OF_BOUNDS, nbytes=64, begin=4, extent=64):
         execute(moved(1, 4))
 
 

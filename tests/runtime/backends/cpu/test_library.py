@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import Entry, Launch, Program
 from sscc.runtime.backends.cpu import library
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
@@ -29,7 +28,7 @@ from sscc.runtime.backends.cpu.library import (
     keep_code,
     make_code,
 )
-from sscc.runtime.user_cache import UnsafeCacheError
+from sscc.runtime.user_cache import CacheErrors
 from tests.errors import raises
 from tests.runtime.programs import add_body, lay_out, one_stage, whole
 
@@ -267,7 +266,7 @@ def test_a_cache_that_cannot_be_written_is_said(
 def test_code_that_others_could_have_written_is_refused(kept: Path, place: str) -> None:
     path = {"file": kept, "folder": kept.parent, "cache": kept.parent.parent}[place]
     path.chmod(path.stat().st_mode | stat.S_IWGRP)
-    with pytest.raises(UnsafeCacheError, match=f"{path} can be written by others .* `chmod go-w {path}`"):
+    with raises(CacheErrors.FOREIGN_WRITERS, path=path, mode=stat.S_IMODE(path.stat().st_mode)):
         cached_code(add_program())
     path.chmod(path.stat().st_mode & ~stat.S_IWGRP)
     assert works(cached_code(add_program()))
@@ -279,5 +278,5 @@ def test_links_in_the_cache_are_not_followed(kept: Path, place: str) -> None:
     path = kept if place == "file" else kept.parent
     moved = path.rename(kept.parent.parent / "elsewhere")
     path.symlink_to(moved)
-    with pytest.raises(InputError, match=f"{path} is a symbolic link, which is not followed"):
+    with raises(CacheErrors.LINK, path=path):
         cached_code(add_program())

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sscc.ir import kv_rows
-from sscc.ir.errors import InputError
 from sscc.ir.schedule import (
     CachedAttention,
     DecodeAttention,
@@ -23,8 +22,10 @@ from sscc.ir.schedule import (
     UpdateRows,
 )
 from sscc.runtime.backends.reference import attention
+from sscc.runtime.backends.reference.attention import ReferenceAttentionErrors
 from sscc.runtime.backends.reference.encoded_rows import decode, encode
 from sscc.runtime.backends.reference.softmax import KEY_TILE
+from tests.errors import raises
 from tests.runtime.programs import DTYPES, run_steps
 
 Tensors = dict[str, Tensor]
@@ -240,11 +241,12 @@ def test_gathering_into_encoded_rows_is_gathering_and_encoding(dtype: torch.dtyp
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
-def refused(step: Any, message: str, **shapes: tuple[str, tuple[int, ...]]) -> None:
-    """Runs a step on parameters (dtype, shape) that it must refuse before it fires."""
+def refused_dtypes(step: Any, param: str, other: str, **shapes: tuple[str, tuple[int, ...]]) -> None:
+    """Run a step on parameters (dtype, shape), of which `param` must have the dtype of `other` and has not."""
     dtypes = {name: dtype for dtype, name in DTYPES.items() if dtype is not torch.float64}
     writes = {name: torch.zeros(shape, dtype=dtypes[dtype]) for name, (dtype, shape) in shapes.items()}
-    with pytest.raises(InputError, match=message):
+    dtypes_of = {"dtype": shapes[param][0], "other_dtype": shapes[other][0]}
+    with raises(ReferenceAttentionErrors.DTYPES_DIFFER, step="decode_attention", param=param, other=other, **dtypes_of):
         run_steps((step,), {}, writes)
 
 
@@ -263,16 +265,17 @@ def test_a_copy_that_is_not_encoded_as_its_cache_is_refused() -> None:
     caches = {"k_cache": ("i8", (2, 2, 9, 12)), "v_cache": ("i8", (2, 2, 9, 10))}
     copies = {"key": ("f32", (2, 2, 9, 8)), "value": ("f32", (2, 2, 9, 6))}
     step = replace(DECODE, key="key", value="value")
-    refused(step, "reads rows of 'key' and of 'k_cache', which has another dtype", **SLOTS, **caches, **copies)
+    refused_dtypes(step, "key", "k_cache", **SLOTS, **caches, **copies)
 
 
 def test_rows_of_a_store_are_as_those_of_the_cache() -> None:
     names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache")
     rows = MoreRows("k_store", "v_store", "selected")
     step = DecodeAttention(*names, "position", "prompt_len", "active", "out", 0.3, SINK, RECENT, (rows,))
-    refused(
+    refused_dtypes(
         step,
-        "decode_attention reads rows of 'k_store' and of 'k_cache', which has another dtype",
+        "k_store",
+        "k_cache",
         **SLOTS,
         k_cache=("i8", (2, 2, 7, 12)),
         v_cache=("i8", (2, 2, 7, 10)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import (
     Access,
     CachedAttention,
@@ -44,6 +44,7 @@ from sscc.runtime.backends.reference.selection import ReferenceSelectionErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from sscc.runtime.backends.reference.vector import ReferenceVectorErrors
 from sscc.runtime.backends.reference.views import ReferenceViewErrors
+from sscc.runtime.scalars import ScalarArithmeticErrors
 from tests.errors import raises
 from tests.runtime.programs import add_body, copy_body, identity, lay_out, one_stage, run_steps, whole
 
@@ -591,7 +592,7 @@ def test_scalar_operations(op: str, args: tuple[int, ...], want: int) -> None:
 
 def test_division_by_zero_is_an_error_of_the_schedule() -> None:
     program = rows_program([Scalar("r", "mod", (1, 0))])
-    with pytest.raises(InputError, match="divides by a scalar that is 0"):
+    with raises(ScalarArithmeticErrors.DIVISION_BY_ZERO):
         ReferenceInterpreter(program, {}).run("main", {"x": torch.zeros(3, 4)})
 
 
@@ -603,15 +604,18 @@ def test_a_dynamic_view_out_of_bounds_is_refused(index: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "kind", "fields"),
     [
-        ([Launch("copy", (row("x", 9), row("y")))], "reaches elements 9 .. 12 of 12"),
-        ([Launch("copy", (row("x"), View("y", ROW, (0,))))], "writes one element more than once"),
-        ([Scalar("r", "launder", (1, 2))], "'launder' of 2 arguments"),
+        (
+            [Launch("copy", (row("x", 9), row("y")))], ReferenceViewErrors.OUT_OF_BOUNDS,
+            {"tensor": "x", "first": 9, "last": 12, "elements": 12},
+        ),
+        ([Launch("copy", (row("x"), View("y", ROW, (0,))))], ReferenceViewErrors.WRITES_TWICE, {"tensor": "y"}),
+        ([Scalar("r", "launder", (1, 2))], ScalarArithmeticErrors.OPERATION, {"op": "launder", "arguments": 2}),
     ],
 )
-def test_malformed_entries_are_refused_at_construction(body: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_malformed_entries_are_refused_at_construction(body: Any, kind: ErrorKind, fields: dict[str, Any]) -> None:
+    with raises(kind, **fields):
         ReferenceInterpreter(rows_program(body), {})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.errors import ErrorKind, SsccError, plain
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -31,12 +31,14 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
+from sscc.runtime.backends.cpu.slots import NativeSlotErrors
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.bodies import BodyCode, ReferenceBodyErrors
 from sscc.runtime.backends.reference.control import ReferenceControlErrors
 from sscc.runtime.backends.reference.memory import ReferenceMemoryErrors
-from sscc.runtime.backends.reference.pipelines import ReferencePipelineErrors
+from sscc.runtime.backends.reference.pipelines import ReferencePipelineErrors, ReferenceStuckErrors
 from sscc.runtime.backends.reference.stages import BoundStage, ReferenceStageErrors
+from sscc.runtime.backends.reference.streams import ReferenceStreamErrors
 from sscc.runtime.backends.reference.views import ReferenceViewErrors
 from tests.errors import raises
 from tests.runtime.programs import (
@@ -219,7 +221,7 @@ def test_a_slot_that_is_filled_over_several_iterations() -> None:
         "drain", half, (slot("b", 2, 0, (2, 8), ("odd", 16)), Port(view_of("y", (2, 8), 0, ("i", 16)))), ("b",)
     )
     the_kernel = kernel(pipeline((fill, drain), (buffer("b"),), 2 * N, scalars=(Scalar("odd", "mod", ("i", 2)),)))
-    refusal = "a buffer's slot serves several iterations, but not all of them"
+    refusal = NativeSlotErrors.PART_OF_RUN
     assert torch.equal(run_kernel(the_kernel, (half,), {"x": X}, {"y": torch.zeros(N, *TILE)}, refusal=refusal)["y"], X)
 
 
@@ -522,13 +524,18 @@ def test_a_launch_whose_views_move_sees_where_they_are() -> None:
 # --------------------------------------------------------------------------------------------- broken schedules
 
 
+def waits(stage: str, obstacle: SsccError, firing: int = 0) -> SsccError:
+    """Return what a deadlock says of a stage that waits in one of N firings."""
+    return ReferenceStuckErrors.WAITS(stage=stage, firing=firing, iteration=firing, firings=N, obstacles=[obstacle])
+
+
 def test_reading_a_slot_that_is_not_complete_is_refused() -> None:
     early = replace(STORES, waits=())
-    message = (
-        r"kernel 'k', pipeline 'p': stage 'store' in firing 0 \(iteration 0\) reads slot 0 of buffer 'a' \(place 0\), "
-        r"which stage 'load' has filled 0 of 1 times; it does not wait for 'a'"
-    )
-    with pytest.raises(InputError, match=message):
+    obstacle = ReferenceStreamErrors.NOT_FILLED(slot=0, buffer="a", place=0, stage="load", filled=0, needed=1)
+    with raises(
+        ReferencePipelineErrors.READS_TOO_EARLY, where="kernel 'k', pipeline 'p'", stage="store", firing=0, iteration=0,
+        buffer="a", obstacle=obstacle,
+    ):
         run(kernel(pipeline((early, LOADS), (buffer("a"),))))
 
 
@@ -537,24 +544,26 @@ def test_reading_a_slot_that_is_filled_in_part_is_refused() -> None:
     fill = stage("fill", half, (Port(view_of("x", (8,), 0, ("i", 8))), slot("a", 4, 0, (8,), ("i", 8))), ("a",))
     early = stage("drain", INC, (slot("a", 4), tile("y")), ())
     the_kernel = kernel(pipeline((fill, early), (buffer("a", 1),), 3))
-    with raises(ReferencePipelineErrors.READS_TOO_EARLY, stage="drain", firing=0, iteration=0):
+    obstacle = ReferenceStreamErrors.NOT_FILLED(slot=0, buffer="a", place=0, stage="fill", filled=3, needed=4)
+    with raises(ReferencePipelineErrors.READS_TOO_EARLY, stage="drain", firing=0, iteration=0, obstacle=obstacle):
         run_kernel(the_kernel, (half, INC), {"x": X}, {"y": torch.zeros(N, *TILE)})
 
 
 def test_reading_a_slot_that_nobody_fills_is_refused() -> None:
     early = stage("store", INC, (slot("a", lag=1), tile("y", ("i", 32))), ())
-    with raises(ReferencePipelineErrors.READS_TOO_EARLY, stage="store", firing=5, iteration=5):
+    obstacle = ReferenceStreamErrors.NEVER_FILLED(slot=6, buffer="a", place=0)
+    with raises(ReferencePipelineErrors.READS_TOO_EARLY, stage="store", firing=5, iteration=5, obstacle=obstacle):
         run(kernel(pipeline((LOADS, early), (buffer("a", N),))))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_overwriting_a_slot_that_is_still_to_be_read_is_refused(depth: int) -> None:
     hasty = replace(LOADS, waits=())
-    message = (
-        rf"'load' in firing {depth} \(iteration {depth}\) begins to fill place 0 of buffer 'a' for slot {depth}, "
-        rf"whose slot 0 stage 'store' still has to use; it does not wait for 'a'"
-    )
-    with pytest.raises(InputError, match=message):
+    obstacle = ReferenceStreamErrors.STILL_USED(slot=depth, buffer="a", place=0, held=0, stage="store")
+    with raises(
+        ReferencePipelineErrors.FILLS_TOO_EARLY, stage="load", firing=depth, iteration=depth, buffer="a",
+        obstacle=obstacle,
+    ):
         run(kernel(pipeline((hasty, STORES), (buffer("a", depth),))))
 
 
@@ -567,10 +576,12 @@ def test_a_slot_is_kept_for_the_slowest_of_its_readers() -> None:
         stage("ends", LOAD, (slot("a", lag=N - 1), slot("b")), ("a", "b"), when="last"),
     )
     wide = (buffer("a", N - 1), buffer("b", 1, N * 128))
-    refusal = "it reads a slot that many iterations have passed over"
+    refusal = NativeSlotErrors.OVERWRITTEN
     assert torch.equal(run(kernel(pipeline(stages, wide)), refusal=refusal)[0], X[1] + X[N - 1])
-    with raises(ReferencePipelineErrors.DEADLOCK):
+    held = ReferenceStreamErrors.STILL_USED(slot=3, buffer="a", place=1, held=1, stage="late")
+    with raises(ReferencePipelineErrors.DEADLOCK) as caught:
         run(kernel(pipeline(stages, (buffer("a", 2), buffer("b", 1, 256)))))
+    assert plain(waits("load", held, firing=3)) in caught.value.fields["stuck"]
 
 
 def test_a_deadlock_names_the_stages_that_are_stuck() -> None:
@@ -580,12 +591,11 @@ def test_a_deadlock_names_the_stages_that_are_stuck() -> None:
         stage("pong", LOAD, (slot("a"), slot("b")), ("a", "b")),
     )
     buffers = (buffer("a", 1), buffer("b", 1, 128))
-    message = (
-        r"kernel 'k', pipeline 'p': deadlock: stage 'ping' in firing 0 \(iteration 0\) of 6 waits for slot 0 of "
-        r"buffer 'b' \(place 0\), which stage 'pong' has filled 0 of 1 times; stage 'pong' in firing 0 .* waits for "
-        r"slot 0 of buffer 'a'"
-    )
-    with pytest.raises(InputError, match=message):
+    stuck = [
+        waits("ping", ReferenceStreamErrors.NOT_FILLED(slot=0, buffer="b", place=0, stage="pong", filled=0, needed=1)),
+        waits("pong", ReferenceStreamErrors.NOT_FILLED(slot=0, buffer="a", place=0, stage="ping", filled=0, needed=1)),
+    ]
+    with raises(ReferencePipelineErrors.DEADLOCK, where="kernel 'k', pipeline 'p'", stuck=stuck):
         run(kernel(pipeline(ring, buffers)))
 
 
@@ -595,16 +605,19 @@ def test_a_carried_value_in_a_single_slot_is_a_deadlock() -> None:
         stage("start", INC, (tile("x"), slot("c")), ("c",), when="first"),
         stage("add", SUM, (slot("c"), tile("x", ("i", 32)), slot("c", lag=1)), ("c",)),
     )
-    with raises(ReferencePipelineErrors.DEADLOCK):
+    held = ReferenceStreamErrors.STILL_USED(slot=1, buffer="c", place=0, held=0, stage="add")
+    with raises(ReferencePipelineErrors.DEADLOCK, stuck=[waits("add", held)]):
         run(kernel(pipeline(stages, (buffer("c", 1),))))
 
 
 def test_an_epilogue_for_another_number_of_iterations_is_a_deadlock() -> None:
     end = stage("end", LOAD, (slot("a", lag=4), tile("y", ("i", 32))), ("a",), when="last")
     the_kernel = kernel(pipeline((LOADS, STORES, end), (buffer("a"),), "n"), scalars=("n",))
-    refusal = "it reads a slot by its number after a loop of unknown length"
+    refusal = NativeSlotErrors.UNKNOWN_LENGTH
     assert torch.equal(run(the_kernel, {"n": 5}, refusal=refusal)[4], X[4])
-    with raises(ReferencePipelineErrors.DEADLOCK):
+    lost = ReferenceStreamErrors.NEVER_FILLED(slot=4, buffer="a", place=0)
+    stuck = ReferenceStuckErrors.WAITS(stage="end", firing=0, iteration=3, firings=1, obstacles=[lost])
+    with raises(ReferencePipelineErrors.DEADLOCK, stuck=[stuck]):
         run(the_kernel, {"n": 4})
 
 
