@@ -13,7 +13,7 @@ import sscc
 from sscc.compiler import cli
 from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors
 from sscc.ir.levels import get_facts
 from sscc.ir.sizes import align
@@ -23,7 +23,7 @@ from sscc.runtime.artifact.manifest import Manifest, ManifestErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.golden_replay import replay
 from tests.compiler.kv_options import CACHE, G, compile_each
-from tests.errors import like, raises
+from tests.errors import check, like, one_line, raises
 from tests.families import random_tokens
 from tests.targets import described
 

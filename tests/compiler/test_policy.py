@@ -19,14 +19,14 @@ from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
-from sscc.compiler.frontend.rules import capture_rule, end_of_prompt
-from sscc.compiler.options import CompileOptions
-from sscc.compiler.policy import Policy, Rule, policy_of
-from sscc.ir.errors import ErrorKind, InputError, SsccError, UsageError
+from sscc.compiler.frontend.rules import RuleErrors, capture_rule, end_of_prompt
+from sscc.compiler.options import CompileOptions, OptionErrors
+from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.passes.lower_torch import LowerTorchErrors
 from sscc.passes.thread_cache import ThreadCacheErrors
-from tests.errors import check, one_line, reported
+from tests.errors import check, one_line, raises, reported
 from tests.models.tiny.task import fixed_queries
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"

@@ -18,15 +18,16 @@ from transformers.pytorch_utils import Conv1D
 import sscc
 from sscc.compiler import cli
 from sscc.compiler.options import OptionErrors
-from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
 from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
+from sscc.passes.pipeline import PassPipelineErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.quantization import round_trip
 from sscc.runtime.session import Session
-from tests.errors import check, one_line
+from tests.errors import check, one_line, raises
 from tests.families import Compiler, random_model, random_tokens
 from tests.oracles.independent import IndependentSnapStream
 from tests.torch_session import TorchSession

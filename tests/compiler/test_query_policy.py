@@ -18,7 +18,7 @@ from sscc.compiler.frontend.eager import EagerQuerySelection
 from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.compiler.policy import PolicyErrors
 from sscc.ir.context import mlir, parse_module
-from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry, GeometryErrors, Span
 from sscc.ir.levels import get_facts
 from sscc.runtime.artifact.golden import Golden
@@ -30,7 +30,7 @@ from sscc.runtime.golden_replay import replay
 from sscc.runtime.timing.entry import TimingErrors
 from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, fed, loaded, opened
 from tests.compiler.test_windows import eager_model, random_model
-from tests.errors import check, one_line
+from tests.errors import check, one_line, raises
 from tests.families import random_tokens
 
 CACHE = "--kv-policy query --kv-sink 2 --kv-recent 5 --kv-topk 6 --max-context 48 --batch 2 --prefill-chunk 10".split()

@@ -23,7 +23,9 @@ from sscc.compiler.fleet.options import (
     plan_of,
     replica_arguments,
 )
-from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.extras import ExtraErrors
+from sscc.ir.files import FileErrors
 from sscc.ir.geometry import COMPACT, INDEXED
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.reading import Artifact

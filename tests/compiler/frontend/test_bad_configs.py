@@ -17,8 +17,8 @@ from sscc.compiler.frontend.capture import CaptureErrors, attention_layers, capt
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import ConstructionErrors, build_model, build_skeleton, canonical_names
 from sscc.compiler.frontend.model_config import MAX_DEPTH, ModelConfigErrors, config_from_dict, parse_json
-from sscc.ir.errors import ErrorKind, InputError
-from tests.errors import check, reported
+from sscc.ir.errors import ErrorKind
+from tests.errors import check, raises, reported
 from tests.families import SHAPE
 
 LLAMA: dict[str, Any] = {"model_type": "llama", **SHAPE, "num_key_value_heads": 2}

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import capture as frontend
+from sscc.compiler.frontend.admission import AdmissionErrors
 from sscc.compiler.frontend.capture import CaptureErrors, capture, check_attention, check_tables
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_model
@@ -35,7 +36,7 @@ from sscc.runtime.artifact.reading import Artifact, ArtifactErrors
 from sscc.runtime.artifact.tensor_files import TensorSpec
 from sscc.runtime.session import Session
 from tests.compiler.frontend.strange import StrangeConfig
-from tests.errors import check, one_line
+from tests.errors import Like, check, like, one_line, raises
 from tests.families import FAMILIES, SHAPE, Compiler
 
 CACHE: dict[str, Any] = {"kv_sink": 2, "kv_recent": 6, "kv_topk": 4, "kv_obs": 4, "kv_pool": 3, "max_context": 32}

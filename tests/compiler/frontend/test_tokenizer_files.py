@@ -18,9 +18,8 @@ from sscc.compiler.frontend.tokenizer_files import (
     folder_tokenizer,
     packed_tokenizer,
 )
-from sscc.ir.errors import InputError
 from tests.compiler.frontend.test_checkpoint import SIZES
-from tests.errors import check, one_line
+from tests.errors import check, one_line, raises
 
 FILE = Path("model.pt")
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sscc.compiler.quality.example import Example
-from sscc.compiler.quality.journal import Journal, Record
-from sscc.ir.errors import InputError, OutputError, SsccError, UsageError
+from sscc.compiler.quality.journal import EvaluationJournalErrors, Journal, Record
+from sscc.ir.errors import ErrorKind, OutputError, SsccError
 from sscc.ir.files import FileErrors
-from tests.errors import check
+from tests.errors import check, raises
 from tests.faults import CODES, fails, faults, killed_at
 
 OPTIONS = {"seed": 0, "tasks": ["a"]}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.errors import InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.runtime import serving_defaults
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from sscc.ir.errors import InputError
 from sscc.ir.schedule import Scalar
 from sscc.runtime import scalars
 from sscc.runtime._native import Core
