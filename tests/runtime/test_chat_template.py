@@ -422,7 +422,7 @@ class TestBounds:
             ChatTemplate(source + end).render([])
 
     @pytest.mark.parametrize(
-        ("source", "says"),
+        ("source", "kind", "cause"),
         [
             (
                 "{% macro f(n) %}{% if n %}{{ f(n - 1, varargs, varargs) }}{% else %}{{ varargs }}{% endif %}"

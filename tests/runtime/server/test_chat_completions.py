@@ -195,12 +195,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "invalid_value", "'system', 'developer', 'user'",
     ),
     "an image": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages.0.content",
-        "invalid_value", "'image_url'",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages.0.content", "invalid_value", "'image_url'",
     ),
     "tool calls": (
-        {"messages": [*HI, {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]}, "messages.1.tool_calls",
-        "unknown_parameter", "",
+        {"messages": [*HI, {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+        "messages.1.tool_calls", "unknown_parameter", "",
     ),
     "half a character": (
         {"messages": [{"role": "user", "content": "\ud83d"}]}, "messages.0.content",
