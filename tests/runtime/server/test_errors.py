@@ -208,11 +208,11 @@ class TestLimits:
             with pytest.raises(openai.BadRequestError) as caught:
                 client.completions.create(prompt="x" * 11, **GREEDY)
             assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
-            assert re.findall(r"\d+", caught.value.message) == ["11", "10"]
+            assert re.findall(r"\d+", caught.value.message) == ["400", "11", "10"]
             with pytest.raises(openai.BadRequestError) as caught:
                 client.completions.create(prompt="x" * 10, max_tokens=6, **GREEDY)
             assert (caught.value.param, caught.value.code) == ("max_tokens", "served-request.too-many-new-tokens")
-            assert re.findall(r"\d+", caught.value.message) == ["6", "5"]
+            assert re.findall(r"\d+", caught.value.message) == ["400", "6", "5"]
             assert client.completions.create(prompt="x" * 10, **GREEDY).choices[0].text == reply("x" * 10, 5)
             chat = client.chat.completions.create(messages=[{"role": "user", "content": "hi"}], **GREEDY)
             assert chat.choices[0].message.content == reply("u:hi;a:", 5)
