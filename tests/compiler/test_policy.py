@@ -14,7 +14,7 @@ import torch
 
 import sscc
 from sscc.compiler import cli
-from sscc.compiler.driver import compile_model
+from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
 from sscc.compiler.frontend.capture import AttentionSizes
@@ -23,7 +23,8 @@ from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
-from tests.errors import raises
+from sscc.passes.thread_cache import ThreadCacheErrors
+from tests.errors import check, raises, reported
 from tests.models.tiny.task import fixed_queries
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
@@ -252,18 +253,17 @@ def test_an_operator_that_no_level_has_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize(
-    ("model", "options", "code", "message"),
+    ("model", "options", "kind", "fields"),
     [
-        (TINY.with_name("tiny_mla"), [], 3, "layer 0 keeps latent rows, of which a rule of one's own would"),
-        (TINY, ["--kv-topk", "0"], 2, "the rule KeyNorm has nothing to select"),
+        (TINY.with_name("tiny_mla"), [], ThreadCacheErrors.RULE_OF_LATENT_ROWS, {"layer": 0}),
+        (TINY, ["--kv-topk", "0"], CompilationErrors.NOTHING_TO_SELECT, {"rule": "KeyNorm"}),
     ],
 )
 def test_programs_that_no_rule_is_for(
-    model: Path, options: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, options: list[str], kind: ErrorKind, fields: dict[str, Any], tmp_path: Path
 ) -> None:
     arguments = ["compile", str(model), "--no-weights", "--policy", str(RULES / "key_norm.py"), "--max-context", "64"]
-    assert cli.main([*arguments, *options, "-o", str(tmp_path / "out.rdu")]) == code
-    assert message in capsys.readouterr().err
+    check(reported([*arguments, *options, "-o", str(tmp_path / "out.rdu")]), kind, **fields)
 
 
 # ------------------------------------------------------------------------------------------------ from the command line
