@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sscc.compiler.layer_topk import LayerTopk, LayerTopkErrors
 from sscc.ir.errors import ErrorKind
+from sscc.ir.files import FileErrors
 from tests.errors import raises
 
 
@@ -49,7 +50,7 @@ def test_a_file_has_numbers(tmp_path: Path, text: str) -> None:
         ("pyramid:a,b", LayerTopkErrors.NOT_NUMBERS, {}),
         ("64.5", LayerTopkErrors.UNREADABLE, {}),
         ("no such file", LayerTopkErrors.UNREADABLE, {}),
-        ("a\0b", LayerTopkErrors.UNREADABLE, {}),
+        ("a\0b", FileErrors.NOT_A_FILE_NAME, {"letters": 3}),
     ],
 )
 def test_what_is_no_budget_is_refused(text: str, kind: ErrorKind, fields: dict[str, Any]) -> None:
