@@ -21,6 +21,7 @@ from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.compiler.preflight import PreflightErrors
 from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors
 from sscc.compiler.sessions import open_session
+from sscc.ir.builders import FunctionErrors
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import IrTextErrors, mlir
 from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError

@@ -14,6 +14,7 @@ import torch
 
 import sscc
 from sscc.compiler import cli
+from sscc.compiler.commands.eval import EvalCommandErrors
 from sscc.compiler.driver import CompilationErrors, compile_model
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import Softmax
@@ -23,8 +24,9 @@ from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
+from sscc.passes.lower_torch import LowerTorchErrors
 from sscc.passes.thread_cache import ThreadCacheErrors
-from tests.errors import check, raises, reported
+from tests.errors import check, one_line, raises, reported
 from tests.models.tiny.task import fixed_queries
 
 TINY = Path(__file__).parents[1] / "models" / "tiny"
