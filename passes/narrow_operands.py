@@ -15,6 +15,8 @@ from sscc.ir.rewriting import producer
 from sscc.passes.tiling import is_cast
 
 BUILDERS = {"linalg.matmul": linalg.matmul, "linalg.batch_matmul": linalg.batch_matmul}
+MAPS = "indexing_maps"
+"""Operands may be read transposed. Builders leave the attribute out where it is the default."""
 
 
 def narrow_operands(module: ir.Module) -> int:
@@ -27,6 +29,8 @@ def narrow_operands(module: ir.Module) -> int:
             continue
         with ir.InsertionPoint(op), op.location:
             result = BUILDERS[op.name](*sources, outs=[init])
+        if MAPS in op.attributes:
+            result.owner.attributes[MAPS] = op.attributes[MAPS]
         op.results[0].replace_all_uses_with(result)
         op.erase()
         narrowed += 1

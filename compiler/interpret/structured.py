@@ -358,6 +358,8 @@ def _contraction(op: ir.Operation, b: Builder) -> Fire:
 
 
 _CONTRACTIONS = {
+    "linalg.matmul": ("(m, n, k) -> (m, k)", "(m, n, k) -> (k, n)", "(m, n, k) -> (m, n)"),
+    "linalg.batch_matmul": ("(b, m, n, k) -> (b, m, k)", "(b, m, n, k) -> (b, k, n)", "(b, m, n, k) -> (b, m, n)"),
     "linalg.dot": ("(k) -> (k)", "(k) -> (k)", "(k) -> ()"),
     "linalg.matvec": ("(m, k) -> (m, k)", "(m, k) -> (k)", "(m, k) -> (m)"),
     "linalg.vecmat": ("(n, k) -> (k)", "(n, k) -> (k, n)", "(n, k) -> (n)"),
@@ -410,6 +412,6 @@ HANDLERS: dict[str, Handler] = {
     "linalg.fill": single(_fill),
     "linalg.transpose": single(_transpose),
     "linalg.broadcast": single(_broadcast),
-    **dict.fromkeys(("linalg.matmul", "linalg.batch_matmul", "linalg.contract", *_CONTRACTIONS), _contraction),
+    **dict.fromkeys(("linalg.contract", *_CONTRACTIONS), _contraction),
     **{f"linalg.{name}": _pointwise for name in _POINTWISE.split()},
 }

@@ -66,7 +66,7 @@ def test_errors_are_compared_to_the_end() -> None:
     run(f"// ERROR: InputError: {message}", bad)
     run("// ERROR: InputError: use of value '%a' expects different type than\n// ERROR: " + message[-26:], bad)
     for error in (f"UsageError: {message}", f"InputError: {message[:-5]}", "InputError: something else"):
-        with pytest.raises(WrongOutput, match="found InputError: "):
+        with pytest.raises(WrongOutput, match=r"found ir-text\.invalid "):
             run(f"// ERROR: {error}", bad)
     with pytest.raises(WrongOutput, match="but the module was accepted"):
         run(f"// ERROR: InputError: {message}")

@@ -160,8 +160,8 @@ def test_the_digest_of_a_file(tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "x").write_bytes(data)
     assert file_digest(tmp_path / "x") == hashlib.sha256(data).hexdigest()
-    for name in ("missing", "."):
-        with raises(FileErrors.NOT_REGULAR):
+    for name, kind in (("missing", FileErrors.CANNOT_READ), (".", FileErrors.NOT_REGULAR)):
+        with raises(kind, path=tmp_path / name):
             file_digest(tmp_path / name)
 
 
