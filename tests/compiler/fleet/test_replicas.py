@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,12 +175,10 @@ def test_a_replica_that_is_taken_away_finishes_what_it_has(fleet: Fleet) -> None
     fleet.deploy(attempts=1)
     questions = bodies(16)
     alone = asyncio.run(ask_all(fleet.url, questions, 1))
-    answers: list[Any] = []
-    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
-    load.start()
-    fleet.deploy(attempts=1, replicas=1)
-    load.join()
-    assert answers == alone
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(lambda: asyncio.run(ask_all(fleet.url, questions, 8)))
+        fleet.deploy(attempts=1, replicas=1)
+    assert load.result() == alone
     wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 1)
 
 
@@ -194,13 +193,11 @@ def test_a_gateway_on_another_port_goes_on_with_the_answers_of_the_old_one(fleet
     url = f"http://127.0.0.1:{port}"
     questions = bodies(8)
     alone = asyncio.run(ask_all(fleet.url, questions, 1))
-    answers: list[Any] = []
-    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
-    load.start()
-    time.sleep(0.3)
-    fleet.deploy(port=port)
-    load.join()
-    assert answers == alone
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(lambda: asyncio.run(ask_all(fleet.url, questions, 8)))
+        time.sleep(0.3)
+        fleet.deploy(port=port)
+    assert load.result() == alone
     assert asyncio.run(ask_all(url, questions, 8)) == alone
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(f"{fleet.url}/health", timeout=SECONDS)
