@@ -66,6 +66,8 @@ VOCABULARY = {
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
 """Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
+REASON_SECONDS = 5.0
+"""Seconds in which a rank that has failed in a meeting says why; a busy machine takes long to let it."""
 BLAME_SECONDS = 1.0
 """Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls; and in
 which a rank that has failed says why."""
@@ -199,7 +201,7 @@ class Crew:
         if isinstance(error, RankError):
             if error.kind in _IN_A_MEETING:
                 with self._state:
-                    self._state.wait_for(lambda: self.error is not None, BLAME_SECONDS)
+                    self._state.wait_for(lambda: self.error is not None, REASON_SECONDS)
             self._lost(error, 0)
             self.check()
         self._lost(CrewErrors.RANK_FAILED(rank=0, cause=ReportedError(report_of(error))), 0)

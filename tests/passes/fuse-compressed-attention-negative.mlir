@@ -27,7 +27,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a module without geometry
 // PASSES: fuse-compressed-attention
-// ERROR: InputError: the module has no sscc.program and kv.geometry: it is not a dump of sscc
+// ERROR: level.no-facts attributes=sscc.program,kv.geometry
 module {
   func.func private @k(%h: !k {sscc.input = "h"}) -> (!k {sscc.output = "h"}) attributes {sscc.kernel} {
     return %h : !k

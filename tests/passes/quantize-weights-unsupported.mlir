@@ -4,7 +4,7 @@
 
 // CASE: another number of bits
 // PASSES: quantize-weights{bits=3}
-// ERROR: UsageError: weights of 3 bits are not known, there are 8 and 4
+// ERROR: weight-format.bits bits=3 choices=8,4
 module {
 }
 
@@ -12,7 +12,7 @@ module {
 
 // CASE: an odd group
 // PASSES: quantize-weights{group=33}
-// ERROR: UsageError: a group of 33 weights is not possible, it must be an even number
+// ERROR: weight-format.group group=33
 module {
 }
 

@@ -45,6 +45,6 @@ module attributes {kv.geometry = #geometry, sscc.kinds = {first = 3 : i64, path 
 
 // CASE: a kind that begins nowhere
 // PASSES: repeat-layers
-// ERROR: InputError: the module's sscc.kinds is damaged: a kind's first layer is not of that kind: (0, 0, 1)
+// ERROR: level.first-layer attribute=sscc.kinds layers=0,0,1
 module attributes {kv.geometry = #geometry, sscc.kinds = {first = array<i64: 0, 0, 1>, path = "layers"}} {
 }

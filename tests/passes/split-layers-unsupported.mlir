@@ -135,8 +135,7 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: an argument nobody named
 // PASSES: split-layers
-// ERROR: InputError: argument 0 of @decode has no attribute sscc.weight or sscc.constant or sscc.input or sscc.state or
-// ERROR: sscc.output
+// ERROR: function.argument-role index=0 function=decode roles=sscc.weight,sscc.constant,sscc.input,sscc.state,sscc.output
 module attributes {kv.geometry = #geometry} {
   func.func @decode(%ids: !ids) -> !h {
     %h = arith.sitofp %ids : !ids to !h loc("embed")

@@ -53,7 +53,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a module without geometry
 // PASSES: thread-cache
-// ERROR: InputError: the module has no sscc.program and kv.geometry: it is not a dump of sscc
+// ERROR: level.no-facts attributes=sscc.program,kv.geometry
 module {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {

@@ -212,6 +212,7 @@ def test_forked_children_are_told_to_make_their_own() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
     process = script("""
+from sscc.ir.errors import UsageError
 made = core(plan(Barrier()), threads=2)
 made.run("main")
 child = os.fork()
