@@ -1,6 +1,5 @@
 # make demo   compile and run a small real model
 # make test   lint, type check and the whole test suite
-# make fleet  Ray, and the tests of fleets
 # make site   the documentation as a site, in site/
 # make dev    an editable install, for working on sscc (make test goes back to a normal one)
 #
@@ -24,7 +23,7 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o -print)
 LINKS := $(VENV)/links
 LINKS_PTH = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sscc-links.pth
 
-.PHONY: demo site test lint typecheck pytest fleet install dev clean
+.PHONY: demo site test lint typecheck pytest install dev clean
 .DELETE_ON_ERROR:
 
 test: lint typecheck pytest
@@ -43,10 +42,6 @@ typecheck: $(VENV)/.installed
 
 pytest: $(VENV)/.installed
 	$(PY) -m pytest $(PROCESSES) $(PYTEST_ARGS)
-
-fleet: $(VENV)/.installed
-	$(PIP_INSTALL) --no-build-isolation ".[test,fleet]"
-	$(PY) -m pytest tests/compiler/fleet $(PYTEST_ARGS)
 
 install: $(VENV)/.installed
 

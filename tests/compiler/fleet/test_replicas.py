@@ -34,6 +34,14 @@ from sscc.compiler.fleet import app
 pytestmark = pytest.mark.fleet
 TOKENS = 700  # of an answer: enough that a replica dies in its middle
 SECONDS = 60.0
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray gives its workers the niceness 15, with which they get some 3 % of a core beside a busy process.
+    "RAY_worker_niceness": "0",
+    # Serve kills a proxy that is not ready within three times 5 s, and one that does not answer within 10 s.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+}
 
 
 @dataclass
@@ -64,7 +72,7 @@ class Fleet:
 def fleet(tiny_rdu: Callable[..., Path]) -> Iterator[Fleet]:
     """Two replicas of a program that keeps all rows."""
     port, proxy = free_ports(2)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.update(RAY_ENVIRONMENT)
     ray.init(num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": proxy})
