@@ -11,13 +11,13 @@ The device number is not a part of the identity, because a network file system g
 from __future__ import annotations
 
 import json
-import logging
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError
+from sscc.compiler.warning import SsccWarning, warn
+from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError, quoted
 from sscc.runtime.user_cache import UnsafeCacheError, open_cached, replacing_cached
 
 CHECKPOINTS = "checkpoints"
@@ -25,10 +25,15 @@ EXPORTED = ".pt2"
 _NOTE_BYTES = 2**20
 _SUFFIXES = (".safetensors", ".bin", ".index.json")
 _CONFIG = "config.json"
-_LOGGER = logging.getLogger("sscc")
 
 Identity = dict[str, list[int]]
 """Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under ""."""
+
+
+class ReferredCheckpointWarnings(ErrorKind):
+    CANNOT_REMEMBER = SsccWarning, (
+        "the place of {checkpoint} cannot be remembered, so runs of the artifact need --checkpoint: {cause}"
+    )
 
 
 class ReferredCheckpointErrors(ErrorKind):
@@ -72,7 +77,7 @@ def remember(digest: str, checkpoint: Path) -> None:
         with replacing_cached(_name(digest)) as file:
             file.write(note.encode())
     except OutputError as error:
-        _LOGGER.warning(f"sscc: the place of the checkpoint is not remembered, runs need --checkpoint: {error}")
+        warn(ReferredCheckpointWarnings.CANNOT_REMEMBER(checkpoint=path, cause=quoted(error)))
 
 
 def recalled(digest: str, artifact: Path) -> Path:

@@ -7,7 +7,6 @@ Nothing is downloaded, and no code from a file is run, unless `trust_pt2` says s
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 import stat
 from collections.abc import Callable, Container, Mapping
@@ -47,13 +46,12 @@ from sscc.compiler.frontend.sources import (
 from sscc.compiler.frontend.tokenizer_files import TOKENIZER_FILES, folder_tokenizer, packed_tokenizer
 from sscc.compiler.frontend.tokens import stated_ends
 from sscc.compiler.frontend.tying import check_ties, possible_ties, untied, untied_as_stored
+from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
 from sscc.ir.weight_format import Encoding
 from sscc.runtime.quantization import Array
-
-logger = logging.getLogger("sscc")
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHOWN = 5  # names listed in one message
@@ -66,6 +64,17 @@ HARMLESS = re.compile(
     r"|(cos|sin)_cached|num_batches_tracked|[kvq]_scale|input_scale|output_scale|[a-z_]*quant_state[a-z_0-9.]*)$"
 )
 """Tensors that checkpoints hold besides parameters: tables and masks that are computed, scales of another cache."""
+
+
+class CheckpointWarnings(ErrorKind):
+    ADAPTER_BESIDE = SsccWarning, (
+        "{path} holds an adapter beside the model (adapter_config.json), which is not applied: merge it into the "
+        "weights first"
+    )
+    COMPOSITE = SsccWarning, (
+        "{path} holds a composite model, {model_type} of {parts}: only its text decoder, {text_type}, is compiled"
+    )
+    UNUSED = SsccWarning, "{path} holds {count} tensors that have no place in the model and are not used: {names}"
 
 
 class CheckpointErrors(ErrorKind):
@@ -333,11 +342,7 @@ def _open_folder(path: Path, config: Path | None, weights: bool) -> Checkpoint:
             raise CheckpointErrors.NO_WEIGHTS(path=path)
         source, whole, parsed = model_weights(path, source, whole, parsed)
     if adapter is not None:
-        logger.warning(
-            "sscc: %s holds an adapter beside the model (adapter_config.json), which is not applied: merge it into the "
-            "weights first",
-            path,
-        )
+        warn(CheckpointWarnings.ADAPTER_BESIDE(path=path))
     return Checkpoint(path, parsed, None, source, lambda: _folder_tokenizer(path), whole)
 
 
@@ -371,12 +376,13 @@ def decoder_of(path: Path, config: PreTrainedConfig) -> PreTrainedConfig:
     """Return the config of the compiled model: for a composite model, that of its text decoder."""
     text = text_decoder(config)
     if text is not config:
-        logger.warning(
-            "sscc: %s holds a composite model, %s of %s: only its text decoder, %s, is compiled",
-            path,
-            config.model_type,
-            ", ".join(model_parts(config)),
-            text.model_type,
+        warn(
+            CheckpointWarnings.COMPOSITE(
+                path=path,
+                model_type=config.model_type,
+                parts=", ".join(model_parts(config)),
+                text_type=text.model_type,
+            )
         )
     return text
 
@@ -521,12 +527,7 @@ def _warn_of_unused(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]
         and name not in heads
     ]
     if unused:
-        logger.warning(
-            "sscc: %s holds %d tensors that the model has no place for, and which are not used: %s",
-            checkpoint.path,
-            len(unused),
-            _listed(sorted(unused)),
-        )
+        warn(CheckpointWarnings.UNUSED(path=checkpoint.path, count=len(unused), names=_listed(sorted(unused))))
 
 
 def _listed(items: list[str]) -> str:

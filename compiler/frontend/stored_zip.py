@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from sscc.ir.errors import ErrorKind, InputError, quoted
+from sscc.ir.files import open_regular
 
 MOST_MEMBERS = 100_000
 MOST_DIRECTORY_BYTES = 32 << 20
@@ -40,7 +39,6 @@ class StoredZipKind(ErrorKind):
 
 class StoredZipErrors(StoredZipKind):
     UNREADABLE = "cannot be read: {cause}"
-    NOT_A_FILE = "is not a regular file"
     NO_END = "is not a zip archive, or is truncated: it does not end with a zip directory"
     DIRECTORY_MISPLACED = "the zip directory is damaged: {bytes} bytes at {offset} do not end where the trailer begins"
     TOO_LARGE = "the zip directory has {members} members in {bytes} bytes, more than the limit of {limit} members"
@@ -79,7 +77,7 @@ class StoredZip:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = _open_regular(path)
+        self._file = open_regular(path)
         try:
             self.members = {member.name: member for member in self._read()}
         except OSError as error:
@@ -219,18 +217,6 @@ class StoredZip:
                 raise StoredZipErrors.OVERLAPS(path=self.path, name=member.name)
             placed[member.name] = Member(member.name, start, member.size, member.crc)
         return [placed[member.name] for member in members]
-
-
-def _open_regular(path: Path) -> BinaryIO:
-    """Open a regular file; a pipe is refused without waiting for its writer."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoredZipErrors.UNREADABLE(path=path, cause=quoted(error.strerror or error)) from error
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise StoredZipErrors.NOT_A_FILE(path=path)
-    return os.fdopen(file, "rb")
 
 
 def _zip64(extra: bytes) -> list[int]:

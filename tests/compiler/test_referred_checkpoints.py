@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from sscc.compiler import referred_checkpoints
-from sscc.compiler.referred_checkpoints import ReferredCheckpointErrors, check_referable, recalled, remember
+from sscc.compiler.referred_checkpoints import (
+    ReferredCheckpointErrors,
+    ReferredCheckpointWarnings,
+    check_referable,
+    recalled,
+    remember,
+)
+from sscc.compiler.warning import collecting
 from sscc.ir.errors import SsccError
 from sscc.runtime.user_cache import CacheErrors
 from tests.errors import check, raises
@@ -116,13 +123,13 @@ def test_a_note_that_somebody_else_may_have_written(cache: Path, folder: Path) -
         recalled(DIGEST, ARTIFACT)
 
 
-def test_a_cache_that_cannot_be_written_is_told_of(
-    cache: Path, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_that_cannot_be_written_is_told_of(cache: Path, folder: Path) -> None:
     cache.mkdir()
     (cache / "checkpoints").write_text("in the way")
-    remember(DIGEST, folder)
-    assert "runs need --checkpoint" in caplog.text
+    with collecting() as warnings:
+        remember(DIGEST, folder)
+    (warning,) = warnings
+    check(warning, ReferredCheckpointWarnings.CANNOT_REMEMBER, checkpoint=str(folder))
     refused()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
 from pathlib import Path
@@ -13,12 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from examples.own_decoder import Decoder, export
-from sscc.compiler.frontend.checkpoint import CheckpointErrors, check_names, open_checkpoint
+from sscc.compiler.frontend.checkpoint import CheckpointErrors, CheckpointWarnings, check_names, open_checkpoint
 from sscc.compiler.frontend.exported import ExportedErrors
 from sscc.compiler.frontend.sources import POINTER, SourceErrors
+from sscc.compiler.warning import collecting
 from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.test_checkpoint import tiny_llama
-from tests.errors import raises
+from tests.errors import check, raises
 
 LFS = POINTER + b"v1\noid sha256:00\nsize 4000000000\n"
 LARGE_HEADER = 100_000
@@ -82,14 +82,14 @@ def test_an_adapter_without_a_model(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_an_adapter_beside_a_model_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="sscc"):
+def test_an_adapter_beside_a_model_is_named(folder: Path) -> None:
+    with collecting() as warnings:
         open_checkpoint(folder)
-        assert not caplog.messages
+        assert not warnings
         (folder / "adapter_config.json").write_text("{}")
         open_checkpoint(folder)
-    assert len(caplog.messages) == 1
-    assert "adapter_config.json" in caplog.messages[0]
+    (warning,) = warnings
+    check(warning, CheckpointWarnings.ADAPTER_BESIDE, path=str(folder))
 
 
 def test_the_name_of_a_model_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,22 +102,23 @@ def test_the_name_of_a_model_on_a_hub(tmp_path: Path, monkeypatch: pytest.Monkey
             open_checkpoint(Path(name))
 
 
-def test_tensors_without_a_place_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_without_a_place_are_named(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     harmless = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}
     strange = {f"model.layers.0.self_attn.gate_{number}.weight": torch.zeros(4) for number in range(7)}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    with caplog.at_level(logging.WARNING, logger="sscc"):
+    with collecting() as warnings:
         save_file({**tensors, **harmless}, folder / "model.safetensors")
         check_names(open_checkpoint(folder), shapes)
-        assert not caplog.messages
+        assert not warnings
         save_file({**tensors, **harmless, **strange}, folder / "model.safetensors")
         check_names(open_checkpoint(folder), shapes)
-    assert len(caplog.messages) == 1
-    assert "7 tensors" in caplog.messages[0]
-    assert "gate_0.weight" in caplog.messages[0]
-    assert "and 2 more" in caplog.messages[0]
-    assert "inv_freq" not in caplog.messages[0]
+    (warning,) = warnings
+    check(warning, CheckpointWarnings.UNUSED, path=str(folder), count=7)
+    named = warning.fields["names"]
+    assert "gate_0.weight" in named
+    assert "and 2 more" in named
+    assert "inv_freq" not in named
 
 
 SPECIAL: dict[str, ErrorKind] = {

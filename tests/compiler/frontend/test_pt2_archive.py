@@ -25,6 +25,7 @@ from sscc.compiler.frontend.pt2_operators import ATEN, find_operator
 from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
 from sscc.compiler.frontend.stored_zip import StoredZip, StoredZipErrors
 from sscc.ir.errors import ErrorKind, SsccError
+from sscc.ir.files import FileErrors
 from tests.compiler.frontend.pt2_files import CONSTANTS, PROGRAM, WEIGHTS, edited, members, save_own, with_edit, write
 from tests.errors import check, raises
 
@@ -414,9 +415,9 @@ def test_pipes_and_folders(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pt2")
     with refused_at_once(tmp_path / "ran"):
         open_checkpoint(tmp_path / "a.pt2")
-    with raises(StoredZipErrors.NOT_A_FILE):
+    with raises(FileErrors.NOT_REGULAR):
         StoredZip(tmp_path / "a.pt2")
-    with raises(StoredZipErrors.NOT_A_FILE):
+    with raises(FileErrors.NOT_REGULAR):
         StoredZip(tmp_path)
 
 
