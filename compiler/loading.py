@@ -101,8 +101,10 @@ def _packed(
 def _reader(path: Path, layout: Layout) -> KeepingReader:
     require(COMPILE, f"reading the checkpoint {path}")
     from sscc.compiler.checkpoint_tensors import checkpoint_reader
-    from sscc.compiler.frontend.checkpoint import open_checkpoint  # imports torch and transformers, which takes seconds
+    from sscc.compiler.frontend.checkpoint import open_checkpoint, warn_of_unused  # takes seconds
 
     checkpoint = open_checkpoint(path, program=False)
-    checkpoint.check_ties({source for stack in layout.values() for source in stack.sources})
+    wanted = {source for stack in layout.values() for source in stack.sources}
+    checkpoint.check_ties(wanted)
+    warn_of_unused(checkpoint, wanted)
     return checkpoint_reader(checkpoint, f"the checkpoint {path}")

@@ -508,20 +508,25 @@ def check_names(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -
         )
     for name in shapes:
         _check_dtype(checkpoint.path, name, held[name][1])
-    _warn_of_unused(checkpoint, shapes)
+    if checkpoint.config is not None:  # the program of a .pt2 takes every tensor of it
+        warn_of_unused(checkpoint, shapes)
 
 
-def _warn_of_unused(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Name the tensors of a checkpoint that no parameter takes: what they would do, the program does not."""
-    if checkpoint.config is None or checkpoint.whole is not checkpoint.config:
-        return  # a .pt2 has no other tensors; a composite model has those of its other parts
-    own = getattr(causal_class(checkpoint.config), "_keys_to_ignore_on_load_unexpected", None) or ()
-    tied = getattr(checkpoint.config, "tie_word_embeddings", False)
-    heads = possible_ties(checkpoint.config) if tied else {}
+def warn_of_unused(checkpoint: Checkpoint, wanted: Container[str]) -> None:
+    """Warn of the tensors of a checkpoint that no parameter takes: the program lacks their effect.
+
+    Args:
+        wanted: the names of the tensors that the program's weights are made of.
+    """
+    if checkpoint.whole is not checkpoint.config:
+        return  # a composite model has the tensors of its other parts
+    config = checkpoint.config
+    own = () if config is None else getattr(causal_class(config), "_keys_to_ignore_on_load_unexpected", None) or ()
+    heads = possible_ties(config) if getattr(config, "tie_word_embeddings", False) else {}
     unused = [
         name
         for name, (_, dtype) in checkpoint.names().items()
-        if name not in shapes
+        if name not in wanted
         and not HARMLESS.search(name)
         and not any(re.search(pattern, name) for pattern in own)
         and name not in heads

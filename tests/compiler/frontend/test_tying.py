@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BioGptConfig, GPTNeoXConfig, Llam
 import sscc
 from sscc.compiler import cli
 from sscc.compiler.frontend import tying
-from sscc.compiler.frontend.checkpoint import CheckpointErrors, open_checkpoint, pack
+from sscc.compiler.frontend.checkpoint import CheckpointErrors, CheckpointWarnings, open_checkpoint, pack
 from sscc.compiler.frontend.sources import DictSource
 from sscc.compiler.frontend.tying import TyingErrors, TyingWarnings, differ
 from sscc.compiler.loading import open_interpreter
@@ -232,6 +232,28 @@ def test_a_tied_program_refuses_a_checkpoint_with_its_own_head(stored: Stored, t
         open_interpreter(artifact, stored("other", tied=tied))
     open_interpreter(artifact, stored("equal", tied=tied))
     open_interpreter(artifact, stored("other", embedding=False))
+
+
+class Summed(torch.nn.Module):
+    """The parameters of a model under their own names, in a program that torch.export captures at once."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.lm_head = model.model, model.lm_head
+
+    def forward(self, start: torch.Tensor) -> torch.Tensor:
+        return sum((parameter.sum() for parameter in self.parameters()), start)
+
+
+def test_a_checkpoint_without_a_config_is_warned_of(own_head: Path, tied_program: Path, tmp_path: Path) -> None:
+    """A .pt2 does not say that its head was tied; the head that the tied program does not read is named."""
+    path = tmp_path / "weights.pt2"
+    model = Summed(AutoModelForCausalLM.from_pretrained(own_head))
+    torch.export.save(torch.export.export(model, (torch.ones(()),)), path)
+    with collecting() as warnings:
+        open_interpreter(Artifact.load(tied_program), path)
+    (warning,) = warnings
+    check(warning, CheckpointWarnings.UNUSED, path=str(path), count=1, names=HEAD)
 
 
 def test_an_untied_program_refuses_a_checkpoint_without_a_head(stored: Stored, untied_program: Path) -> None:
