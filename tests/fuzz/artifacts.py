@@ -81,7 +81,8 @@ class DamagedArtifact:
         manifest = json.loads((self.folder / "manifest.json").read_text())
         data = path.read_bytes()
         record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        manifest["files"][str(path.relative_to(self.folder))] = record
+        if "files" in manifest:  # a change before this one may have renamed it
+            manifest["files"][str(path.relative_to(self.folder))] = record
         (self.folder / "manifest.json").write_text(json.dumps(manifest))
 
     def flip(self, path: Path) -> None:

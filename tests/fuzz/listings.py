@@ -104,7 +104,7 @@ def _change(case: DamagedArtifact) -> None:
     value = json.loads(path.read_text())
     if name == "manifest.json" and case.random.random() < 0.5:  # the texts that are shown
         sequence = _sequence(case, "llama")
-        value["model"]["model_type"] = value["target"] = value["sscc"] = sequence
+        value.setdefault("model", {})["model_type"] = value["target"] = value["sscc"] = sequence
         value["looping"] = [{"entry": "decode", "kernel": sequence, "layers": 2, "reason": sequence}]
     elif name == "machine.json" and case.random.random() < 0.5:
         value["name"] = value["note"] = _sequence(case, "machine")
