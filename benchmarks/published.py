@@ -287,7 +287,7 @@ def deployments(programs: Programs) -> Iterator[Row]:
 def largest_batch(artifact: Artifact, target: Target) -> int:
     """Sequences that a rank's main memory has room for beside weights, what prefill needs, and everything else that the
     program was compiled with: the caches' bytes are proportional to the batch."""
-    from sscc.ir.cache_plan import CACHES
+    from sscc.ir.layer_state.streams import CACHES
     from sscc.runtime.inspection import placed_bytes
 
     program = artifact.program

@@ -74,8 +74,6 @@ from sscc.compiler.referred_checkpoints import check_referable
 from sscc.compiler.result import CompileResult
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.compiler.warning import SsccWarning, collecting, warn
-from sscc.ir.cache_plan import STORES
-from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.context import mlir, print_module
 from sscc.ir.errors import (
     ErrorKind,
@@ -88,6 +86,9 @@ from sscc.ir.errors import (
     quoted,
 )
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.rows import selector_of, store_of
+from sscc.ir.layer_state.streams import STORES
 from sscc.ir.levels import (
     ProgramFacts,
     get_facts,
@@ -311,7 +312,7 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
         # The store that queries choose from lies there whatever room there is.
-        stores = STORES if signature.geometry.by_query else ()
+        stores = STORES if store_of(signature.geometry).lies_far else ()
         spilled = sum(tensor.nbytes for tensor in far if tensor.name.partition(".")[0] not in stores)
         if spilled:
             warn(
@@ -365,7 +366,7 @@ def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
     """
     if shape.rule is not None and is_windowed:
         raise CompilationErrors.NO_LAYER_TO_SELECT_IN(rule=shape.rule.name)
-    if shape.rule is not None and not shape.geometry.selects:
+    if shape.rule is not None and not selector_of(shape.geometry).observes:
         raise CompilationErrors.NOTHING_TO_SELECT(rule=shape.rule.name)
 
 
@@ -465,8 +466,8 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
 def _check_rows(model_type: str, biased: bool, geometry: Geometry) -> None:
     """Refuse to round the rows of K of a model with ALiBi, which hold positions, to the few bits of a code."""
     coarse = {
-        "--kv-dtype int8 or int4": geometry.encoded,
-        "landmarks of fewer than 16 bits (--kv-landmark-bits)": 0 < geometry.landmark_bits < PLAIN_BITS,
+        "--kv-dtype int8 or int4": codec_of(geometry).rounds,
+        "landmarks of fewer than 16 bits (--kv-landmark-bits)": selector_of(geometry).rounds_keys,
     }
     for option, asked in coarse.items():
         if biased and asked:

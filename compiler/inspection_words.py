@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sscc.ir.choices import MAIN, ON_CHIP, PLAIN_BITS, TIERS
+from sscc.ir.choices import MAIN, ON_CHIP, TIERS
+from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.sizes import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -28,24 +30,15 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
     each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
-    heads = main.heads_in_words(" and values of ")
+    heads = s.rows(main).heads_in_words(" and values of ")
     yield "model", f"{i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield "program", f"{i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
-    most = "up to " if g.layer_topk else ""
-    parts = f"sink {g.sink} + recent {g.recent} + topk {most}{g.topk}"
-    where = "; those of topk stay in the prompt's K and V" if g.indexed else ""
-    where = "; those of topk are chosen in every step, of all positions" if g.by_query else where
-    where += f"; rows of {g.dtype} codes and {'a scale' if g.dtype == 'int8' else 'scales'}" if g.encoded else ""
-    yield "cache", f"{most}{g.budget} rows = {parts}, for {g.max_context} tokens{where}"
-    if g.by_query:
-        copies = "keys, which are their own landmarks (16 bits)"
-        by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
-        limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
-        yield "selection", f"every step's query, by {by}{limit}"
-    else:
-        rule = "" if g.rule is None else f"the rule {g.rule[0]} (sha256 {g.rule[1][:16]}), "
-        yield "selection", f"{rule}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
-    for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.layer_topk else ():
+    store, selector = store_of(g), selector_of(g)
+    parts = f"sink {g.sink} + recent {g.recent} + topk {g.most_in_words(g.topk)}"
+    where = f"{store.in_words()}{codec_of(g).in_words()}"
+    yield "cache", f"{g.most_in_words(g.budget)} rows = {parts}, for {g.max_context} tokens{where}"
+    yield "selection", selector.in_words()
+    for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.varies else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"
     if s.continues:
@@ -103,7 +96,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     if i.ranks > 1:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
         yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives as much"
-    if i.signature.geometry.by_query:
+    if selector_of(i.signature.geometry).keeps_landmarks:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)
         yield "rows", f"a step moves {listed}"

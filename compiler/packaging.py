@@ -15,6 +15,7 @@ from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.referred_checkpoints import check_referable, remember
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.errors import ErrorKind, InternalError
+from sscc.ir.layer_state.rows import selector_of
 from sscc.ir.levels import ProgramFacts
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Program, launches
@@ -132,13 +133,9 @@ def _report(
     referred = "none" if checkpoint is None or not record.digest else f"read from {checkpoint.path}"
     held = {"embedded": "embedded", "reference": referred}[record.mode]
     decode = sum(1 for _ in launches(program.entry("decode").body))
-    by = "" if g.rule is None else f"the rule {g.rule[0]}, "
-    chosen = f"{by}observation window {g.obs}, {g.pool_mode} pool {g.pool}"
-    if g.by_query:
-        chosen = f"topk by every step's query, landmarks of {g.landmark_bits} bits"
     return [
         f"cache: {g.budget} rows (sink {g.sink} + recent {g.recent} + topk {g.topk}) for a context of "
-        f"{g.max_context} tokens; {chosen}",
+        f"{g.max_context} tokens; {selector_of(g).in_words()}",
         f"KV: {signature.kv_in_words()}; batch {signature.batch}, prefill chunk {signature.prefill_chunk}, "
         f"{signature.dtype}",
         f"schedule: {len(program.kernels)} kernels, {decode} launches per decode step; "

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-from sscc.ir.cache_plan import CACHES, STREAMS_OF_A_GROUP, CachePlan, LayerGroup, state_name, streams_of
+from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.streams import CACHES, STREAMS_OF_A_GROUP, state_name, streams_of
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
 
@@ -57,7 +59,7 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: i
     if facts.name not in heads:
         raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
     g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
-    streams = streams_of(names, states, g.row_format if g.encoded else None)
+    streams = streams_of(names, states, codec_of(g))
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         missing = next(name for name in names if name not in states)
         raise ProgramSignatureErrors.NO_STATE(state=missing)

@@ -8,91 +8,13 @@ others attend to is a group by itself: these others keep nothing, and read what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
-
-if TYPE_CHECKING:
-    from sscc.ir.kv_rows import RowFormat
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-K_AND_V, LATENT = ("k", "v"), ("latent",)
-STREAMS_OF_A_GROUP = (K_AND_V, LATENT)
-"""Names of what layers keep rows of: what a group may have, in order. A latent row is a key of all heads, and its first
-numbers are their value (`absorb-latent`)."""
-STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
-CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
-    tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
-)
-"""The states of each stream: the rows that are kept; those of the prompt in progress; those of every slot's
-positions, where they stay; those that stay near from step to step, where a step may fetch only few."""
-LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
-"""Those of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are keys
-have no scales (`landmark_states`)."""
-
-
-RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
-"""Those that say which positions' rows stay near, `[L, B, Hkv, topk]`: positions in ascending order, then -1; the place
-of each among the rows, then the places that are free."""
-
-
-def landmark_states(names: Sequence[str], geometry: Geometry) -> Sequence[str]:
-    """Those of `LANDMARKS` or `LANDMARK_SCRATCHES` that there are under a geometry."""
-    if not geometry.by_query:
-        return ()
-    return names[:1] if geometry.landmark_bits == PLAIN_BITS else names
-
-
-def streams_of(
-    names: Sequence[str], shapes: Mapping[str, Sequence[int]], row_format: RowFormat | None = None
-) -> tuple[Stream, ...]:
-    """The streams that have a state among `shapes`; `names` says what it is called, for each of `STREAMS`. Its rows
-    are encoded where there is a format."""
-    widths = {stream: shapes[name][-1] for stream, name in zip(STREAMS, names, strict=True) if name in shapes}
-    return tuple(Stream(name, row_format.numbers(size) if row_format else size) for name, size in widths.items())
-
-
-def state_name(name: str, group: str) -> str:
-    """What a state of the layers of a group is called in the entries."""
-    return f"{name}.{group}" if group else name
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A sequence of rows, one per position and KV head, that every layer of a group keeps.
-
-    Attributes:
-        name: one of `STREAMS`.
-        width: numbers of a row.
-    """
-
-    name: str
-    width: int
-
-    @property
-    def cache(self) -> str:
-        return f"{self.name}_cache"
-
-    @property
-    def scratch(self) -> str:
-        return f"{self.name}_scratch"
-
-    @property
-    def store(self) -> str:
-        """The state that holds the rows of every slot's prompt where the selected ones stay there, and those of later
-        positions too where queries choose."""
-        return f"{self.name}_store"
-
-    @property
-    def resident(self) -> str:
-        """The state that holds the rows of every slot that stay near, where a step may fetch only few."""
-        return f"{self.name}_resident"
+from sscc.ir.layer_state.rows import Rows, store_of
+from sscc.ir.layer_state.streams import Stream, is_latent, state_name
+from sscc.ir.layer_state.tensors import ProgramSizes
 
 
 @dataclass(frozen=True)
@@ -124,71 +46,36 @@ class LayerGroup:
         return state_name(name, self.name)
 
     @property
-    def budgets(self) -> tuple[int, ...]:
-        """Rows that a query may see, per layer."""
-        return tuple(self.geometry.of_layer(index).budget for index in range(len(self.layers)))
-
-    @property
     def readers(self) -> int:
         """Layers that read the rows of one of the group's."""
         return 1 + len(self.sharers)
 
-    def rows(self, array: Array, index: int) -> Array:
-        """The cache of one layer, `[B, Hkv, R, ..]`, as a view of the state that holds the caches of all layers of the
-        group: `[L, B, Hkv, R, ..]`, or packed `[B, Hkv, rows, ..]`. `index` counts the group's layers."""
-        if not self.geometry.packed:
-            stacked: Array = array[index]
-            return stacked
-        first = self.geometry.layer_offsets[index]
-        rows: Array = array[:, :, first : first + self.geometry.of_layer(index).cache_rows]
-        return rows
-
-    @property
-    def row_states(self) -> tuple[str, ...]:
-        """The states in which every position of a slot has its row, `[L, B, Hkv, T, ..]`; none where not all rows stay
-        in the slot."""
-        if not self.geometry.indexed:
-            return ()
-        landmarks = landmark_states(LANDMARKS, self.geometry)
-        return tuple(map(self.state, (*(stream.store for stream in self.streams), *landmarks)))
-
-    @property
-    def resident_states(self) -> tuple[str, ...]:
-        """What says which rows stay near, then those rows; none where a step may fetch all that it chooses."""
-        if self.geometry.fetch is None:
-            return ()
-        rows = (stream.resident for stream in self.streams)
-        return tuple(map(self.state, (RESIDENT, RESIDENT_PLACES, *rows)))
-
     @property
     def latent(self) -> bool:
-        """Whether all heads make their K and V of one row per position, which is what is kept."""
-        return self.streams[0].name in LATENT
+        """True if all heads make their K and V of one row per position, which is what is kept."""
+        return is_latent(self.streams)
 
     @property
     def key(self) -> Stream:
         return self.streams[0]
 
-    @property
-    def width(self) -> int:
-        """Numbers of a position's rows in all streams, per KV head."""
-        return sum(stream.width for stream in self.streams)
+    def rows(self, sizes: ProgramSizes, scratch: LayerGroup | None = None) -> Rows:
+        """Return the rows that its layers keep.
 
-    def heads_in_words(self, between: str) -> str:
-        """How many heads there are, and of how many numbers; `between` stands between different widths of streams."""
-        if self.latent:
-            return f"{self.heads} heads over one latent row of {self.width}"
-        widths = dict.fromkeys(str(stream.width) for stream in self.streams)
-        return f"{self.heads}/{self.kv_heads} heads of {between.join(widths)}"
+        Args:
+            scratch: the group whose prompt scratch it uses; None: its own.
+        """
+        name = self.name if scratch is None else scratch.name
+        return Rows(self.name, name, len(self.layers), self.geometry, self.heads, self.kv_heads, self.streams, sizes)
 
     def shares_scratch_with(self, other: LayerGroup) -> bool:
-        """Whether both can use one prompt scratch, one after the other. One that others read in their phases is its
-        layer's own."""
+        """Return True if both can use one prompt scratch, one after the other. One that others read in their phases is
+        its layer's own."""
         mine, theirs = (
-            (group.heads, group.kv_heads, group.streams, group.geometry.obs, group.geometry.indexed)
-            for group in (self, other)
+            (group.heads, group.kv_heads, group.streams, group.geometry.obs) for group in (self, other)
         )
-        return mine == theirs and not self.geometry.indexed and not self.sharers and not other.sharers
+        kept = any(store_of(group.geometry).keeps_prompts or group.sharers for group in (self, other))
+        return mine == theirs and not kept
 
 
 @dataclass(frozen=True)

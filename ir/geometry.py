@@ -309,6 +309,16 @@ class Geometry:
             return replace(self, topk=layer_topk[0], layer_topk=())
         return replace(self, topk=max(layer_topk), layer_topk=tuple(layer_topk))
 
+    @property
+    def takes_budget(self) -> bool:
+        """True if a budget of rows governs the layers; False where a window does."""
+        return not self.window
+
+    def check_layers(self, count: int) -> None:
+        """Raise ValueError where budgets of layers are those of another number of layers than `count`."""
+        if self.layer_topk and len(self.layer_topk) != count:
+            raise ValueError(f"there are {len(self.layer_topk)} numbers of top-K rows for {count} layers")
+
     def of_layers(self, layers: Sequence[int]) -> Geometry:
         """The geometry of some of the layers that this one governs; `layers` are counted from 0."""
         return replace(self, layer_topk=tuple(self.layer_topk[layer] for layer in layers)) if self.layer_topk else self
@@ -326,6 +336,15 @@ class Geometry:
     def budget(self) -> int:
         """Rows per sequence, layer and KV head that a query may see."""
         return self.sink_recent + self.topk
+
+    @property
+    def varies(self) -> bool:
+        """True if layers select different numbers of positions."""
+        return bool(self.layer_topk)
+
+    def most_in_words(self, rows: int) -> str:
+        """Return a number of rows of which layers with a lower budget have fewer, as it is told."""
+        return f"{'up to ' if self.varies else ''}{rows}"
 
     @property
     def indexed(self) -> bool:

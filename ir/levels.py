@@ -246,13 +246,13 @@ def with_own_budgets(groups: Sequence[GroupFacts]) -> list[GroupFacts]:
     """Groups whose geometries have the budgets of the group's own layers alone: the geometry in the module lists the
     budgets of every layer that keeps rows and has no window. Raises ValueError where there are not as many budgets as
     such layers."""
-    governed = sorted(layer for group in groups if not group.geometry.window for layer in group.layers)
+    governed = sorted(layer for group in groups if group.geometry.takes_budget for layer in group.layers)
     for geometry in (group.geometry for group in groups):
-        if geometry.layer_topk and len(geometry.layer_topk) != len(governed):
-            raise ValueError(f"there are {len(geometry.layer_topk)} numbers of top-K rows for {len(governed)} layers")
+        geometry.check_layers(len(governed))
+    places = {layer: place for place, layer in enumerate(governed)}
     return [
-        replace(group, geometry=group.geometry.of_layers([governed.index(layer) for layer in group.layers]))
-        if group.geometry.layer_topk
+        replace(group, geometry=group.geometry.of_layers([places[layer] for layer in group.layers]))
+        if group.geometry.takes_budget
         else group
         for group in groups
     ]

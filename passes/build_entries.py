@@ -121,19 +121,13 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import (
-    CACHES,
-    LANDMARK_SCRATCHES,
-    LANDMARKS,
-    SCRATCHES,
-    STORES,
-    CachePlan,
-    LayerGroup,
-    streams_of,
-)
+from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
+from sscc.ir.layer_state.rows import store_of
+from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
+from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, streams_of
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
@@ -310,7 +304,7 @@ class _Layer:
 
     def is_kept(self, scratch: Argument) -> bool:
         """Whether a scratch is a part of a state that outlives the prefill."""
-        return self.group.geometry.indexed and scratch.name in KEPT
+        return store_of(self.group.geometry).keeps_prompts and scratch.name in KEPT
 
 
 def _is_per_layer(argument: Argument) -> bool:
@@ -330,7 +324,7 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         g = group.geometry
-        streams = streams_of(SCRATCHES, shapes, g.row_format if g.encodes_prompts else None)
+        streams = streams_of(SCRATCHES, shapes, store_of(g).prompt_codec)
         kv_heads = shapes[streams[0].scratch][1]
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
         known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams, group.sharers))

@@ -123,22 +123,14 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import (
-    K_AND_V,
-    LANDMARK_SCRATCHES,
-    LANDMARKS,
-    LATENT,
-    RESIDENT,
-    RESIDENT_PLACES,
-    Stream,
-    landmark_states,
-)
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry
 from sscc.ir.landmarks import check_bits, landmark_width
+from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDENT, RESIDENT_PLACES, landmark_states
+from sscc.ir.layer_state.streams import K_AND_V, LATENT, Stream
 from sscc.ir.levels import RULE, GroupFacts, ProgramFacts, get_facts, set_groups, walk, with_own_budgets
 from sscc.ir.locations import origin_of
 from sscc.ir.operations import CachedAttention
@@ -482,7 +474,7 @@ class _Threader:
 
     def _landmark_states(self, names: Sequence[str], slots: int) -> list[Argument]:
         types = self._landmark_types(slots, self.facts.scratch_rows(self.geometry))
-        there = landmark_states(names, self.geometry)
+        there = landmark_states(names, self.geometry.landmark_bits)
         return [Argument("state", name, type_) for name, type_ in zip(there, types, strict=True)]
 
     def _landmark_types(self, slots: int, rows: int) -> list[ir.Type]:
@@ -627,7 +619,8 @@ class _Threader:
         """Its second segment are the rows that the query chooses, of all that the slot has."""
         query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
         *states, position, _, active = added
-        now, stores, landmarks, residents = _split(states, [count, count, len(landmark_states(LANDMARKS, g))])
+        of_landmarks = len(landmark_states(LANDMARKS, g.landmark_bits))
+        now, stores, landmarks, residents = _split(states, [count, count, of_landmarks])
         stored = [*stores, *landmarks]
         if not self.shares:  # else the layer that keeps the rows has updated them
             row = kv.Row(position, position.type).row

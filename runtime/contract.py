@@ -7,15 +7,14 @@ must say the same, and the validator proves the rest for every call that a sessi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from sscc.ir import schedule as sch
-from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES, LayerGroup, landmark_states
-from sscc.ir.choices import CURSOR, PLAIN_BITS, POSITION_ID, POSITION_IDS, RANK, REUSED
+from sscc.ir.cache_plan import LayerGroup
+from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.geometry import Geometry
-from sscc.ir.landmarks import landmark_width
+from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.target import Target
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import TensorSpec
@@ -81,7 +80,7 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
     )
     protocol.check(report.entry("prefill"))
     _check_written(report.entry("decode"), 0)
-    _check_kept(report.entry("decode"), 0, [name for group in signature.plan for name in _caches(group)])
+    _check_kept(report.entry("decode"), 0, _stepped(signature))
     return report
 
 
@@ -165,13 +164,15 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
         raise ContractErrors.STATE_UNWRITTEN(entry=report.name, state=missing[0])
 
 
-def _caches(group: LayerGroup) -> list[str]:
-    return [group.state(stream.cache) for stream in group.streams]
+def _stepped(s: Signature) -> list[str]:
+    """The tensors of states that a decode step writes."""
+    every = (state for _, states in s.states for state in states)
+    return [state.name_of(tensor) for state in every for tensor in state.tensors() if tensor.stepped]
 
 
 def _kept(s: Signature) -> list[str]:
-    """The states that a prompt is read and kept in."""
-    return [name for group in s.plan for name in _states(s, group)]
+    """The tensors of states that a prompt is read and kept in."""
+    return [name for group, states in s.states for name in _states(s, group, states)]
 
 
 def _check_written(report: EntryReport, number: int) -> None:
@@ -202,14 +203,16 @@ def _tensors(s: Signature) -> dict[str, _Kind]:
         "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
         "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
     }
-    for group in s.plan:
-        known |= _states(s, group)
+    for group, states in s.states:
+        known |= _states(s, group, states)
     return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
 
 
 def states_of(signature: Signature) -> dict[str, TensorSpec]:
     """Shapes and dtypes of the states that a slot's rows are in, by name."""
-    kinds = {name: kind for group in signature.plan for name, kind in _states(signature, group).items()}
+    kinds: dict[str, _Kind] = {}
+    for group, states in signature.states:
+        kinds |= _states(signature, group, states)
     return {name: TensorSpec(shape, dtype) for name, (_, dtype, shape) in kinds.items() if _known(shape)}
 
 
@@ -217,37 +220,14 @@ def _known(shape: tuple[int | None, ...]) -> TypeGuard[tuple[int, ...]]:
     return None not in shape
 
 
-def _states(s: Signature, group: LayerGroup) -> dict[str, _Kind]:
-    """The states of a group: its caches, and where K and V of a prompt are: kept for as long as its slot is, or until
-    the next layer of a prompt."""
-    g, layers, scratch = group.geometry, len(group.layers), s.plan.scratch(group)
-    known: dict[str, _Kind] = {}
-    chosen = (layers, s.batch, group.kv_heads, g.topk)
+def _states(s: Signature, group: LayerGroup, states: Iterable[LayerState]) -> dict[str, _Kind]:
+    """The tensors of a group's states."""
     slots = s.batch if group.slots is None else group.slots
-    for stream in group.streams:
-        stored, width = ("i8", g.row_format.width(stream.width)) if g.encoded else (s.dtype, stream.width)
-        rows = (slots, group.kv_heads, g.packed_rows) if g.packed else (layers, slots, group.kv_heads, g.cache_rows)
-        known[group.state(stream.cache)] = ("state", stored, (*rows, width))
-        positions = (group.kv_heads, s.scratch_tokens)
-        if g.indexed:
-            known[group.state(stream.store)] = ("state", stored, (layers, s.batch, *positions, width))
-        else:
-            known[scratch.state(stream.scratch)] = ("state", s.dtype, (1, *positions, stream.width))
-        if g.fetch is not None:
-            known[group.state(stream.resident)] = ("state", stored, (*chosen, width))
-    if g.by_query:
-        keys, width = (layers, s.batch, group.kv_heads, s.scratch_tokens), group.key.width
-        landmark = s.dtype if g.landmark_bits == PLAIN_BITS else "i8", landmark_width(width, g.landmark_bits)
-        for name, (dtype, size) in zip(landmark_states(LANDMARKS, g), (landmark, ("bf16", 1)), strict=False):
-            known[group.state(name)] = ("state", dtype, (*keys, size))
-    if g.fetch is not None:
-        known |= {group.state(name): ("state", "i64", chosen) for name in (RESIDENT, RESIDENT_PLACES)}
-    if g.observes:
-        known_width = None if group.latent else group.key.width  # prefill's queries are not as wide as a latent row
-        known[scratch.state("observed")] = ("state", s.dtype, (1, group.heads, g.obs, known_width))
-    if g.selects:
-        known[group.state("selected")] = ("state", "i64", chosen if g.indexed else (layers, group.kv_heads, g.topk))
-    return known
+    return {
+        state.name_of(tensor): ("state", tensor.dtype, tensor.entry_shape(len(group.layers), slots))
+        for state in states
+        for tensor in state.tensors()
+    }
 
 
 def _check_tensors(program: sch.Program, signature: Signature) -> None:
@@ -303,10 +283,11 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
     """Steps of the algorithm keep and select what a geometry says: each step all of it that one of the groups says."""
-    geometries = list(dict.fromkeys(group.geometry for group in signature.plan))
+    every = [state for _, states in signature.states for state in states]
     for body in program.bodies:
         for step in body.steps:
-            wrong = [[item for item in _settings(step, g) if getattr(step, item[0]) != item[1]] for g in geometries]
+            settings = (state.settings(step).items() for state in every)
+            wrong = [[item for item in items if getattr(step, item[0]) != item[1]] for items in settings]
             if all(wrong):
                 name, setting = min(wrong, key=len)[0]
                 raise ContractErrors.GEOMETRY(
@@ -318,13 +299,13 @@ def _check_budgets(program: sch.Program, signature: Signature) -> None:
     """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
     their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold. And
     no layer selects another number of positions than one of a group: rows that stay empty would count as valid."""
-    geometries = [group.geometry for group in signature.plan]
-    tables = [table for g in geometries for table in (g.layer_topk, g.layer_offsets if g.packed else ())]
+    every = [state for _, states in signature.states for state in states]
+    tables = [table for state in every for table in state.tables()]
     for kernel in program.kernels:
         for scalar in sch.scalars(kernel.body):
             if scalar.op == "lookup" and not any(_is_part(scalar.args[1:], table) for table in tables):
                 raise ContractErrors.LOOKUP(kernel=kernel.name, scalar=scalar.name, numbers=scalar.args[1:])
-    budgets = {topk for g in geometries for topk in (g.layer_topk or [g.topk])}
+    budgets = {count for state in every for count in state.selected_counts()}
     for kernel_name, stage, selected in _selected(program):
         if not selected <= budgets:
             raise ContractErrors.SELECTION(
@@ -362,24 +343,3 @@ def _is_part(numbers: Sequence[sch.ScalarOperand], table: Sequence[int]) -> bool
     """Whether numbers stand in a table one after the other."""
     starts = range(len(table) - len(numbers) + 1)
     return any(tuple(numbers) == tuple(table[start : start + len(numbers)]) for start in starts)
-
-
-def _settings(step: sch.Step, g: Geometry) -> list[tuple[str, Any]]:
-    if isinstance(step, sch.Pool):
-        return [("width", g.pool), ("mode", g.pool_mode)]
-    if isinstance(step, sch.ObservationScores):
-        return [("recent", g.recent)]
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
-        return [("window", g.window), ("window_stride", g.window_stride)]
-    ring = [("sink", g.sink), ("recent", g.recent)]
-    if isinstance(step, sch.Landmarks):
-        return [("bits", g.landmark_bits)]
-    if isinstance(step, sch.LandmarkScores):
-        return [*ring, ("bits", g.landmark_bits)]
-    if isinstance(step, sch.QueryAttention):
-        return [*ring, ("topk", g.topk), ("bits", g.landmark_bits), ("fetch", g.fetch_rows)]
-    if isinstance(step, sch.FetchRows):
-        return [*ring, ("fetch", g.fetch_rows)]
-    if isinstance(step, sch.DecodeAttention):
-        return [*ring, ("window_stride", g.window_stride)]
-    return ring if isinstance(step, sch.ChooseRows | sch.Select) else []

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sscc.ir.cache_plan import Stream
 from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError
-from sscc.ir.kv_rows import INT4
+from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.protocol import LayerState
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.session import Session
@@ -220,9 +220,9 @@ def replay(session: Session, golden: Golden, *, quantised: bool = False) -> Repl
     Raises InputError for a golden that does not fit the program; UsageError for tokens that do not.
     """
     dtype = session.signature.dtype
-    g = session.signature.geometry
-    if g.dtype in ENCODED:
-        dtype = ENCODED[g.dtype] if dtype == "f32" or g.row_format is INT4 else dtype
+    coded = ENCODED.get(codec_of(session.signature.geometry).name)
+    if coded is not None:
+        dtype = max(coded, dtype, key=TOLERANCE.__getitem__)
     elif dtype == "f32" and quantised:
         dtype = QUANTISED
     session.release(0)
@@ -253,76 +253,84 @@ def _check(
 
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
-    """The checks of one layer's caches and picks; equips the slot with the golden's picks where some differ."""
-    group, index = session.signature.plan.of(layer)
-    geometry, length = group.geometry.of_layer(index), len(golden.prompt)
-    ring = min(length, geometry.sink_recent)
-    picks = 0 if geometry.by_query else geometry.valid_topk(length)
-    valid = np.zeros((group.kv_heads, geometry.cache_rows if geometry.by_query else geometry.budget), np.bool_)
-    valid[:, :ring] = True
-    block = slice(geometry.sink_recent, geometry.sink_recent + picks)
-    name, selected, shared = f"selected.{layer}", None, None
-    if name in golden.tensors:
-        selected, shared = _check_selected(session, golden, layer, picks, dtype)
-        valid[:, block] = shared
-    for stream in group.streams:
-        cache_name, cache = f"{stream.cache}.{layer}", _cache(session, stream, layer)
-        if cache_name not in golden.tensors:
+    """The checks of one layer's states and picks; equips the slot with the golden's picks where some differ."""
+    states, index = session.signature.states_of(layer)
+    for state in states:
+        yield from _check_state(session, golden, state, index, layer, dtype)
+
+
+def _check_state(
+    session: Session, golden: Golden, state: LayerState, index: int, layer: int, dtype: str
+) -> Iterator[Check]:
+    tensor, length = session.interpreter.tensor, len(golden.prompt)
+    picked, name, match = state.picked(tensor, index), f"selected.{layer}", None
+    selected = None
+    if picked is not None and name in golden.tensors:
+        match = _Match.of(picked, golden.tensors[name], state.picks(length))
+        selected = _check_selected(match, name, layer, dtype)
+    adopts = picked is not None and selected is not None and selected.passed and selected.excused > 0
+    for item in state.recorded(tensor, index, length):
+        recorded = f"{item.name}.{layer}"
+        adopts = adopts and item.put is None
+        if recorded not in golden.tensors:
             continue
-        rows = _by_pick(session, golden, layer, cache, picks) if selected is not None else cache
-        yield _check(cache_name, rows, golden, dtype, valid, layer)
-        if selected is not None and selected.excused and not geometry.indexed:
-            live = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
-            expected = golden.tensors[cache_name]
-            live[:, block] = geometry.row_format.encode(expected[:, block]) if geometry.encoded else expected[:, block]
-    for stream in group.streams if geometry.by_query else ():
-        rows = session.interpreter.tensor(group.state(stream.store))[index, 0, :, :length]
-        store = geometry.row_format.decode(rows) if geometry.encoded else rows
-        if f"{stream.name}_store.{layer}" in golden.tensors:
-            yield _check(f"{stream.name}_store.{layer}", store, golden, dtype, layer=layer)
+        values, valid = item.values, item.valid
+        if match is not None and valid is not None:
+            values, valid = match.aligned(values, item.picks), match.shared_rows(valid, item.picks)
+        yield _check(recorded, values, golden, dtype, valid, layer)
+        if selected is not None and selected.excused and item.put is not None:
+            item.put(golden.tensors[recorded][:, item.picks])
+    if adopts and picked is not None:
+        picked[...] = golden.tensors[name]
     if selected is not None:
-        if selected.passed and selected.excused and geometry.indexed:
-            _selected(session, layer)[...] = golden.tensors[name]
         yield selected
 
 
-def _selected(session: Session, layer: int) -> Array:
-    """The picks [Hkv, topk] of slot 0 in a layer, a live view."""
-    group, index = session.signature.plan.of(layer)
-    picks: Array = session.interpreter.tensor(group.state("selected"))[index]
-    return (picks[0] if group.geometry.indexed else picks)[:, : group.geometry.of_layer(index).topk]
+@dataclass(frozen=True, eq=False)
+class _Match:
+    """The positions that a program selected, beside a golden's.
+
+    Attributes:
+        picked, golden: [Hkv, K], `picks` of each ascending, then what fills them up.
+        at: [Hkv, picks], where each of the golden's stands among the program's.
+        shared: [Hkv, picks], True for those that the program selected too.
+    """
+
+    picked: Array
+    golden: Array
+    picks: int
+    at: Array
+    shared: Array
+
+    @classmethod
+    def of(cls, picked: Array, golden: Array, picks: int) -> _Match:
+        if picked.shape != golden.shape:
+            return cls(picked, golden, picks, np.zeros((0, 0), np.int64), np.zeros((0, 0), np.bool_))
+        return cls(picked.copy(), golden, picks, *_find(picked[:, :picks], golden[:, :picks]))
+
+    def aligned(self, values: Array, rows: slice) -> Array:
+        """Return a copy of values [Hkv, n, D] whose selected rows stand in the order of the golden's picks."""
+        aligned = values.copy()
+        aligned[:, rows] = np.take_along_axis(values[:, rows], self.at[..., None], axis=1)
+        return aligned
+
+    def shared_rows(self, valid: Array, rows: slice) -> Array:
+        """Return the rows that are valid, but for those of positions that only one of both selected."""
+        shared = valid.copy()
+        shared[:, rows] = self.shared
+        return shared
 
 
-def _cache(session: Session, stream: Stream, layer: int) -> Array:
-    """The rows [Hkv, R, D] of slot 0 in a layer, those that the prompt selected included, as the numbers that they
-    stand for."""
-    group, index = session.signature.plan.of(layer)
-    cache: Array = group.rows(session.interpreter.tensor(group.state(stream.cache)), index)[0]
-    if group.geometry.encoded:
-        return group.geometry.row_format.decode(cache)
-    if group.geometry.by_query or not group.geometry.indexed:
-        return cache
-    prompt, picks = session.interpreter.tensor(group.state(stream.store))[index, 0], _selected(session, layer)
-    rows = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
-    rows[picks < 0] = 0
-    return np.concatenate([cache, rows], axis=1)
-
-
-def _check_selected(
-    session: Session, golden: Golden, layer: int, picks: int, dtype: str
-) -> tuple[Check, Array]:
-    """The check of one layer's picks, and which of the golden's picks [Hkv, picks] the program made too."""
-    name = f"selected.{layer}"
-    picked, golden_picks = _selected(session, layer), golden.tensors[name]
-    if picked.shape != golden_picks.shape:
-        raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=golden_picks.shape, computed=picked.shape)
-    shared = _find(picked[:, :picks], golden_picks[:, :picks])[1]
-    missed = int((~shared).sum())
-    allowed = max(len(golden_picks), math.floor(EXCUSED[dtype] * shared.size))
-    padded = np.array_equal(picked[:, picks:], golden_picks[:, picks:])
-    difference = compare(picked, golden_picks)
+def _check_selected(match: _Match, name: str, layer: int, dtype: str) -> Check:
+    """The check of one layer's picks."""
+    picked, golden, picks = match.picked, match.golden, match.picks
+    if picked.shape != golden.shape:
+        raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=golden.shape, computed=picked.shape)
+    missed = int((~match.shared).sum())
+    allowed = max(len(golden), math.floor(EXCUSED[dtype] * match.shared.size))
+    padded = np.array_equal(picked[:, picks:], golden[:, picks:])
     passed = padded and missed <= allowed
-    return Check(name, passed, difference, layer, shared.size, missed, allowed), shared
+    return Check(name, passed, compare(picked, golden), layer, match.shared.size, missed, allowed)
 
 
 def _find(picked: Array, golden_picks: Array) -> tuple[Array, Array]:
@@ -332,13 +340,3 @@ def _find(picked: Array, golden_picks: Array) -> tuple[Array, Array]:
     rows = zip(picked, golden_picks, strict=True)
     at = np.stack([np.searchsorted(*row) for row in rows]).clip(max=picked.shape[-1] - 1)
     return at, np.take_along_axis(picked, at, axis=-1) == golden_picks
-
-
-def _by_pick(session: Session, golden: Golden, layer: int, cache: Array, picks: int) -> Array:
-    """A copy of a cache [Hkv, R, D] whose top-K rows stand in the order of the golden's picks."""
-    first = session.signature.plan.of(layer)[0].geometry.sink_recent
-    picked = _selected(session, layer)[:, :picks]
-    at, _ = _find(picked, golden.tensors[f"selected.{layer}"][:, :picks])
-    rows = cache.copy()
-    rows[:, first : first + picks] = np.take_along_axis(cache[:, first : first + picks], at[..., None], axis=1)
-    return rows

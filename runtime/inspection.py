@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sscc.ir.cache_plan import CACHES, LANDMARKS, RESIDENT_ROWS, STORES
 from sscc.ir.errors import ErrorKind, InternalError, UsageError
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import Pipeline, Program, Tensor, launches, pipelines
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
     from sscc.runtime.collectives.windows import Windows
 
 DECODE, PREFILL = "decode", "prefill"
-ROWS = {
-    **dict.fromkeys(CACHES, "cache"),
-    **dict.fromkeys(STORES, "store"),
-    **dict.fromkeys(LANDMARKS, "landmarks"),
-    **dict.fromkeys(RESIDENT_ROWS, "resident rows"),
-}
-"""The states that hold rows of K and V, or landmarks, from one decode step to the next: what each is part of."""
 
 
 class InspectionErrors(ErrorKind):
@@ -191,7 +183,7 @@ def inspection_of(
     tokens = geometry.max_context if context is None else context
     state = sum(t.nbytes for t in program.tensors if t.role in ("state", "input", "output"))
     weights = [t for t in program.tensors if t.role in ("weight", "constant")]
-    floor, full = decode_floor(program, timing), _FullCaches.on(target, artifact, timing)
+    floor, full = decode_floor(artifact, timing), _FullCaches.on(target, artifact, timing)
     on_chip = on_chip_bytes(program)
     taken = {target.nearest.name: on_chip, **placed_bytes(program, target)}
     return Inspection(
@@ -217,7 +209,7 @@ def inspection_of(
         decode_traffic_bytes=sum(timing.nbytes.get(level.name, 0) for level in target.memories),
         decode_floor_bytes=sum(floor.values()),
         decode_floor_tiers=floor,
-        decode_row_bytes=_row_bytes(program, timing),
+        decode_row_bytes=_row_bytes(artifact, timing),
         levels={tier: LevelReport(nbytes, target.capacity(tier)) for tier, nbytes in taken.items()},
         pcus=timing.pcus,
         pcus_capacity=int(target.units.pcus.value),
@@ -282,8 +274,12 @@ def time_decode(
     geometry = artifact.signature.geometry
     tokens = geometry.max_context if context is None else context
     _check_tokens(InspectionErrors.CONTEXT, tokens, geometry.max_context)
-    shared = [group for group in artifact.signature.plan if group.geometry.packed]
-    means = {g.geometry.cache_rows: round(fmean(min(tokens, budget) for budget in g.budgets)) for g in shared}
+    means = {
+        rows: round(fmean(min(tokens, budget) for budget in budgets))
+        for _, states in artifact.signature.states
+        for state in states
+        for rows, budgets in state.unequal_budgets().items()
+    }
     return time_entry(
         artifact.program, DECODE, target.of_rank(artifact.program.ranks), valid_rows=tokens, mean_rows=means,
         staying=staying, mean_experts=mean_experts, prefetch=prefetch, record=record,
@@ -337,9 +333,10 @@ def placed_bytes(program: Program, target: Target) -> dict[str, int]:
     return {target.main.name: program.arena_bytes + stored - sum(far.values()), **far}
 
 
-def decode_floor(program: Program, timing: Timing) -> dict[str, int]:
-    """Bytes of weights, constants and K/V that a decode step touches, each counted once, per tier."""
-    return _once(program, timing, lambda tensor: _is_stored(tensor) or _holds_rows(tensor))
+def decode_floor(artifact: Artifact, timing: Timing) -> dict[str, int]:
+    """Bytes of weights, constants and states that a decode step touches, each counted once, per tier."""
+    kept = artifact.signature.state_parts
+    return _once(artifact.program, timing, lambda tensor: _is_stored(tensor) or tensor.name in kept)
 
 
 def stored_bytes(program: Program, timing: Timing) -> dict[str, int]:
@@ -355,21 +352,18 @@ def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) ->
     return moved
 
 
-def _row_bytes(program: Program, timing: Timing) -> dict[str, dict[str, int]]:
-    """What a call moves of the caches, by part and tier."""
+def _row_bytes(artifact: Artifact, timing: Timing) -> dict[str, dict[str, int]]:
+    """What a call moves of what layers keep, by part and tier."""
     moved: dict[str, dict[str, int]] = {}
-    for tensor in filter(_holds_rows, program.tensors):
-        tiers = moved.setdefault(ROWS[tensor.name.partition(".")[0]], {})
+    parts = artifact.signature.state_parts
+    for tensor in (tensor for tensor in artifact.program.tensors if tensor.name in parts):
+        tiers = moved.setdefault(parts[tensor.name], {})
         tiers[tensor.tier] = tiers.get(tensor.tier, 0) + timing.tensor_bytes.get(tensor.name, 0)
     return moved
 
 
 def _is_stored(tensor: Tensor) -> bool:
     return tensor.role in ("weight", "constant")
-
-
-def _holds_rows(tensor: Tensor) -> bool:
-    return tensor.role == "state" and tensor.name.partition(".")[0] in ROWS
 
 
 @dataclass(frozen=True)
@@ -390,8 +384,9 @@ class _FullCaches:
         program, signature = artifact.program, artifact.signature
         left = signature.batch * signature.full_kv_bytes(signature.geometry.max_context)
         nbytes: dict[str, int] = {}
+        kept = signature.state_parts
         for tier, taken in placed_bytes(program, target).items():
-            caches = sum(t.nbytes for t in program.tensors if t.tier == tier and _holds_rows(t))
+            caches = sum(t.nbytes for t in program.tensors if t.tier == tier and t.name in kept)
             nbytes[tier] = min(left, max(0, target.capacity(tier) - (taken - caches)))
             left -= nbytes[tier]
         if left:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 
-from sscc.ir.cache_plan import RESIDENT, LayerGroup
+from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.kept import Reason
+from sscc.ir.layer_state.protocol import Selected
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array
-
-Selected = Mapping[str, Array]
-"""What the end of a prompt has selected, by the name of the group of layers: positions [L, Hkv, k] i64."""
 
 
 class KeptPositionErrors(ErrorKind):
@@ -27,26 +25,6 @@ class KeptPositionErrors(ErrorKind):
         "the kept positions are not known: the program has several ranks, each of which knows only the positions "
         "of its own heads; compile it without --tp to see them",
     )
-
-
-class Reason(IntEnum):
-    """Why a position's row is where it is."""
-
-    EVICTED = 0
-    """It is in no memory any more."""
-    STORED = 1
-    """It lies in the store of all rows (policy "query"), and a step reads it where its query chooses it."""
-    SELECTED = 2
-    """It was chosen: by the end of the prompt, or by a step's query."""
-    RECENT = 3
-    """It is in the ring of the newest positions."""
-    SINK = 4
-    """It is one of the first positions."""
-
-    @property
-    def near(self) -> bool:
-        """Whether every step reads it."""
-        return self >= Reason.SELECTED
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +130,14 @@ class Kept:
 
 
 def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], length: int) -> Selected:
-    """Copies of what the prompt of `length` tokens that was prefilled last has selected, where the program remembers
-    that of one prompt alone: where the selected rows are gathered into the cache."""
-    chosen = {}
-    for group in signature.plan:
-        g = group.geometry
-        if g.selects and not g.indexed:
-            chosen[group.name] = tensor(group.state("selected"))[:, :, : g.valid_topk(length)].copy()
-    return chosen
+    """Return copies of what the prompt of `length` tokens that was prefilled last has selected, where the program
+    remembers that of one prompt alone: where the selected rows are gathered into the cache."""
+    return {
+        group: tensor(name)[:, :, :count].copy()
+        for _, states in signature.states
+        for state in states
+        for group, (name, count) in state.remembered(length).items()
+    }
 
 
 def kept_layers(
@@ -170,7 +148,7 @@ def kept_layers(
     prompt_len: int,
     selected: Selected,
 ) -> tuple[LayerKept, ...]:
-    """What every layer holds of a slot.
+    """Return what every layer holds of a slot.
 
     Args:
         tensor: gives a state by its name.
@@ -178,11 +156,13 @@ def kept_layers(
         selected: what `selected_by_prompt` gave after the slot's prompt.
     """
     layers: dict[int, LayerKept] = {}
-    for group in signature.plan:
+    for group, states in signature.states:
         for index, layer, source in _readers(group):
-            g = group.geometry.of_layer(index)
-            chosen, known = _chosen(group, g, tensor, index, slot, length, prompt_len, selected)
-            layers[layer] = LayerKept(layer, source, g, _reasons(g, group.kv_heads, length, chosen), known)
+            for state in states:
+                kept = state.kept(tensor, index, slot, length, prompt_len, selected)
+                layers[layer] = LayerKept(
+                    layer, source, group.geometry.of_layer(index), kept.reasons, kept.choice_known
+                )
     return tuple(layers[layer] for layer in sorted(layers))
 
 
@@ -193,38 +173,6 @@ def _readers(group: LayerGroup) -> Iterator[tuple[int, int, int | None]]:
         yield index, layer, None
     for sharer in group.sharers:
         yield 0, sharer, group.layers[0]
-
-
-def _chosen(
-    group: LayerGroup,
-    g: Geometry,
-    tensor: Callable[[str], Array],
-    index: int,
-    slot: int,
-    length: int,
-    prompt_len: int,
-    selected: Selected,
-) -> tuple[Array, bool]:
-    """Positions [Hkv, k] that a layer's top-K rows hold, -1 where there is none, and whether that is known."""
-    if g.fetch is not None:
-        return tensor(group.state(RESIDENT))[index, slot], True
-    if g.by_query:
-        candidates = np.arange(g.sink, max(length - g.recent, g.sink))
-        known = len(candidates) <= g.topk
-        return np.tile(candidates[: len(candidates) if known else 0], (group.kv_heads, 1)), known
-    if not g.selects:
-        return np.zeros((group.kv_heads, 0), np.int64), True
-    of_layer = tensor(group.state("selected"))[index, slot] if g.indexed else selected[group.name][index]
-    return of_layer[:, : g.valid_topk(prompt_len)], True
-
-
-def _reasons(g: Geometry, kv_heads: int, length: int, chosen: Array) -> Array:
-    reasons = np.full((kv_heads, length), Reason.STORED if g.by_query else Reason.EVICTED, np.uint8)
-    head, place = np.nonzero(chosen >= 0)
-    reasons[head, chosen[head, place]] = Reason.SELECTED
-    reasons[:, max(length - g.recent, 0) :] = Reason.RECENT
-    reasons[:, : g.sink] = Reason.SINK
-    return reasons
 
 
 __all__ = ["Kept", "LayerKept", "Reason", "Selected", "kept_layers", "selected_by_prompt"]

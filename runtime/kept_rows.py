@@ -20,6 +20,7 @@ import numpy as np
 
 from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.errors import ErrorKind, UsageError
+from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, TensorSpec
@@ -168,8 +169,8 @@ class KeptRows:
         """Bytes that `CopySlot` copies of a slot after a prompt of so many tokens, on all ranks together."""
         return sum(
             view.nbytes * (self._group.ranks // self._neighbours(group))
-            for group in self._signature.plan
-            for view in self._slot(group, 0, length).values()
+            for group, states in self._signature.states
+            for view in self._slot(states, 0, length).values()
         )
 
     def parts(self, number: int) -> tuple[Mapping[str, Array], ...]:
@@ -181,9 +182,9 @@ class KeptRows:
     def layout(self, length: int, slot: int) -> list[dict[str, TensorSpec]]:
         """Shape and dtype of what every rank has of a copy of a slot after a prompt of so many tokens."""
         layouts: list[dict[str, TensorSpec]] = [{} for _ in range(self._group.ranks)]
-        for group in self._signature.plan:
+        for group, states in self._signature.states:
             # One program is every rank's, so the states of all are alike.
-            specs = {name: TensorSpec.of(view) for name, view in self._slot(group, 0, length).items()}
+            specs = {name: TensorSpec.of(view) for name, view in self._slot(states, 0, length).items()}
             for rank, layout in enumerate(layouts):
                 if self._owner(group, slot, rank)[0] == rank:
                     layout |= specs
@@ -198,25 +199,25 @@ class KeptRows:
 
     def _copy_slot(self, operation: CopySlot) -> None:
         parts: dict[str, Array] = {}
-        for group in self._signature.plan:
+        for group, states in self._signature.states:
             owner, place = self._owner(group, operation.slot, self._group.rank)
             if owner == self._group.rank:
-                views = self._slot(group, place, operation.length)
+                views = self._slot(states, place, operation.length)
                 parts |= {name: view.copy() for name, view in views.items()}
         self.copies[operation.copy] = parts
 
     def _restore_slot(self, operation: RestoreSlot) -> None:
         parts = self.copies[operation.copy]
-        for group in self._signature.plan:
+        for group, states in self._signature.states:
             source, _ = self._owner(group, operation.source, self._group.rank)
             owner, place = self._owner(group, operation.slot, self._group.rank)
             if source != owner:  # of which all ranks are aware, since neighbours are alike everywhere
                 has = self._group.rank == source
-                names = self._slot(group, 0, operation.length)
+                names = self._slot(states, 0, operation.length)
                 sent = {name: parts[name] for name in names} if has else None
                 parts = {**parts, **(self._group.exchange(sent)[source] or {})}
             if owner == self._group.rank:
-                for name, view in self._slot(group, place, operation.length).items():
+                for name, view in self._slot(states, place, operation.length).items():
                     view[...] = parts[name]
 
     def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
@@ -233,67 +234,50 @@ class KeptRows:
             raise KeptRowErrors.RANKS_MISSING(present=self._group.ranks, ranks=count)
         return count
 
-    def _slot(self, group: LayerGroup, slot: int, length: int) -> dict[str, Array]:
+    def _slot(self, states: Iterable[LayerState], slot: int, length: int) -> dict[str, Array]:
         """Live views of all that decoding reads in a group's layers of a slot after a prompt of so many tokens."""
-        g, caches = group.geometry, [group.state(stream.cache) for stream in group.streams]
-        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
-        rows = min(g.kept_rows(length, length), g.cache_rows)
-        counts = dict.fromkeys(group.row_states, length) | dict.fromkeys(group.resident_states, g.topk)
-        if g.indexed and not g.by_query:
-            counts[group.state("selected")] = g.topk
-        if g.packed:
-            parts = {name: self._tensor(name)[slot] for name in caches}
-        else:
-            parts, counts = {}, {**dict.fromkeys(caches, rows), **counts}
-        return parts | {name: self._tensor(name)[:, slot, :, :count] for name, count in counts.items()}
+        return {name: view for state in states for name, view in state.slot(self._tensor, slot, length).items()}
 
     # -- chunks
 
     def _empty(self) -> dict[str, Array]:
         rows: dict[str, Array] = {}
-        for group in self._signature.plan:
-            for name, view in self._chunks(group, 0, 0):
-                heads, _, *row = view.shape
-                rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
+        for group, states in self._signature.states:
+            for state in states:
+                for name, view in state.positions(self._tensor, 0, 0):
+                    heads, _, *row = view.shape
+                    rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
         return rows
 
     def _write(self, operation: WriteChunks) -> None:
         chunks = [self.copies[number] for number in operation.copies]
-        for group, index in self._groups(operation.layers):
-            seen = range(self._first_seen(group, len(chunks)), len(chunks))
-            for name, view in self._chunks(group, index, operation.slot):
+        for state, index in self._states(operation.layers):
+            seen = range(self._first_seen(state, len(chunks)), len(chunks))
+            for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk in seen:
                     view[:, self._positions(chunk)] = chunks[chunk][name][index]
 
     def _read(self, operation: ReadChunks) -> None:
-        for group, index in self._groups(operation.layers):
-            for name, view in self._chunks(group, index, operation.slot):
+        for state, index in self._states(operation.layers):
+            for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk, number in operation.copies.items():
                     self.copies[number][name][index] = view[:, self._positions(chunk)]
 
-    def _groups(self, layers: Iterable[int]) -> Iterator[tuple[LayerGroup, int]]:
-        return map(self._signature.plan.of, layers)
+    def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
+        for layer in layers:
+            states, index = self._signature.states_of(layer)
+            yield from ((state, index) for state in states)
 
-    def _first_seen(self, group: LayerGroup, chunks: int) -> int:
+    def _first_seen(self, state: LayerState, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""
         size = self._signature.prefill_chunk
-        return group.geometry.sees.first(chunks * size) // size
+        return state.first_seen(chunks * size) // size
 
     def _positions(self, chunk: int) -> slice:
         size = self._signature.prefill_chunk
         return slice(chunk * size, (chunk + 1) * size)
 
-    def _chunks(self, group: LayerGroup, index: int, slot: int) -> Iterator[tuple[str, Array]]:
-        """Live views of a layer, which is number `index` of its group: [Hkv, T, ..]."""
-        for name in group.row_states:
-            yield name, self._tensor(name)[index, slot]
-        if group.geometry.window:
-            scratch = self._signature.plan.scratch(group)
-            for stream in group.streams:
-                yield group.state(stream.scratch), self._tensor(scratch.state(stream.scratch))[0]
-
 
 def rows_in_scratch(signature: Signature) -> bool:
-    """Whether rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
-    return any(group.geometry.window for group in signature.plan)
-
+    """Return True if rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
+    return any(state.in_scratch for _, states in signature.states for state in states)

@@ -392,11 +392,7 @@ class Session:
     def reusable_chunks(self, length: int) -> int:
         """How many chunks of a prompt of so many tokens need not be prefilled, where their rows are there. Its last
         position is always: the logits are its; and where the end of the prompt chooses rows, all that observe."""
-        s = self.signature
-        if not s.continues:
-            return 0
-        needed = max((min(g.obs, length) if g.selects else 1) for g in (group.geometry for group in s.plan))
-        return (length - needed) // s.prefill_chunk
+        return self.signature.reusable_chunks(length)
 
     def empty_chunk(self) -> Copy:
         """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""

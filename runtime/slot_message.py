@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sscc.ir.cache_plan import RESIDENT, RESIDENT_PLACES, LayerGroup
 from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.layer_state.protocol import LayerState
+from sscc.ir.layer_state.tensors import Contents
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import (
     NUMPY_DTYPES,
@@ -227,9 +228,10 @@ class SlotFormat:
             raise SlotMessageErrors.TOKENS_NOT_ASCENDING(where=where)
         for name, positions in message.selected.items():
             _check_range(positions, 0, length - 1, SELECTED.format(name), where)
-        for group in self._signature.plan:
-            for part in message.parts:
-                _check_positions(group, part, length, where)
+        for _, states in self._signature.states:
+            for state in states:
+                for part in message.parts:
+                    _check_positions(state, part, length, where)
         largest = float(message.logits.max())  # a token may be ruled out by minus infinity
         if not np.isfinite(largest):
             raise SlotMessageErrors.NO_LIKELIEST(where=where, largest=largest)
@@ -257,10 +259,11 @@ class SlotFormat:
     def _selected_specs(self, length: int) -> dict[str, TensorSpec]:
         if not self._remembers:
             return {}
-        groups = [group for group in self._signature.plan if group.geometry.selects and not group.geometry.indexed]
         return {
-            group.name: TensorSpec((len(group.layers), group.kv_heads, group.geometry.valid_topk(length)), "i64")
-            for group in groups
+            name: TensorSpec((len(group.layers), group.kv_heads, count), "i64")
+            for group, states in self._signature.states
+            for state in states
+            for name, (_, count) in state.remembered(length).items()
         }
 
 
@@ -283,21 +286,27 @@ def _number(metadata: Mapping[str, str], name: str, low: int, high: int, where: 
     return int(text)
 
 
-def _check_positions(group: LayerGroup, part: Mapping[str, Array], length: int, where: str) -> None:
-    """Of what a rank has of a group's layers, by `KeptRows`: positions of the prompt in ascending order, then -1."""
-    g = group.geometry
-    if (chosen := part.get(group.state("selected"))) is not None:
-        valid = g.valid_topk(length)
-        _check_range(chosen[..., :valid], 0, length - 1, "selected", where)
-        _check_range(chosen[..., valid:], -1, length - 1, "selected", where)
-    resident, places = part.get(group.state(RESIDENT)), part.get(group.state(RESIDENT_PLACES))
-    if resident is not None and places is not None:
-        _check_range(resident, -1, length - 1, RESIDENT, where)
-        before, after = resident[..., :-1], resident[..., 1:]
-        if np.any((after >= 0) & (after <= before)):
-            raise SlotMessageErrors.POSITIONS_NOT_ASCENDING(where=where, name=RESIDENT)
-        if np.any(np.sort(places, axis=-1) != np.arange(places.shape[-1])):
-            raise SlotMessageErrors.NOT_PLACES(where=where, name=RESIDENT_PLACES)
+def _check_positions(state: LayerState, part: Mapping[str, Array], length: int, where: str) -> None:
+    """Raise InputError for a number that a tensor of a state cannot hold after a prompt of so many tokens.
+
+    Args:
+        part: of the state, as one rank has it (`KeptRows`).
+    """
+    for tensor in state.tensors():
+        values = part.get(state.name_of(tensor))
+        if values is None:
+            continue
+        if tensor.contents is Contents.SELECTED:
+            valid = state.picks(length)
+            _check_range(values[..., :valid], 0, length - 1, tensor.name, where)
+            _check_range(values[..., valid:], -1, length - 1, tensor.name, where)
+        elif tensor.contents is Contents.ASCENDING:
+            _check_range(values, -1, length - 1, tensor.name, where)
+            before, after = values[..., :-1], values[..., 1:]
+            if np.any((after >= 0) & (after <= before)):
+                raise SlotMessageErrors.POSITIONS_NOT_ASCENDING(where=where, name=tensor.name)
+        elif tensor.contents is Contents.PLACES and np.any(np.sort(values, axis=-1) != np.arange(values.shape[-1])):
+            raise SlotMessageErrors.NOT_PLACES(where=where, name=tensor.name)
 
 
 def _check_range(values: Array, low: int, high: int, name: str, where: str) -> None:

@@ -179,10 +179,7 @@ class Draft:
         observed = tensor(plan.scratch(group).state("observed"))[0]
         last = min(g.obs, read)
         asked = observed[:, last - queries : last].astype(np.float32)
-        if g.indexed:
-            keys = tensor(group.state(group.key.store))[index, SLOT]
-        else:
-            keys = tensor(plan.scratch(group).state(group.key.scratch))[0]
+        keys = self.session.signature.rows(group).prompt_rows(tensor, group.key, index, SLOT)
         best = np.zeros((queries, length), np.float32)
         each = group.heads // group.kv_heads
         for head in range(group.kv_heads):

@@ -13,11 +13,12 @@ from sscc.compiler.backend.kernels import BodyTable, emit_kernel
 from sscc.compiler.backend.layout import KernelAnalysis
 from sscc.compiler.backend.memory import pack, share, spill
 from sscc.ir.builders import STORED
-from sscc.ir.cache_plan import STORES, state_name
 from sscc.ir.choices import Tier
 from sscc.ir.collectives import grid_of
 from sscc.ir.dialects import df
 from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
+from sscc.ir.layer_state.rows import store_of
+from sscc.ir.layer_state.streams import STORES, state_name
 from sscc.ir.levels import PROGRAM, get_groups, get_target
 from sscc.ir.opspec import Op, spec_of_step
 from sscc.ir.rewriting import functions
@@ -91,7 +92,7 @@ def _stores(module: ir.Module) -> frozenset[str]:
     """The states that keep K and V of all positions for queries to choose from."""
     if PROGRAM not in module.operation.attributes:
         return frozenset()  # a module without a cache
-    groups = [group for group in get_groups(module) if group.geometry.by_query]
+    groups = [group for group in get_groups(module) if store_of(group.geometry).lies_far]
     return frozenset(state_name(store, group.name) for group in groups for store in STORES)
 
 

@@ -19,9 +19,10 @@ from sscc.ir.geometry import (
     DEFAULT_POOL,
     DEFAULT_RECENT,
     DEFAULT_SINK,
-    PLAIN,
     Geometry,
 )
+from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.rows import selector_of
 from sscc.ir.suggestions import did_you_mean
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
@@ -80,26 +81,19 @@ class Cell:
     def name(self) -> str:
         rows = "" if self.method == FULL else f" {self.budget}"
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
-        rows += self._by_query
+        rows += selector_of(self.geometry).in_name()
         rows += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         rows += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{rows}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
-
-    @property
-    def _by_query(self) -> str:
-        """What tells cells apart that choose by query."""
-        g = self.geometry
-        fetch = "" if g.fetch is None else f" fetch {g.fetch}"
-        return f" {g.landmark_bits}-bit{fetch}" if g.by_query else ""
+        return f"{self.method}{rows}{codec_of(self.geometry).in_name()}"
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
         shape = "" if self.layer_topk is None else " by layer"
-        shape += self._by_query
+        shape += selector_of(self.geometry).in_name()
         shape += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         shape += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{shape}{'' if self.geometry.dtype == PLAIN else f' {self.geometry.dtype}'}"
+        return f"{self.method}{shape}{codec_of(self.geometry).in_name()}"
 
 
 def make_cells(

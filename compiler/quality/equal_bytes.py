@@ -20,9 +20,11 @@ def snapstream_that_holds(held: int, signature: Signature) -> Cell | None:
         signature: of the other program.
     """
     g = signature.geometry
-    plain = [replace(group, geometry=replace(group.geometry, dtype=PLAIN)) for group in signature.plan]
-    windows = sum(signature.row_bytes(group) * signature.held_rows(group) for group in plain if group.geometry.window)
-    row = sum(signature.row_bytes(group) * len(group.layers) for group in plain if not group.geometry.window)
+    plain = [
+        signature.rows(replace(group, geometry=replace(group.geometry, dtype=PLAIN))) for group in signature.plan
+    ]
+    windows = sum(rows.held_bytes() for rows in plain if not rows.geometry.takes_budget)
+    row = sum(rows.row_bytes * rows.layers for rows in plain if rows.geometry.takes_budget)
     topk = (held - windows) // row - g.sink_recent
     if g.topk < topk < g.max_context - g.sink_recent:
         return Cell(SNAPSTREAM, Geometry(g.sink, g.recent, topk, g.obs, g.pool, g.pool_mode, g.max_context))

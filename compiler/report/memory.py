@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from sscc.compiler.report.sources import Sources
 from sscc.ir.schedule import Buffer, Program, Tensor, pipelines
 from sscc.ir.target import MemoryLevel
-from sscc.runtime.inspection import DECODE, ROWS
+from sscc.runtime.inspection import DECODE
 
 LISTED = 12
 """Tensors or buffers of a level that are listed: the largest."""
@@ -85,7 +85,8 @@ def memory(sources: Sources) -> Memory:
         tensors = [tensor for tensor in program.tensors if tensor.tier == level.name]
         if tensors or level.name == machine.main.name:
             report = i.levels[level.name]
-            levels.append(_far(level, tensors, report.nbytes, report.capacity_bytes))
+            kept = i.signature.state_parts
+            levels.append(_far(level, tensors, report.nbytes, report.capacity_bytes, kept))
     return Memory(tuple(levels), tuple(_caches(sources)), tuple(i.signature.groups_in_words()))
 
 
@@ -98,9 +99,12 @@ def _caches(sources: Sources) -> Iterator[CacheBar]:
     yield from (CacheBar(label, nbytes, nbytes / longest, kind) for label, nbytes, kind in bars)
 
 
-def _far(level: MemoryLevel, tensors: list[Tensor], taken: int, capacity: int) -> Level:
+def _far(
+    level: MemoryLevel, tensors: list[Tensor], taken: int, capacity: int, kept: Container[str]
+) -> Level:
     regions = [
-        Region(tensor.name, kind_of(tensor), _element(tensor), tensor.address, tensor.nbytes) for tensor in tensors
+        Region(tensor.name, kind_of(tensor, kept), _element(tensor), tensor.address, tensor.nbytes)
+        for tensor in tensors
     ]
     roles = {kind: _covered(r for r in regions if r.kind == kind) for kind in {region.kind for region in regions}}
     heading = "by address (memories off the chip count theirs together, temporaries share places)"
@@ -136,11 +140,13 @@ def _buffers(program: Program, kernel: str) -> Iterator[tuple[str, Buffer]]:
                 yield "loads" if buffer.name in loaded else "streams", buffer
 
 
-def kind_of(tensor: Tensor) -> str:
-    """What a tensor is for."""
-    if tensor.role == "state" and tensor.name.partition(".")[0] in ROWS:
-        return "KV cache"
-    return PLAIN[tensor.role]
+def kind_of(tensor: Tensor, kept: Container[str]) -> str:
+    """Return the use of a tensor.
+
+    Args:
+        kept: the names of the tensors that layers keep from step to step.
+    """
+    return "KV cache" if tensor.name in kept else PLAIN[tensor.role]
 
 
 def _element(tensor: Tensor) -> str:

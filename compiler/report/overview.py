@@ -71,9 +71,8 @@ def _tiles(sources: Sources) -> Iterator[Tile]:
     prefill = f"{i.prompt} tokens, {chunks} chunk{'s' * (chunks > 1)}: {_count(i.prompt / i.prefill.seconds)} tokens/s"
     yield Tile("Prefill, modelled", format_seconds(i.prefill.seconds), f"{prefill}; bound by {_bound(i.prefill)}")
     ratio = i.full_kv_bytes / i.kv_bytes
-    most = "up to " if g.layer_topk else ""
     full = f"a step reads 1/{ratio:.3g} of a full cache's {format_bytes(i.full_kv_bytes)}"
-    yield Tile("KV cache", format_bytes(i.held_kv_bytes), f"a sequence; {most}{g.budget} rows; {full}")
+    yield Tile("KV cache", format_bytes(i.held_kv_bytes), f"a sequence; {g.most_in_words(g.budget)} rows; {full}")
     record = sources.artifact.manifest.weights
     held = {"embedded": "in the artifact", "reference": "in a checkpoint"}.get(record.mode, record.mode)
     each = f", of each of {i.ranks} ranks" if i.ranks > 1 else ""

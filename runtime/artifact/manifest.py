@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sscc.ir.cache_plan import STREAMS_OF_A_GROUP, CachePlan, LayerGroup, Stream, check_layers
+from sscc.ir.cache_plan import CachePlan, LayerGroup, check_layers
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.streams import STREAMS_OF_A_GROUP, Stream
 from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from sscc.ir.cache_plan import CachePlan, LayerGroup
-from sscc.ir.choices import CURSOR, PLAIN_BITS, REUSED
+from sscc.ir.choices import CURSOR, REUSED
 from sscc.ir.geometry import Geometry
-from sscc.ir.landmarks import SCALE_BYTES, code_bytes
-from sscc.ir.schedule import DTYPE_BYTES
+from sscc.ir.layer_state.protocol import LayerState
+from sscc.ir.layer_state.rows import Rows
+from sscc.ir.layer_state.tensors import ProgramSizes
 from sscc.ir.sizes import format_bytes
 
 
@@ -53,9 +57,38 @@ class Signature:
         return self.plan.layers
 
     @property
+    def sizes(self) -> ProgramSizes:
+        """The sizes that the shapes of states depend on."""
+        return ProgramSizes(self.batch, self.prefill_chunk, self.dtype, self.geometry.max_context)
+
+    def rows(self, group: LayerGroup) -> Rows:
+        """Return the rows that the layers of a group keep."""
+        return group.rows(self.sizes, self.plan.scratch(group) if group in self.plan.groups else None)
+
+    @cached_property
+    def states(self) -> tuple[tuple[LayerGroup, tuple[LayerState, ...]], ...]:
+        """What the layers keep, by group, in the plan's order."""
+        return tuple((group, (self.rows(group),)) for group in self.plan)
+
+    def states_of(self, layer: int) -> tuple[tuple[LayerState, ...], int]:
+        """Return the states that a layer reads, and its place among the layers of their group."""
+        group, index = self.plan.of(layer)
+        return next(states for other, states in self.states if other is group), index
+
+    @property
+    def _every(self) -> Iterator[LayerState]:
+        return (state for _, states in self.states for state in states)
+
+    @cached_property
+    def state_parts(self) -> dict[str, str]:
+        """What each tensor is a part of that layers keep from one decode step to the next: "cache", "store", ..."""
+        every = ((state, tensor) for state in self._every for tensor in state.tensors())
+        return {state.name_of(tensor): tensor.part for state, tensor in every if tensor.part}
+
+    @property
     def scratch_tokens(self) -> int:
         """T: max_context rounded up to whole chunks; prompts are zero-padded to it."""
-        return self.chunks(self.geometry.max_context) * self.prefill_chunk
+        return self.sizes.scratch_rows
 
     def chunks(self, length: int) -> int:
         """Chunks of a prompt of `length` tokens."""
@@ -77,20 +110,22 @@ class Signature:
 
     @property
     def continues(self) -> bool:
-        """Whether a prompt can go on from another's rows, in every layer."""
-        return all(group.geometry.continues for group in self.plan)
+        """True if a prompt can go on from another's rows, in every layer."""
+        return all(state.continues for state in self._every)
+
+    def reusable_chunks(self, length: int) -> int:
+        """Return how many chunks of a prompt of so many tokens need not be prefilled, where what prefill leaves of them
+        is there. Its last position is always prefilled, as the logits are its, and so are all that observe."""
+        if not self.continues:
+            return 0
+        needed = max(state.observed_tokens(length) for state in self._every)
+        return (length - needed) // self.prefill_chunk
 
     @property
     def prefix_bytes(self) -> int:
         """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
         are before a ring encodes them, and landmarks; 0 where they cannot."""
-        if not self.continues:
-            return 0
-        return sum(
-            len(group.layers) * (self.row_bytes(group) if group.geometry.encodes_prompts else self._plain_row(group))
-            + self.landmark_bytes(group, 1)
-            for group in self.plan
-        )
+        return sum(state.prefix_bytes() for state in self._every) if self.continues else 0
 
     @property
     def read_bytes(self) -> int:
@@ -100,113 +135,68 @@ class Signature:
 
     def read_bytes_of(self, tokens: int) -> int:
         """The same of a sequence of so many tokens, nearly all of them from its prompt."""
-        return sum(self._seen_bytes(group, tokens) * group.readers for group in self.plan)
+        return sum(self._seen_bytes(states, tokens) * group.readers for group, states in self.states)
 
     def step_row_bytes(self, slots: int, tokens: int) -> float:
         """The same of a decode step of so many slots; where ranks divide the slots, in the mean of ranks."""
-        each = (self._seen_bytes(group, tokens) * group.readers / self.sharing_slots(group) for group in self.plan)
+        each = (
+            self._seen_bytes(states, tokens) * group.readers / self.sharing_slots(group)
+            for group, states in self.states
+        )
         return slots * sum(each)
 
     def sharing_slots(self, group: LayerGroup) -> int:
         """How many ranks, one after another, divide the slots of a group of layers; 1 where each has those of all."""
         return 1 if group.slots is None else self.batch // group.slots
 
-    def _seen_bytes(self, group: LayerGroup, tokens: int) -> int:
+    def _seen_bytes(self, states: Iterable[LayerState], tokens: int) -> int:
         """Bytes that the layers of a group may see of one sequence of so many tokens."""
-        candidates = max(0, tokens - self.geometry.sink_recent)
-        rows = sum(min(budget, tokens) for budget in group.budgets)
-        return self.row_bytes(group) * rows + self.landmark_bytes(group, candidates)
+        return sum(state.read_bytes(tokens) for state in states)
 
     @property
     def held_bytes(self) -> int:
         """Bytes that one sequence owns: K and V of its cache, and where the selected rows are indexed of its prompt, or
         of all its positions where queries choose; and landmarks."""
-        rows = sum(self.row_bytes(group) * self.held_rows(group) for group in self.plan)
-        return rows + sum(self.landmark_bytes(group, self.scratch_tokens) for group in self.plan)
-
-    def held_rows(self, group: LayerGroup) -> int:
-        """Rows of K and V that a sequence owns in all layers of a group, per KV head."""
-        g, layers = group.geometry, len(group.layers)
-        rows = g.packed_rows if g.packed else layers * (g.cache_rows + self._resident_rows(group))
-        return rows + (layers * self.scratch_tokens if g.indexed else 0)
-
-    def _resident_rows(self, group: LayerGroup) -> int:
-        return 0 if group.geometry.fetch is None else group.geometry.topk
-
-    def landmark_bytes(self, group: LayerGroup, rows: int) -> int:
-        """Bytes of the landmarks of so many positions, in all layers and KV heads of a group."""
-        if not group.geometry.by_query:
-            return 0
-        width, bits = group.key.width, group.geometry.landmark_bits
-        landmark = width * DTYPE_BYTES[self.dtype] if bits == PLAIN_BITS else code_bytes(width, bits) + SCALE_BYTES
-        return len(group.layers) * group.kv_heads * rows * landmark
-
-    def row_bytes(self, group: LayerGroup) -> int:
-        """Bytes of a row of one layer as it is stored, in all KV heads and streams of a group."""
-        if not group.geometry.encoded:
-            return self._plain_row(group)
-        return group.kv_heads * sum(group.geometry.row_format.width(stream.width) for stream in group.streams)
+        return sum(state.held_bytes() for state in self._every)
 
     def full_kv_bytes(self, tokens: int, ranks: int | None = None) -> int:
         """Bytes of K and V of `tokens` tokens in caches that are neither compressed nor encoded; layers that attend
         within a window hold no more than that. Of one rank that has the sequence, or of so many together."""
-        windows = ((group, group.geometry.window or tokens) for group in self.plan)
         return sum(
-            len(group.layers) * self._plain_row(group) * min(tokens, window)
-            * (1 if ranks is None else ranks // self.sharing_slots(group))
-            for group, window in windows
-        )  # fmt: skip
-
-    def _plain_row(self, group: LayerGroup) -> int:
-        return group.kv_heads * group.width * DTYPE_BYTES[self.dtype]
+            state.uncompressed_bytes(tokens) * (1 if ranks is None else ranks // self.sharing_slots(group))
+            for group, states in self.states
+            for state in states
+        )
 
     def in_words(self) -> str:
         """The sizes that a caller asks for first."""
-        g, most = self.geometry, "up to " if self.geometry.layer_topk else ""
+        g = self.geometry
         slots = f"{self.batch} slot{'s' if self.batch > 1 else ''} of {g.max_context} tokens"
-        return f"{self.layers} layers, {self.dtype}, {slots}, cache of {most}{g.budget} rows"
+        return f"{self.layers} layers, {self.dtype}, {slots}, cache of {g.most_in_words(g.budget)} rows"
 
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
-        seen = sum(self._seen_bytes(group, self.geometry.max_context) for group in self.plan)
-        plain = f"{format_bytes(full)} uncompressed ({full / seen:.1f}x)"
-        if not self.geometry.indexed:
-            reads = "" if self.held_bytes == read else f", of which a step reads {format_bytes(read)}"
+        seen = sum(self._seen_bytes(states, self.geometry.max_context) for _, states in self.states)
+        held, plain = self.held_bytes, f"{format_bytes(full)} uncompressed ({full / seen:.1f}x)"
+        far = Counter[str]()
+        for state in self._every:
+            far.update(state.far_bytes())
+        if not far:
+            reads = "" if held == read else f", of which a step reads {format_bytes(read)}"
             reads = reads if read == seen else f", and a step reads {format_bytes(read)}, as layers share rows"
-            return f"{format_bytes(self.held_bytes)} a sequence{reads}, {plain}"
-        stores = {group: len(group.layers) * self.scratch_tokens for group in self.plan if group.geometry.indexed}
-        store = sum(self.row_bytes(group) * rows for group, rows in stores.items())
-        landmarks = sum(self.landmark_bytes(group, self.scratch_tokens) for group in self.plan)
-        near = "sinks, ring and resident rows" if self.geometry.fetch else "sinks and ring"
-        ring = f"{format_bytes(self.held_bytes - store - landmarks)} of {near}"
-        if self.geometry.by_query:
-            return (
-                f"{format_bytes(self.held_bytes)} a sequence ({ring}, {format_bytes(landmarks)} of landmarks, "
-                f"{format_bytes(store)} of store), of which a step reads at most {format_bytes(read)}; {plain}"
-            )
-        return (
-            f"{format_bytes(self.held_bytes)} a sequence ({ring}, {format_bytes(store)} of prompt), of which a step "
-            f"reads the {format_bytes(read)} that compact rows would take; {plain}"
-        )
+            return f"{format_bytes(held)} a sequence{reads}, {plain}"
+        main = self.rows(self.plan.main).store
+        parts = {main.near_in_words(): held - far.total(), **far}
+        listed = ", ".join(f"{format_bytes(nbytes)} of {name}" for name, nbytes in parts.items())
+        reads = main.reads_in_words(format_bytes(read))
+        return f"{format_bytes(held)} a sequence ({listed}), of which a step reads {reads}; {plain}"
 
     def groups_in_words(self) -> list[str]:
         """What each group of layers keeps, a line each."""
-        return [_in_words(group, self.layers) for group in self.plan]
+        words = ((group, "; ".join(state.in_words() for state in states)) for group, states in self.states)
+        return [f"{self._which(group)}: {kept}" for group, kept in words]
 
-
-def _in_words(group: LayerGroup, layers: int) -> str:
-    g = group.geometry
-    which = "all layers" if len(group.layers) == layers else f"{len(group.layers)} of {layers} layers"
-    if group.sharers:
-        which += f", whose rows {len(group.sharers)} others share"
-    heads = group.heads_in_words("/")
-    if g.window:
-        what = f"the rows of a chunk of {g.window}" if g.sees.chunked else f"the last {g.window} rows (sliding window)"
-        return f"{which}: {heads}, {what}"
-    if g.layer_topk:
-        return (
-            f"{which}: {heads}, {min(group.budgets)} to {max(group.budgets)} rows: sink {g.sink}, recent {g.recent}, "
-            f"top-K by layer {' '.join(map(str, g.layer_topk))}"
-        )
-    return f"{which}: {heads}, {g.budget} rows: sink {g.sink}, recent {g.recent}, top-K {g.topk}"
+    def _which(self, group: LayerGroup) -> str:
+        which = "all layers" if len(group.layers) == self.layers else f"{len(group.layers)} of {self.layers} layers"
+        return which + (f", whose rows {len(group.sharers)} others share" if group.sharers else "")

@@ -18,9 +18,10 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream
+from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.errors import ErrorKind, RankError, SsccError, UsageError, quoted
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.streams import Stream
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.backends.interpreter import Interpreter, MemoryUse, StageName, Watcher
 from sscc.runtime.collectives.group import Group, GroupErrors

@@ -234,7 +234,7 @@ def test_ranks_are_measured(artifact: Artifact, capfd: pytest.CaptureFixture[str
     assert (told["ranks"], told["ranks_of_this_machine"], told["threads"]) == (2, 2, 2)
     _, decode = told["results"]
     weights = step_bytes(artifact, 0, 1)
-    rows = 2 * 10 * artifact.signature.row_bytes(artifact.signature.plan.main)
+    rows = 2 * 10 * artifact.signature.rows(artifact.signature.plan.main).row_bytes
     assert decode["bytes_per_step"] == RANKS * (weights + 2 * rows)
     assert main([*line, "-p", "0"]) == 0
     assert "native interpreter, 2 ranks, 2 threads\n" in capfd.readouterr().out

@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sscc.ir.cache_plan import LANDMARKS, RESIDENT, RESIDENT_PLACES
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.selectors import LANDMARKS, RESIDENT, RESIDENT_PLACES
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Outcome, PrefillError, Received

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream, check_layers
+from sscc.ir.cache_plan import CachePlan, LayerGroup, check_layers
 from sscc.ir.geometry import Geometry, GeometryErrors, Span
+from sscc.ir.layer_state.streams import Stream
 from tests.errors import raises
 
 G = Geometry(sink=2, recent=4, topk=3, obs=2, pool=3, pool_mode="avg", max_context=20)
@@ -33,7 +33,7 @@ def test_states_are_called_after_their_group() -> None:
     assert [(s.cache, s.scratch, s.store) for s in STREAMS] == [
         ("k_cache", "k_scratch", "k_store"), ("v_cache", "v_scratch", "v_store")
     ]  # fmt: skip
-    assert (OTHERS.key, OTHERS.width) == (STREAMS[0], 14)
+    assert OTHERS.key == STREAMS[0]
 
 
 @pytest.mark.parametrize(
@@ -110,32 +110,3 @@ def test_a_window_is_a_ring_and_nothing_else() -> None:
     for changes in ({"sink": 1}, {"recent": 4}, {"topk": 1}, {"window": 4}, {"window": -1}):
         with raises(GeometryErrors.WINDOW_RING):
             replace(g, **changes)
-
-
-LAYERED = replace(OTHERS, layers=(2, 5, 6), geometry=G.with_layers([3, 0, 2]))
-
-
-def test_a_layer_has_the_rows_that_it_asked_for() -> None:
-    assert LAYERED.budgets == (9, 6, 8)
-    assert [LAYERED.geometry.of_layer(index).topk for index in range(3)] == [3, 0, 2]
-    assert OTHERS.budgets == (9, 9)
-    assert WINDOWS.budgets == (5, 5, 5, 5)
-
-
-def test_the_rows_of_a_layer_are_a_view_of_its_cache() -> None:
-    stacked = np.arange(2 * 3 * 2 * 9 * 4).reshape(2, 3, 2, 9, 4)
-    assert np.shares_memory(OTHERS.rows(stacked, 1), stacked)
-    assert np.array_equal(OTHERS.rows(stacked, 1), stacked[1])
-    assert LAYERED.geometry.packed_rows == 9 + 6 + 9
-    packed = np.arange(3 * 2 * 24 * 4).reshape(3, 2, 24, 4)
-    for index, (first, last) in enumerate([(0, 9), (9, 15), (15, 23)]):
-        rows = LAYERED.rows(packed, index)
-        assert np.shares_memory(rows, packed)
-        assert np.array_equal(rows, packed[:, :, first:last])
-
-
-def test_indexed_rows_of_a_layer_are_stacked() -> None:
-    indexed = replace(LAYERED, geometry=replace(G, rows="indexed").with_layers([3, 1, 2]))
-    cache = np.arange(3 * 2 * 2 * 6 * 4).reshape(3, 2, 2, 6, 4)
-    assert np.array_equal(indexed.rows(cache, 2), cache[2])
-    assert indexed.budgets == (9, 7, 8)

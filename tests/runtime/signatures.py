@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, Stream
+from sscc.ir.cache_plan import CachePlan, LayerGroup
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.streams import Stream
 from sscc.runtime.artifact.signature import Signature
 
 
@@ -33,10 +35,10 @@ def altered(signature: Signature, **changes: Any) -> Signature:
     group = signature.plan.main
     widths = {"head_dim": group.streams[0].width, "value_dim": group.streams[1].width}
     before = {"heads": group.heads, "kv_heads": group.kv_heads, "layers": signature.layers, **widths}
-    kept = {name: value for name, value in vars(signature).items() if name != "plan"}
+    kept = {field.name: getattr(signature, field.name) for field in fields(signature) if field.name != "plan"}
     return uniform(**{**kept, **before, **changes})
 
 
 def row_bytes(signature: Signature) -> int:
     """Bytes of one row of K and V in all layers and heads."""
-    return signature.layers * signature.row_bytes(signature.plan.main)
+    return signature.layers * signature.rows(signature.plan.main).row_bytes

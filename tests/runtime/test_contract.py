@@ -291,7 +291,7 @@ def test_indexed_caches_of_layers_that_select_different_numbers_are_stacked() ->
 
 
 def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
-    row = LAYERED.row_bytes(LAYERED.plan.main)
+    row = LAYERED.rows(LAYERED.plan.main).row_bytes
     assert (LAYERED.read_bytes, LAYERED.held_bytes) == ((9 + 7) * row, 18 * row)
     assert LAYERED.full_kv_bytes(20) == SIGNATURE.full_kv_bytes(20) == 20 * 2 * row
     assert LAYERED.kv_in_words() == "1.125 KiB a sequence, of which a step reads 1 KiB, 2.5 KiB uncompressed (2.5x)"

@@ -186,7 +186,7 @@ def test_contexts_and_prompts_that_do_not_fit(tokens: int) -> None:
 def test_a_weight_that_is_read_twice_is_one_weight() -> None:
     timing = time_prefill(artifact(), MACHINE, 20)
     assert timing.tensor_bytes["slow"] == 3 * WEIGHTS
-    assert decode_floor(artifact_program(), timing) == {"hbm": 0, "ddr": WEIGHTS}
+    assert decode_floor(artifact(), timing) == {"hbm": 0, "ddr": WEIGHTS}
 
 
 def with_caches_in_ddr() -> Artifact:

@@ -1,0 +1,113 @@
+"""The protocol of a layer's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from sscc.ir.layer_state.kept import PositionReasons
+from sscc.ir.layer_state.recorded import Recorded
+from sscc.ir.layer_state.tensors import StateTensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Tensors = Callable[[str], Array]
+"""Gives a live view of a state of a program by its name in the entries."""
+Selected = Mapping[str, Array]
+"""What the end of a slot's prompt selected, by the name of the group of layers: positions [L, Hkv, k] i64."""
+
+
+class LayerState(Protocol):
+    """One kind of state, of all layers of a group: these have equal shapes, and their tensors are stacked.
+
+    An index counts the group's layers. Bytes are those of all layers of the group on one rank.
+    """
+
+    def tensors(self) -> tuple[StateTensor, ...]:
+        """Return its tensors."""
+
+    # ------------------------------------------------------------------------------------------------ bytes
+
+    def held_bytes(self) -> int:
+        """Return the bytes that one sequence owns."""
+
+    def far_bytes(self) -> dict[str, int]:
+        """Return the part of `held_bytes` that lies in no cache, by what it is of."""
+
+    def read_bytes(self, tokens: int) -> int:
+        """Return the bytes that a decode step reads of a sequence of so many tokens, nearly all from its prompt."""
+
+    def uncompressed_bytes(self, tokens: int) -> int:
+        """Return the bytes of a sequence of so many tokens without compression and codes."""
+
+    def prefix_bytes(self) -> int:
+        """Return the bytes of what prefill leaves of one position for prompts that begin alike."""
+
+    # -------------------------------------------------------------------------------------------- snapshots
+
+    @property
+    def continues(self) -> bool:
+        """True if prefill can go on from what another prefill left."""
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        """Return how many of a prompt's last tokens have to be prefilled although what is left of them is there."""
+
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+        """Return live views of all that decoding reads of a slot right after a prompt of so many tokens."""
+
+    def picks(self, prompt_len: int) -> int:
+        """Return how many positions the end of a prompt of so many tokens selects in a layer."""
+
+    def remembered(self, length: int) -> dict[str, tuple[str, int]]:
+        """Return what is remembered of a slot's prompt of so many tokens beside the slot, because the program has it of
+        the last prompt alone: by the group's name the state, [L, Hkv, K], and how many columns of it hold anything."""
+
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+        """Yield live views of what prefill leaves of each position of a layer, [Hkv, T, ..]."""
+
+    @property
+    def in_scratch(self) -> bool:
+        """True if `positions` are in a scratch that layers use one after the other."""
+
+    def first_seen(self, position: int) -> int:
+        """Return the first position that a token at `position` sees."""
+
+    # --------------------------------------------------------------------------------------------- contract
+
+    def name_of(self, tensor: StateTensor) -> str:
+        """Return the name of one of its tensors in the entries."""
+
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """Return the numbers that a looped kernel may look up for its layer, each table in the layers' order."""
+
+    def selected_counts(self) -> frozenset[int]:
+        """Return how many positions the end of a prompt may select in a layer."""
+
+    def unequal_budgets(self) -> dict[int, tuple[int, ...]]:
+        """Return the rows of each layer, by those that a step's operands have, where these are not the same."""
+
+    def settings(self, step: Any) -> Mapping[str, Any]:
+        """Return the attributes that a step of a schedule must have in layers of the group."""
+
+    # -------------------------------------------------------------------------------------------- reporting
+
+    def kept(
+        self, tensor: Tensors, index: int, slot: int, length: int, prompt_len: int, selected: Selected
+    ) -> PositionReasons:
+        """Return which positions a layer holds of a slot.
+
+        Args:
+            length: positions written so far, `prompt_len` of them by prefill.
+            selected: as the slot's prompt left it.
+        """
+
+    def picked(self, tensor: Tensors, index: int) -> Array | None:
+        """Return a live view of the positions [Hkv, K] that the end of slot 0's prompt selected in a layer, of the
+        prompt that was prefilled last where the program has them of one alone; None where it selects none."""
+
+    def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
+        """Yield what a golden may hold of a layer, of slot 0 right after a prompt of so many tokens."""
+
+    def in_words(self) -> str:
+        """Return what each layer keeps, in one line."""

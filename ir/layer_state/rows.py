@@ -1,0 +1,353 @@
+"""Rows: the state of a layer that attends, a row per position and KV head.
+
+The kind is composed: streams say which rows there are, a codec how one is stored, a store where they lie, a selector
+who chooses those that stay. `Geometry` has their numbers, and is the form in which dumps and manifests hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from sscc.ir import schedule as sch
+from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec, codec_of
+from sscc.ir.layer_state.kept import PositionReasons, Reason
+from sscc.ir.layer_state.protocol import Array, Selected, Tensors
+from sscc.ir.layer_state.recorded import Recorded
+from sscc.ir.layer_state.selectors import (
+    RESIDENT,
+    SELECTED,
+    NoSelection,
+    PromptSelection,
+    QuerySelection,
+    RowSelector,
+)
+from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
+from sscc.ir.layer_state.streams import Stream, is_latent, state_name
+from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
+
+
+def store_of(geometry: Geometry) -> RowStore:
+    """Return where the rows of a geometry lie."""
+    codec = codec_of(geometry)
+    if geometry.by_query:
+        return AllRows(geometry, codec)
+    if geometry.indexed:
+        return IndexedRows(geometry, codec)
+    return PackedRows(geometry, codec) if geometry.packed else CompactRows(geometry, codec)
+
+
+def selector_of(geometry: Geometry) -> RowSelector:
+    """Return who chooses the rows of a geometry that stay."""
+    if geometry.by_query:
+        return QuerySelection(geometry)
+    return PromptSelection(geometry, per_slot=geometry.indexed) if geometry.selects else NoSelection(geometry)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a group of layers.
+
+    Attributes:
+        group: the name of the group, and of the one whose prompt scratch its layers use.
+        layers: how many layers the group has.
+        geometry: the rows of each; see `Geometry.of_layer`.
+        heads: query heads; kv_heads: those of K and V.
+        streams: as `STREAMS_OF_A_GROUP` has them.
+        sizes: of the program.
+    """
+
+    group: str
+    scratch: str
+    layers: int
+    geometry: Geometry
+    heads: int
+    kv_heads: int
+    streams: tuple[Stream, ...]
+    sizes: ProgramSizes
+
+    @cached_property
+    def codec(self) -> RowCodec:
+        return codec_of(self.geometry)
+
+    @cached_property
+    def store(self) -> RowStore:
+        return store_of(self.geometry)
+
+    @cached_property
+    def selector(self) -> RowSelector:
+        return selector_of(self.geometry)
+
+    @property
+    def latent(self) -> bool:
+        """True if all heads make their K and V of one row per position, which is what is kept."""
+        return is_latent(self.streams)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Rows that a query may see, per layer."""
+        return tuple(self.geometry.of_layer(index).budget for index in range(self.layers))
+
+    def tensors(self) -> tuple[StateTensor, ...]:
+        """See `LayerState`."""
+        rows = [t for stream in self.streams for t in self.store.tensors(stream, self.kv_heads, self.sizes)]
+        key = self.streams[0].width
+        query = None if self.latent else key  # prefill's queries are not as wide as a latent row
+        return (*rows, *self.selector.tensors(self.heads, self.kv_heads, key, query, self.sizes))
+
+    def name_of(self, tensor: StateTensor) -> str:
+        """Return the name of a tensor in the entries."""
+        return state_name(tensor.name, self.scratch if tensor.extent is Extent.PROMPT else self.group)
+
+    # ------------------------------------------------------------------------------------------------ bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of one layer as it is stored, in all KV heads and streams."""
+        return self._row_bytes(self.codec)
+
+    def held_bytes(self) -> int:
+        """See `LayerState`."""
+        rows = self.row_bytes * self.store.held_rows(self.layers, self.sizes)
+        return rows + self._landmark_bytes(self.sizes.scratch_rows)
+
+    def far_bytes(self) -> dict[str, int]:
+        """Return the bytes of one sequence that lie in no cache, by what they are of."""
+        return self.store.far_bytes(self.layers, self.row_bytes, self._landmark_bytes(1) // self.layers, self.sizes)
+
+    def read_bytes(self, tokens: int) -> int:
+        """See `LayerState`. Rows that layers share are read by each of them; here they count once."""
+        rows = sum(min(budget, tokens) for budget in self.budgets)
+        return self.row_bytes * rows + self._landmark_bytes(max(0, tokens - self.geometry.sink_recent))
+
+    def uncompressed_bytes(self, tokens: int) -> int:
+        """See `LayerState`. A layer that attends within a window holds no more rows than that."""
+        return self.layers * self._row_bytes(PLAIN_ROWS) * min(tokens, self.geometry.window or tokens)
+
+    def prefix_bytes(self) -> int:
+        """See `LayerState`: rows as they are before a ring encodes them, and landmarks."""
+        return self.layers * self._row_bytes(self.store.prompt_codec) + self._landmark_bytes(1)
+
+    def _row_bytes(self, codec: RowCodec) -> int:
+        return self.kv_heads * sum(codec.nbytes(stream.width, self.sizes.dtype) for stream in self.streams)
+
+    def _landmark_bytes(self, positions: int) -> int:
+        landmark = self.selector.landmark_bytes(self.streams[0].width, self.sizes.dtype)
+        return self.layers * self.kv_heads * positions * landmark
+
+    # -------------------------------------------------------------------------------------------- snapshots
+
+    @property
+    def continues(self) -> bool:
+        """See `LayerState`: all rows of a prompt stay, or a window bounds those that a layer still sees."""
+        return self.geometry.continues
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        """See `LayerState`."""
+        return self.selector.observed_tokens(prompt_len)
+
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+        """See `LayerState`."""
+        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
+        rows = min(self.geometry.kept_rows(length, length), self.geometry.cache_rows)
+        used = {"cache": rows, "store": length, "landmarks": length}
+        views: dict[str, Array] = {}
+        for part in self.tensors():
+            name = self.name_of(part)
+            if part.extent is Extent.PACKED:
+                views[name] = tensor(name)[slot]
+            elif part.extent is Extent.SLOTS:
+                views[name] = tensor(name)[:, slot, :, : used.get(part.part)]
+        return views
+
+    def picks(self, prompt_len: int) -> int:
+        """See `LayerState`."""
+        return self.selector.picks(prompt_len)
+
+    def remembered(self, length: int) -> dict[str, tuple[str, int]]:
+        """See `LayerState`."""
+        last = next((part for part in self.tensors() if part.extent is Extent.LAST_PROMPT), None)
+        return {} if last is None else {self.group: (self.name_of(last), self.selector.picks(length))}
+
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+        """See `LayerState`."""
+        for part in self.tensors():
+            if part.part in ("store", "landmarks"):
+                yield self.name_of(part), tensor(self.name_of(part))[index, slot]
+            elif self.in_scratch and part.name in [stream.scratch for stream in self.streams]:
+                yield state_name(part.name, self.group), tensor(self.name_of(part))[0]
+
+    def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> Array:
+        """Return a live view of the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""
+        states = {part.name: part for part in self.tensors()}
+        kept = states.get(stream.store)
+        if kept is not None:
+            stored: Array = tensor(self.name_of(kept))[index, slot]
+            return stored
+        scratch: Array = tensor(self.name_of(states[stream.scratch]))[0]
+        return scratch
+
+    @property
+    def in_scratch(self) -> bool:
+        """See `LayerState`."""
+        return bool(self.geometry.window)
+
+    def first_seen(self, position: int) -> int:
+        """See `LayerState`."""
+        return self.geometry.sees.first(position)
+
+    def layer_rows(self, tensor: Tensors, stream: Stream, index: int) -> Array:
+        """Return a live view of one layer's cache, [B, Hkv, R, ..]."""
+        array = tensor(state_name(stream.cache, self.group))
+        if not self.geometry.packed:
+            stacked: Array = array[index]
+            return stacked
+        first = self.geometry.layer_offsets[index]
+        rows: Array = array[:, :, first : first + self.geometry.of_layer(index).cache_rows]
+        return rows
+
+    # --------------------------------------------------------------------------------------------- contract
+
+    def settings(self, step: sch.Step) -> Mapping[str, Any]:
+        """See `LayerState`."""
+        g = self.geometry
+        ring = {"sink": g.sink, "recent": g.recent}
+        match step:
+            case sch.Pool():
+                return {"width": g.pool, "mode": g.pool_mode}
+            case sch.ObservationScores():
+                return {"recent": g.recent}
+            case sch.CausalAttention() | sch.ChunkAttention():
+                return {"window": g.window, "window_stride": g.window_stride}
+            case sch.DecodeAttention():
+                return {**ring, "window_stride": g.window_stride}
+            case sch.Landmarks():
+                return {"bits": g.landmark_bits}
+            case sch.LandmarkScores():
+                return {**ring, "bits": g.landmark_bits}
+            case sch.QueryAttention():
+                return {**ring, "topk": g.topk, "bits": g.landmark_bits, "fetch": g.fetch_rows}
+            case sch.FetchRows():
+                return {**ring, "fetch": g.fetch_rows}
+            case sch.ChooseRows() | sch.Select():
+                return ring
+        return {}
+
+    def tables(self) -> tuple[tuple[int, ...], ...]:
+        """Return the numbers that a looped kernel looks up for its layer: what each selects, and where its rows are."""
+        g = self.geometry
+        return (g.layer_topk, g.layer_offsets) if g.packed else (g.layer_topk,)
+
+    def selected_counts(self) -> frozenset[int]:
+        """Return how many positions the layers select, each number once."""
+        return frozenset(self.geometry.layer_topk or [self.geometry.topk])
+
+    def unequal_budgets(self) -> dict[int, tuple[int, ...]]:
+        """See `LayerState`."""
+        return {self.geometry.cache_rows: self.budgets} if self.geometry.packed else {}
+
+    # -------------------------------------------------------------------------------------------- reporting
+
+    def kept(
+        self, tensor: Tensors, index: int, slot: int, length: int, prompt_len: int, selected: Selected
+    ) -> PositionReasons:
+        """See `LayerState`."""
+        g = self.geometry.of_layer(index)
+        chosen, known = self._chosen(g, tensor, index, slot, length, prompt_len, selected)
+        stays = Reason.STORED if self.selector.keeps_landmarks else Reason.EVICTED
+        reasons = np.full((self.kv_heads, length), stays, np.uint8)
+        head, place = np.nonzero(chosen >= 0)
+        reasons[head, chosen[head, place]] = Reason.SELECTED
+        reasons[:, max(length - g.recent, 0) :] = Reason.RECENT
+        reasons[:, : g.sink] = Reason.SINK
+        return PositionReasons(reasons, known)
+
+    def _chosen(
+        self, g: Geometry, tensor: Tensors, index: int, slot: int, length: int, prompt_len: int, selected: Selected
+    ) -> tuple[Array, bool]:
+        """Return the positions [Hkv, k] that a layer's top-K rows hold, -1 where there is none, and True if that is
+        known."""
+        states = {part.name: part for part in self.tensors()}
+        if RESIDENT in states:
+            return tensor(self.name_of(states[RESIDENT]))[index, slot], True
+        if self.selector.keeps_landmarks:
+            candidates = np.arange(g.sink, max(length - g.recent, g.sink))
+            known = len(candidates) <= g.topk
+            return np.tile(candidates[: len(candidates) if known else 0], (self.kv_heads, 1)), known
+        if SELECTED not in states:
+            return np.zeros((self.kv_heads, 0), np.int64), True
+        name = self.name_of(states[SELECTED])
+        slots = states[SELECTED].extent is Extent.SLOTS
+        of_layer = tensor(name)[index, slot] if slots else selected[self.group][index]
+        return of_layer[:, : g.valid_topk(prompt_len)], True
+
+    def picked(self, tensor: Tensors, index: int) -> Array | None:
+        """See `LayerState`."""
+        state = next((part for part in self.tensors() if part.name == SELECTED), None)
+        if state is None:
+            return None
+        picks: Array = tensor(self.name_of(state))[index]
+        return (picks[0] if state.extent is Extent.SLOTS else picks)[:, : self.geometry.of_layer(index).topk]
+
+    def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
+        """See `LayerState`. Rows that are read through an index stand behind those of the cache."""
+        g, picks = self.geometry.of_layer(index), self.selector_of_layer(index).picks(length)
+        chosen = slice(g.sink_recent, g.sink_recent + picks)
+        for stream in self.streams:
+            live = self.layer_rows(tensor, stream, index)[0]
+            values, put = self.codec.decode(live), None
+            if not self.selector.keeps_landmarks and self.store.keeps_prompts:
+                values = np.concatenate([values, self._indexed(tensor, stream, index)], axis=1)
+            elif picks:
+                put = partial(self._put, live, chosen)
+            valid = np.zeros(values.shape[:2], np.bool_)
+            valid[:, : min(length, g.sink_recent)] = valid[:, chosen] = True
+            yield Recorded(stream.cache, values, valid, chosen, put)
+        for stream in self.streams if self.selector.keeps_landmarks else ():
+            rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]
+            yield Recorded(stream.store, self.codec.decode(rows))
+
+    def selector_of_layer(self, index: int) -> RowSelector:
+        """Return who chooses the rows of one layer."""
+        return selector_of(self.geometry.of_layer(index))
+
+    def _put(self, live: Array, rows: slice, values: Array) -> None:
+        live[:, rows] = self.codec.encode(values)
+
+    def _indexed(self, tensor: Tensors, stream: Stream, index: int) -> Array:
+        """Return the rows [Hkv, K, D] of slot 0 that were selected, zeros where there is none."""
+        prompt, picks = self.prompt_rows(tensor, stream, index, 0), self.picked(tensor, index)
+        assert picks is not None
+        rows: Array = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
+        rows[picks < 0] = 0
+        return rows
+
+    def heads_in_words(self, between: str) -> str:
+        """Return how many heads there are, and of how many numbers.
+
+        Args:
+            between: stands between different widths of streams.
+        """
+        if self.latent:
+            return f"{self.heads} heads over one latent row of {self.streams[0].width}"
+        widths = dict.fromkeys(str(stream.width) for stream in self.streams)
+        return f"{self.heads}/{self.kv_heads} heads of {between.join(widths)}"
+
+    def in_words(self) -> str:
+        """See `LayerState`."""
+        g, heads = self.geometry, self.heads_in_words("/")
+        if g.sees.chunked:
+            return f"{heads}, the rows of a chunk of {g.window}"
+        if g.window:
+            return f"{heads}, the last {g.window} rows (sliding window)"
+        if g.layer_topk:
+            return (
+                f"{heads}, {min(self.budgets)} to {max(self.budgets)} rows: sink {g.sink}, recent {g.recent}, "
+                f"top-K by layer {' '.join(map(str, g.layer_topk))}"
+            )
+        return f"{heads}, {g.budget} rows: sink {g.sink}, recent {g.recent}, top-K {g.topk}"

@@ -1,0 +1,209 @@
+"""Selectors: who chooses the positions that stay, beside attention sinks and the ring of the newest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.geometry import Geometry
+from sscc.ir.landmarks import SCALE_BYTES, code_bytes, landmark_width
+from sscc.ir.layer_state.tensors import Contents, Extent, ProgramSizes, StateTensor
+from sscc.ir.schedule import DTYPE_BYTES
+
+LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
+"""The states of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are
+keys have no scales (`landmark_states`)."""
+RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
+"""The states that say which positions' rows stay near, `[L, B, Hkv, topk]`: positions in ascending order, then -1; the
+place of each among the rows, then the places that are free."""
+SELECTED = "selected"
+"""The state that says which positions the end of a prompt selected."""
+OBSERVED = "observed"
+"""The state of the last queries of the prompt in progress. What attention found for each is a state too where the
+attention is not fused with its use."""
+
+
+def landmark_states(names: Sequence[str], bits: int) -> Sequence[str]:
+    """Return those of `LANDMARKS` or `LANDMARK_SCRATCHES` that landmarks of so many bits have."""
+    return names[:1] if bits == PLAIN_BITS else names
+
+
+class RowSelector(Protocol):
+    """Who chooses rows of one layer and KV head."""
+
+    @property
+    def observes(self) -> bool:
+        """True if the last queries of a prompt are kept."""
+
+    @property
+    def rounds_keys(self) -> bool:
+        """True if rows are chosen by keys of fewer bits than they have."""
+
+    @property
+    def keeps_landmarks(self) -> bool:
+        """True if a step's query chooses among all positions by their landmarks."""
+
+    def tensors(
+        self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
+    ) -> list[StateTensor]:
+        """Return the tensors that it needs beside rows.
+
+        Args:
+            heads: query heads.
+            key_width: numbers of a key.
+            query_width: numbers of a query of prefill; None where only the model knows them.
+        """
+
+    def landmark_bytes(self, key_width: int, dtype: str) -> int:
+        """Return the bytes of a landmark of one key."""
+
+    def picks(self, prompt_len: int) -> int:
+        """Return how many positions the end of a prompt of so many tokens selects."""
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        """Return how many of a prompt's last tokens have to be prefilled although their rows are there."""
+
+    def in_name(self) -> str:
+        """Return what a short name of a program says of it, or ""."""
+
+    def in_words(self) -> str:
+        """Return who chooses, as it is described."""
+
+
+@dataclass(frozen=True)
+class NoSelection:
+    """Sinks and ring alone, as in StreamingLLM, and the ring of a layer with a window."""
+
+    geometry: Geometry
+    observes = False
+    keeps_landmarks = False
+    rounds_keys = False
+
+    def tensors(
+        self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
+    ) -> list[StateTensor]:
+        return []
+
+    def landmark_bytes(self, key_width: int, dtype: str) -> int:
+        return 0
+
+    def picks(self, prompt_len: int) -> int:
+        return 0
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        return 1
+
+    def in_name(self) -> str:
+        return ""
+
+    def in_words(self) -> str:
+        return _window_in_words(self.geometry)
+
+
+@dataclass(frozen=True)
+class PromptSelection:
+    """The end of a prompt chooses, once: by SnapKV's scores, or by those of a user's rule.
+
+    Attributes:
+        per_slot: True if what was selected is kept for every slot, because steps read through it.
+    """
+
+    geometry: Geometry
+    per_slot: bool
+    observes = True
+    keeps_landmarks = False
+    rounds_keys = False
+
+    def tensors(
+        self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
+    ) -> list[StateTensor]:
+        g = self.geometry
+        extent = Extent.SLOTS if self.per_slot else Extent.LAST_PROMPT
+        return [
+            observed(g, heads, query_width, sizes),
+            StateTensor(SELECTED, extent, "i64", (kv_heads, g.topk), contents=Contents.SELECTED),
+        ]
+
+    def landmark_bytes(self, key_width: int, dtype: str) -> int:
+        return 0
+
+    def picks(self, prompt_len: int) -> int:
+        return self.geometry.valid_topk(prompt_len)
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        return min(self.geometry.obs, prompt_len)
+
+    def in_name(self) -> str:
+        return ""
+
+    def in_words(self) -> str:
+        rule = "" if self.geometry.rule is None else "the rule {} (sha256 {:.16}), ".format(*self.geometry.rule)
+        return f"{rule}{_window_in_words(self.geometry)}"
+
+
+@dataclass(frozen=True)
+class QuerySelection:
+    """Every step's query chooses, of all positions, by the landmarks of their keys."""
+
+    geometry: Geometry
+    keeps_landmarks = True
+
+    @property
+    def rounds_keys(self) -> bool:
+        return self.geometry.landmark_bits < PLAIN_BITS
+
+    @property
+    def observes(self) -> bool:
+        """The last query of a prompt chooses the rows that are resident at first."""
+        return self.geometry.fetch is not None
+
+    def tensors(
+        self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
+    ) -> list[StateTensor]:
+        g, bits = self.geometry, self.geometry.landmark_bits
+        rows = (kv_heads, sizes.scratch_rows)
+        kinds = [(sizes.dtype if bits == PLAIN_BITS else "i8", landmark_width(key_width, bits)), ("bf16", 1)]
+        names = landmark_states(LANDMARKS, bits)
+        found = [
+            StateTensor(name, Extent.SLOTS, dtype, (*rows, width), stepped=True, part="landmarks")
+            for name, (dtype, width) in zip(names, kinds, strict=False)
+        ]
+        if g.fetch is not None:
+            resident, places = Contents.ASCENDING, Contents.PLACES
+            for name, contents in ((RESIDENT, resident), (RESIDENT_PLACES, places)):
+                shape = (kv_heads, g.topk)
+                found.append(StateTensor(name, Extent.SLOTS, "i64", shape, stepped=True, contents=contents))
+            found.append(observed(g, heads, query_width, sizes))
+        return found
+
+    def landmark_bytes(self, key_width: int, dtype: str) -> int:
+        bits = self.geometry.landmark_bits
+        return key_width * DTYPE_BYTES[dtype] if bits == PLAIN_BITS else code_bytes(key_width, bits) + SCALE_BYTES
+
+    def picks(self, prompt_len: int) -> int:
+        return 0
+
+    def observed_tokens(self, prompt_len: int) -> int:
+        return 1
+
+    def in_name(self) -> str:
+        g = self.geometry
+        return f" {g.landmark_bits}-bit{'' if g.fetch is None else f' fetch {g.fetch}'}"
+
+    def in_words(self) -> str:
+        g = self.geometry
+        copies = "keys, which are their own landmarks (16 bits)"
+        by = copies if g.landmark_bits == PLAIN_BITS else f"landmarks of {g.landmark_bits} bits"
+        limit = "" if g.fetch is None else f"; it fetches {g.fetch} rows at most, {g.topk} are resident"
+        return f"every step's query, by {by}{limit}"
+
+
+def observed(geometry: Geometry, heads: int, query_width: int | None, sizes: ProgramSizes) -> StateTensor:
+    """Return the state of a prompt's last queries."""
+    return StateTensor(OBSERVED, Extent.PROMPT, sizes.dtype, (heads, geometry.obs, query_width))
+
+
+def _window_in_words(g: Geometry) -> str:
+    return f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
