@@ -18,11 +18,12 @@ from torch_mlir import ir
 from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, UndefinedKind, several, single, undefined
 from sscc.compiler.interpret.types import Types
 from sscc.ir import landmarks, resident_rows
-from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.kv_rows import INT8, RowFormat
+from sscc.ir.layer_state.codecs import CodedRows, RowCodec, codec_of
+from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.opspec import Members
 
 
@@ -384,7 +385,13 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
 
 def _format(g: Geometry) -> RowFormat:
     """Of rows of i8, where there are any."""
-    return g.row_format if g.encoded else INT8
+    codec = codec_of(g)
+    return codec.format if isinstance(codec, CodedRows) else INT8
+
+
+def stored(rows: Tensor, codec: RowCodec) -> Tensor:
+    """Rows [.., D] of floats as a codec stores them."""
+    return encoded(rows, codec.format) if isinstance(codec, CodedRows) else rows
 
 
 def _row(op: ir.Operation, b: Builder) -> Compute:
@@ -398,7 +405,7 @@ def _validity(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
-    row_format = geometry_of(op).row_format
+    row_format = _format(geometry_of(op))
     return lambda source: encoded(source, row_format)
 
 
@@ -460,22 +467,18 @@ def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
-    g = geometry_of(op)
-    if g.encoded and not g.encodes_prompts:
-        return lambda source, index, out: encoded(gather(source, index), g.row_format)
-    return lambda source, index, out: gather(source, index)
+    codec = store_of(geometry_of(op)).gather_codec
+    return lambda source, index, out: stored(gather(source, index), codec)
 
 
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types, members = Scoring.of(op), geometry_of(op), b.types, kv.spec_of_op(op).members
-    width = op.results[0].type.shape[3]
+    width, codec = op.results[0].type.shape[3], codec_of(g)
 
     def decode(x: Operands) -> tuple[Tensor, ...]:
         position, active = x["position"], x["active"]
         row, valid = rows(position, g), validity(position, x["prompt_len"], active, g)
-        new = {side: x[f"new_{side}"] for side in ("key", "value") if side in x}
-        if g.encoded:
-            new = {side: encoded(item, g.row_format) for side, item in new.items()}
+        new = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if side in x}
         cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
         parts = [cache, *_segments(members, x)]
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
@@ -489,11 +492,10 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
 
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
+    codec = store_of(g).prompt_codec
 
     def chunk(x: Operands) -> tuple[Tensor, ...]:
-        start, key, value = int(x["start"]), x["new_key"], x["new_value"]
-        if g.encodes_prompts:
-            key, value = encoded(key, g.row_format), encoded(value, g.row_format)
+        start, key, value = int(x["start"]), stored(x["new_key"], codec), stored(x["new_value"], codec)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
         return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, _format(g)), k, v
 
@@ -511,11 +513,11 @@ def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types)
 
 def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    first = int(op.attributes["first"].value)
+    first, codec = int(op.attributes["first"].value), store_of(g).prompt_codec
 
     def chunk(x: Operands) -> tuple[Tensor, ...]:
         start, new, dtype = int(x["start"]), x["new_latent"], x["query"].dtype
-        rows = appended(x["latent_scratch"], encoded(new, g.row_format) if g.encodes_prompts else new, start)
+        rows = appended(x["latent_scratch"], stored(new, codec), start)
         numbers = decoded(rows[0, 0], _format(g))
         k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
         return *causal_attention(x["query"], k, v, start, scoring, g.sees, types), rows
@@ -530,7 +532,7 @@ def _landmarks(op: ir.Operation, b: Builder) -> Several:
 
 def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    if g.landmark_bits == PLAIN_BITS:
+    if not selector_of(g).rounds_keys:
         return lambda query, keys, position, active: key_scores(query, keys, position, active, scoring, g, types)
     return lambda query, codes, scales, position, active: landmark_scores(
         query, codes, scales, position, active, scoring, g
@@ -554,36 +556,34 @@ def _fetch(op: ir.Operation, b: Builder) -> Several:
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    exact, width = g.landmark_bits == PLAIN_BITS, op.results[0].type.shape[3]
+    exact, width, codec = not selector_of(g).rounds_keys, op.results[0].type.shape[3], codec_of(g)
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key = x["position"], x["active"], x["new_key"]
         row, valid = rows(position, g), validity(position, position + 1, active, g)
         landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
-        new_rows = {side: x[f"new_{side}"] for side in ("key", "value") if f"new_{side}" in x}
-        if g.encoded:
-            new_rows = {side: encoded(item, g.row_format) for side, item in new_rows.items()}
+        new_rows = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if f"new_{side}" in x}
         ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}
         new = dict(zip(("k_store", "v_store"), new_rows.values(), strict=False))
         new |= dict(zip(("codes", "scales"), landmark, strict=False))
-        stored = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
+        kept = {name: updated(x[name], rows_of_step, position, active) for name, rows_of_step in new.items()}
         if exact:
             scores = key_scores(x["query"], x["codes"], position, active, scoring, g, types)
         else:
             scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
         if g.fetch is None:
-            chosen = dict(zip(new_rows, stored.values(), strict=False))
+            chosen = dict(zip(new_rows, kept.values(), strict=False))
             index = choose(x["query"], ring["key"], scores, position, active, scoring.with_sinks(x), g, types)
             chosen["index"] = index
         else:
-            near = fetched({**x, **stored, "key": ring["key"], "scores": scores}, scoring, g, types)
+            near = fetched({**x, **kept, "key": ring["key"], "scores": scores}, scoring, g, types)
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=False))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
         out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
         caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)
-        return out, *(updated(x[name], item, row, active) for name, item in caches), *stored.values(), *near
+        return out, *(updated(x[name], item, row, active) for name, item in caches), *kept.values(), *near
 
     return _named(op, attend)
 

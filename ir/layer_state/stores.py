@@ -27,6 +27,10 @@ class RowStore(Protocol):
     def prompt_codec(self) -> RowCodec:
         """The codec of a prompt's rows while it is prefilled."""
 
+    @property
+    def gather_codec(self) -> RowCodec:
+        """The codec that rows get as they are gathered from the prompt into a cache."""
+
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         """Return the tensors of a stream."""
 
@@ -59,6 +63,10 @@ class CompactRows:
     keeps_prompts = False
     lies_far = False
     prompt_codec = PLAIN_ROWS
+
+    @property
+    def gather_codec(self) -> RowCodec:
+        return self.codec
 
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         return [
@@ -105,6 +113,8 @@ class IndexedRows:
     codec: RowCodec
     keeps_prompts = True
     lies_far = False
+    gather_codec = PLAIN_ROWS
+    """Rows are in the cache as they are in the prompt."""
 
     @property
     def prompt_codec(self) -> RowCodec:
