@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from benchmarks.serving import free_ports
 from sscc.compiler.fleet import app
 
 pytestmark = pytest.mark.fleet
+SLOTS = 4  # of each replica, as the fixture compiles it
 TOKENS = 700  # of an answer: enough that a replica dies in its middle
 SECONDS = 60.0
 RAY_ENVIRONMENT = {
@@ -147,18 +147,12 @@ def test_a_replica_that_is_killed_under_load_costs_no_answer(fleet: Fleet) -> No
     alone = asyncio.run(ask_all(fleet.url, questions, 1))
     assert all(len(text) > 100 and "error" not in text for text, _ in alone)
     before = {name: fleet.metric(f"sscc_fleet_{name}_total") for name in ("retried", "resumed")}
-    answers: list[Any] = []
-    load = threading.Thread(target=lambda: answers.extend(asyncio.run(ask_all(fleet.url, questions, 8))))
-    load.start()
     running = set(fleet.pids())
-    while load.is_alive():  # each in turn, as soon as it is not the only one
-        time.sleep(0.5)
-        pids = fleet.pids()
-        if len(pids) == 2 and load.is_alive():
-            os.kill(pids[0], signal.SIGKILL)
-            break
-    load.join()
-    assert answers == alone
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(lambda: asyncio.run(ask_all(fleet.url, questions, 8)))
+        wait_until(lambda: fleet.metric("sscc_requests_running") > SLOTS)  # so that each replica has some
+        os.kill(fleet.pids()[0], signal.SIGKILL)
+    assert load.result() == alone
     assert fleet.metric("sscc_fleet_lost_total") == 0
     assert any(fleet.metric(f"sscc_fleet_{name}_total") > count for name, count in before.items())
     wait_until(lambda: fleet.metric("sscc_fleet_replicas") == 2)
