@@ -99,9 +99,9 @@ from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import functions, is_zeros, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import is_view, permutation_of, reshaped_strides
+from sscc.passes.attended import LAYER, attention_of
 from sscc.passes.base import Pass, count
 from sscc.passes.latent_queries import absorbed, joined, product
-from sscc.passes.thread_cache import LAYER, attention_of
 from sscc.passes.tiling import is_cast
 
 

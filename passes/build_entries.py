@@ -131,8 +131,8 @@ from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, streams_of
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
+from sscc.passes.row_threading import CHOOSE, COMPRESS, FIRST, OWN_SLOT, TOPK
 from sscc.passes.split_layers import LAYER_INPUT
-from sscc.passes.thread_cache import CHOOSE, COMPRESS, FIRST, OWN_SLOT, TOPK
 
 PROGRESS = "progress"
 KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True))

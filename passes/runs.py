@@ -13,8 +13,8 @@ from sscc.ir.builders import arguments_of, index_of
 from sscc.ir.dialects import kv
 from sscc.ir.rewriting import producer
 from sscc.ir.views import bytes_of
+from sscc.passes.row_threading import BUDGET
 from sscc.passes.stacked_weights import EntrySignature
-from sscc.passes.thread_cache import BUDGET
 
 INVARIANT, INDEXED, READ, INOUT, CARRIED, IN_MEMORY = (
     "invariant",

@@ -25,6 +25,9 @@ class RowCodec(Protocol):
     def rounds(self) -> bool:
         """True if a stored row stands for other numbers than it was made of."""
 
+    def partial_bits(self, width: int) -> int:
+        """Return the bits of a code where those of a row of `width` numbers do not fill whole bytes, else 0."""
+
     def stored(self, width: int, dtype: str) -> tuple[str, int]:
         """Return dtype and elements of a stored row of `width` numbers of a program's `dtype`."""
 
@@ -52,6 +55,9 @@ class PlainRows:
 
     name = PLAIN
     rounds = False
+
+    def partial_bits(self, width: int) -> int:
+        return 0
 
     def stored(self, width: int, dtype: str) -> tuple[str, int]:
         return dtype, width
@@ -85,6 +91,9 @@ class CodedRows:
     @property
     def name(self) -> str:
         return self.format.name
+
+    def partial_bits(self, width: int) -> int:
+        return self.format.bits if width * self.format.bits % 8 else 0
 
     def stored(self, width: int, dtype: str) -> tuple[str, int]:
         return "i8", self.format.width(width)

@@ -42,6 +42,10 @@ class RowSelector(Protocol):
         """True if rows are chosen by keys of fewer bits than they have."""
 
     @property
+    def by_rule(self) -> bool:
+        """True if a user's rule scores the positions of a prompt."""
+
+    @property
     def keeps_landmarks(self) -> bool:
         """True if a step's query chooses among all positions by their landmarks."""
 
@@ -78,6 +82,7 @@ class NoSelection:
 
     geometry: Geometry
     observes = False
+    by_rule = False
     keeps_landmarks = False
     rounds_keys = False
 
@@ -116,6 +121,10 @@ class PromptSelection:
     keeps_landmarks = False
     rounds_keys = False
 
+    @property
+    def by_rule(self) -> bool:
+        return self.geometry.rule is not None
+
     def tensors(
         self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
     ) -> list[StateTensor]:
@@ -148,6 +157,7 @@ class QuerySelection:
     """Every step's query chooses, of all positions, by the landmarks of their keys."""
 
     geometry: Geometry
+    by_rule = False
     keeps_landmarks = True
 
     @property

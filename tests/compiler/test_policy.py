@@ -24,8 +24,8 @@ from sscc.compiler.options import CompileOptions, OptionErrors
 from sscc.compiler.policy import Policy, PolicyErrors, Rule, policy_of
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
+from sscc.passes.attended import ThreadCacheErrors
 from sscc.passes.lower_torch import LowerTorchErrors
-from sscc.passes.thread_cache import ThreadCacheErrors
 from tests.errors import check, one_line, raises, reported
 from tests.models.tiny.task import fixed_queries
 

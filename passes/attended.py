@@ -1,0 +1,117 @@
+"""What a layer attends to, as captured, and the errors of the pass that gives it a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch_mlir import ir
+
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
+from sscc.ir.locations import origin_of
+from sscc.ir.views import begins
+
+LAYER = "sscc.layer"
+ATTENDING = ("kv.self_attention", "kv.latent_attention", "kv.shared_attention")
+"""The attention operators of a captured layer."""
+
+
+class ThreadCacheErrors(ErrorKind):
+    OTHER_BUDGETS = UsageError, "--kv-topk-per-layer: {cause}"
+    NOT_ONE_ATTENTION = UnsupportedError, "{origin}{function} has {attentions} attention operators, but a layer has one"
+    OTHER_QUERIES = (
+        UnsupportedError,
+        "{origin}the queries have {heads} heads of width {width}, but those of another layer with the same K and V "
+        "have {other_heads} of width {other_width}: the two would share one observation window",
+    )
+    OTHER_LATENT_HEADS = (
+        UnsupportedError,
+        "{origin}the latent rows are as wide as another layer's, but the K and V of the heads are not",
+    )
+    OTHER_IN_DECODE = UnsupportedError, "{origin}layer {layer} attends in another way in decode than in prefill"
+    SOURCE_KEEPS_NOTHING = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, which keeps none that it could read",
+    )
+    SHARED_OTHER_WINDOW = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but it attends to {window} and the other to "
+        "{other_window}: what is kept for one is not what the other needs",
+    )
+    SHARED_OTHER_QUERIES = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but it has {heads} query heads of width {width} "
+        "and the other {other_heads} of width {other_width}",
+    )
+    SHARED_WITH_FETCH = (
+        UnsupportedError,
+        "{origin}layer {layer} shares the K and V of layer {source}, but with --kv-fetch the rows that stay near are "
+        "those that one layer chooses: leave --kv-fetch out",
+    )
+    BAD_LANDMARKS = UsageError, "{origin}{cause}"
+    ROW_NOT_WHOLE_BYTES = (
+        UnsupportedError,
+        "{origin}a row of {width} codes of {bits} bits does not fill whole bytes: use --kv-dtype int8",
+    )
+    COMPUTED_SINKS = (
+        UnsupportedError,
+        "{origin}layer {layer} computes the logits of its learned sinks, but they must be a weight where --kv-fetch "
+        "chooses at the end of a prompt",
+    )
+    COMPUTED_KEY_WEIGHT = UnsupportedError, "{origin}the matrix that makes keys of latent rows is not a weight"
+    RULE_OF_LATENT_ROWS = (
+        UnsupportedError,
+        "{origin}layer {layer} keeps latent rows, and a rule would see neither keys nor values of a head: use "
+        "--kv-policy snapstream or query",
+    )
+    NO_RULE = InputError, "{origin}the module has no function that scores the prompts of this layer"
+
+
+def attention_of(function: Any) -> ir.Operation:
+    """Return what attends in a layer's function. Raise UnsupportedError where that is other than one operator."""
+    attentions = [op.operation for op in function.entry_block.operations if op.operation.name in ATTENDING]
+    if len(attentions) != 1:
+        raise ThreadCacheErrors.NOT_ONE_ATTENTION(
+            origin=origin_of(function), function=function.name.value, attentions=len(attentions)
+        )
+    return attentions[0]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What an attention operator of a layer reads.
+
+    Attributes:
+        query: with what it attends.
+        rows: of what is cached of each position: K and V, or a latent row, of which V is the first numbers; none where
+            another layer has cached them.
+        ups: what makes K and V of a latent row, where prefill attends to such rows.
+        sinks: the logits of learned sinks, if there are any.
+    """
+
+    query: ir.Value
+    rows: tuple[ir.Value, ...]
+    ups: tuple[ir.Value, ...] = ()
+    sinks: tuple[ir.Value, ...] = ()
+
+    @classmethod
+    def by(cls, attention: ir.Operation, values: Callable[[ir.Value], ir.Value] = lambda value: value) -> Attended:
+        """Return what an attention operator reads.
+
+        Args:
+            values: gives what stands for an operand.
+        """
+        operands = [values(operand) for operand in attention.operands]
+        if attention.name == "kv.latent_attention":
+            return cls(operands[0], (operands[1],), tuple(operands[2:4]))
+        if attention.name == "kv.shared_attention":
+            return cls(operands[0], (), sinks=tuple(operands[1:]))
+        query, key, value, *sinks = operands
+        is_window = begins(attention.operands[2], attention.operands[1])
+        return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
+
+
+def heads_and_dims(values: Iterable[ir.Value]) -> list[tuple[int, int]]:
+    """Return (heads, head dim) of Q, K and V."""
+    return [(v.type.shape[1], v.type.shape[3]) for v in values]

@@ -1,0 +1,215 @@
+"""Rows of all positions in the functions of a layer, from which each step's query chooses by landmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith
+
+from sscc.ir.builders import (
+    Argument,
+    Offset,
+    arguments_of,
+    extract_slice,
+    index_constant,
+    insert_slice,
+    not_negative,
+    plus_one,
+    positions_tensor,
+    reshape,
+    tensor_type,
+)
+from sscc.ir.dialects import kv
+from sscc.ir.errors import UsageError
+from sscc.ir.landmarks import check_bits, landmark_width
+from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDENT, RESIDENT_PLACES
+from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.locations import origin_of
+from sscc.passes.attended import Attended, ThreadCacheErrors
+from sscc.passes.row_threading import IndexedThreader, Rewritten, appended, parted
+
+
+class QueryThreader(IndexedThreader):
+    """Rows of all positions, from which each step's query chooses."""
+
+    def check(self) -> None:
+        """Refuse landmarks that keys of this width cannot have."""
+        try:
+            check_bits(self.geometry.landmark_bits, self.streams[0].width)
+        except UsageError as error:
+            raise ThreadCacheErrors.BAD_LANDMARKS(origin=origin_of(self.attention), cause=error) from None
+        super().check()
+
+    # ------------------------------------------------------------------------------------------ arguments
+
+    def landmarks(self) -> list[Argument]:
+        """Return the states of the landmarks of every slot."""
+        return [self.argument(self.states[name]) for name in LANDMARKS if name in self.states]
+
+    def asked_states(self) -> list[Argument]:
+        """See `RowThreader`: the landmarks of the prompt, where its last query chooses rows that stay near."""
+        return self._landmark_scratch() if self.residents() else []
+
+    def _landmark_scratch(self) -> list[Argument]:
+        """Return the states of the landmarks of the prompt in progress."""
+        pairs = zip(LANDMARKS, LANDMARK_SCRATCHES, strict=True)
+        kept = [(self.states[name], scratch) for name, scratch in pairs if name in self.states]
+        states = [StateTensor(scratch, Extent.PROMPT, state.dtype, state.shape) for state, scratch in kept]
+        return [self.argument(state) for state in states]
+
+    def residents(self) -> list[Argument]:
+        """Return the states of every slot's rows that stay near, where a step may fetch only few."""
+        names = [RESIDENT, RESIDENT_PLACES, *(stream.resident for stream in self.streams)]
+        return [self.argument(self.states[name]) for name in names if name in self.states]
+
+    def prompt_states(self) -> list[Argument]:
+        """See `RowThreader`."""
+        return [*super().prompt_states(), *self._landmark_scratch()]
+
+    def filled_states(self) -> list[Argument]:
+        """See `RowThreader`."""
+        return self.residents()
+
+    def outputs(self) -> list[Argument]:
+        """See `RowThreader`."""
+        return self.residents()
+
+    def logits(self) -> list[Argument]:
+        """See `RowThreader`: as an argument of another function; none where the layer has none."""
+        if not self.residents():
+            return []
+        sinks, arguments = self.attended.sinks, list(self.function.arguments)
+        if not all(value in arguments for value in sinks):
+            raise ThreadCacheErrors.COMPUTED_SINKS(origin=origin_of(self.attention), layer=self.layer)
+        return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
+
+    # ------------------------------------------------------------------------------------------ decode
+
+    def rewrite_decode(self) -> None:
+        """See `RowThreader`."""
+        stores = [self.argument(self.states[stream.store]) for stream in self.streams]
+        kept = [*self.caches(), *stores, *self.landmarks(), *self.residents()]
+        updated, read = ([], kept) if self.shares else (kept, [])
+        self.rebuild(updated, [*read, *self._decode_inputs()], self._query_attention)
+
+    def _query_attention(self, attended: Attended, added: list[ir.Value]) -> Rewritten:
+        """Return attention whose second segment are the rows that the query chooses, of all that the slot has."""
+        query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
+        *states, position, _, active = added
+        now, stores, landmarks, residents = parted(states, [count, count, len(self.landmarks())])
+        stored = [*stores, *landmarks]
+        if not self.shares:  # else the layer that keeps the rows has updated them
+            row = kv.Row(position, position.type).row
+            new_landmarks = self._landmarks_of(attended.rows[0])
+            rows = [self.encoded(new) for new in attended.rows]
+            caches = zip(now, rows, strict=True)
+            now = [kv.Update(cache, new, row, active, cache.type).updated for cache, new in caches]
+            new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
+            stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
+        flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
+        valid = kv.Validity(position, plus_one(position), active, flags).valid
+        codes, scales = [*stored[count:], None][:2]
+        asking, sinks = self._of_all_heads(query, attended.sinks)
+        scores = self._landmark_scores(asking, codes, scales, position, active)
+        if residents:
+            none = [None] * (2 - count)
+            operands = (
+                asking, now[0], scores, *stored[:count], *none, position, active, *residents, *none,
+                *(sinks or [None]),
+            )  # fmt: skip
+            types = [value.type for value in residents]
+            residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
+            _, index, *chosen = residents
+        else:
+            chosen = stored[:count]
+            index = self._choose(asking, now[0], scores, position, active, sinks)
+        out = self.cached_attention(attended, valid, (now, None), (chosen, index))
+        return out, [] if self.shares else [*now, *stored, *residents]
+
+    def _of_all_heads(self, query: ir.Value, sinks: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+        """Return queries, and logits of learned sinks, of all heads that read a KV head, wherever they are: each rank
+        that has the KV head chooses its rows by them."""
+        if self.peers is None:
+            return query, list(sinks)
+        return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
+
+    def _landmark_scores(
+        self, query: ir.Value, codes: ir.Value, scales: ir.Value | None, position: ir.Value, active: ir.Value
+    ) -> ir.Value:
+        slots, heads, *_ = query.type.shape
+        scores_type = tensor_type([slots, heads, codes.type.shape[2]], ir.F32Type.get())
+        scores: ir.Value = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
+        return scores
+
+    def _choose(
+        self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
+        sinks: Sequence[ir.Value],
+    ) -> ir.Value:  # fmt: skip
+        """Return the positions [B, Hkv, K] that queries choose.
+
+        Args:
+            sinks: the logits of learned sinks, if there are any.
+        """
+        picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
+        operands = (query, key, scores, position, active, *(sinks or [None]))
+        selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
+        return selected
+
+    # ------------------------------------------------------------------------------------------ prefill
+
+    def noted_keys(self, keys: ir.Value, states: list[ir.Value], start: ir.Value) -> list[ir.Value]:
+        """See `RowThreader`."""
+        return appended(self._landmarks_of(keys), states, start)
+
+    def _landmarks_of(self, key: ir.Value) -> list[ir.Value]:
+        """Return the landmarks of keys [.., J, D]."""
+        if not self.rows.selector.rounds_keys:
+            return [key]
+        slots, heads, rows, width = key.type.shape
+        codes = landmark_width(width, self.geometry.landmark_bits)
+        i8, bf16 = ir.IntegerType.get_signless(8), ir.BF16Type.get()
+        types = tensor_type([slots, heads, rows, codes], i8), tensor_type([slots, heads, rows, 1], bf16)
+        landmarks = kv.Landmarks(key, *types)
+        return [landmarks.codes, landmarks.scales]
+
+    def first_choice(
+        self, observed: Sequence[ir.Value], scratches: Sequence[ir.Value], caches: Sequence[ir.Value],
+        states: Sequence[ir.Value], slot: ir.Value, length: ir.Value, logits: Sequence[ir.Value],
+        offsets: list[Offset],
+    ) -> list[ir.Value]:  # fmt: skip
+        """See `RowThreader`."""
+        if not self.residents():
+            return []
+        ring = extract_slice(caches[0], offsets, [1, *list(caches[0].type.shape)[1:]])
+        chosen = self._last_choice(observed, ring, length, logits)
+        return self._first_residents(chosen, scratches, states, slot)
+
+    def _last_choice(
+        self, observed: Sequence[ir.Value], ring: ir.Value, length: ir.Value, sinks: Sequence[ir.Value]
+    ) -> ir.Value:
+        """Return the positions [1, Hkv, K] that the last query of a prompt chooses.
+
+        Args:
+            observed: last queries as kept, then landmarks.
+        """
+        queries, codes, scales = [*observed, None][:3]
+        one = index_constant(1)
+        row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
+        query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.streams[0].width])
+        query, sinks = self._of_all_heads(query, sinks)
+        last = arith.SubIOp(length, one).result
+        position = positions_tensor([1], last, last)
+        active = not_negative(position)  # as it always is: a step takes flags
+        scores = self._landmark_scores(query, codes, scales, position, active)
+        return self._choose(query, ring, scores, position, active, sinks)
+
+    def _first_residents(
+        self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value
+    ) -> list[ir.Value]:
+        """Return the resident states, in which a slot has the chosen rows of its prompt."""
+        numbers, rows = states[:2], zip(states[2:], scratches, strict=True)
+        places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.geometry.topk))
+        first = [insert_slice(n, state, [slot, 0, 0]) for n, state in zip((chosen, places), numbers, strict=True)]
+        index = reshape(chosen, list(chosen.type.shape)[1:])
+        return first + [self.filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]
