@@ -343,7 +343,7 @@ class Geometry:
         return bool(self.layer_topk)
 
     def most_in_words(self, rows: int) -> str:
-        """Return a number of rows of which layers with a lower budget have fewer, as it is told."""
+        """Return a number of rows in words: "up to" it where layers with a lower budget have fewer."""
         return f"{'up to ' if self.varies else ''}{rows}"
 
     @property

@@ -1,4 +1,4 @@
-"""What a layer attends to, as captured, and the errors of the pass that gives it a cache."""
+"""The operands of a layer's captured attention, and the errors of the pass that gives it a cache."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def attention_of(function: Any) -> ir.Operation:
 
 @dataclass(frozen=True)
 class Attended:
-    """What an attention operator of a layer reads.
+    """The operands of an attention operator of a layer.
 
     Attributes:
         query: with what it attends.

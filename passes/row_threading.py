@@ -547,6 +547,6 @@ def appended(rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Val
 
 
 def parted(values: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:
-    """Return so many values each, and then the rest."""
+    """Return lists of `counts` values each, and then the rest."""
     ends = [0, *itertools.accumulate(counts), len(values)]
     return [list(values[first:end]) for first, end in itertools.pairwise(ends)]

@@ -159,7 +159,7 @@ THREADERS: dict[type[RowStore], type[RowThreader]] = {
     IndexedRows: IndexedThreader,
     AllRows: QueryThreader,
 }
-"""Who rewrites the functions of a layer, by where its rows lie."""
+"""The class that rewrites the functions of a layer, by the store of its rows."""
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:

@@ -353,7 +353,7 @@ def _once(program: Program, timing: Timing, counts: Callable[[Tensor], bool]) ->
 
 
 def _row_bytes(artifact: Artifact, timing: Timing) -> dict[str, dict[str, int]]:
-    """What a call moves of what layers keep, by part and tier."""
+    """The bytes of states that a call moves, by part and tier."""
     moved: dict[str, dict[str, int]] = {}
     parts = artifact.signature.state_parts
     for tensor in (tensor for tensor in artifact.program.tensors if tensor.name in parts):

@@ -130,8 +130,8 @@ class Kept:
 
 
 def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], length: int) -> Selected:
-    """Return copies of what the prompt of `length` tokens that was prefilled last has selected, where the program
-    remembers that of one prompt alone: where the selected rows are gathered into the cache."""
+    """Return copies of the positions that the last prefilled prompt, of `length` tokens, has selected, where the
+    program has those of one prompt alone: where the selected rows are gathered into the cache."""
     return {
         group: tensor(name)[:, :, :count].copy()
         for _, states in signature.states

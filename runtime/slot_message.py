@@ -287,7 +287,7 @@ def _number(metadata: Mapping[str, str], name: str, low: int, high: int, where: 
 
 
 def _check_positions(state: LayerState, part: Mapping[str, Array], length: int, where: str) -> None:
-    """Raise InputError for a number that a tensor of a state cannot hold after a prompt of so many tokens.
+    """Raise InputError for a number that a tensor of a state cannot hold after a prompt of `length` tokens.
 
     Args:
         part: of the state, as one rank has it (`KeptRows`).

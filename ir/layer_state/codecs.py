@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class RowCodec(Protocol):
-    """How a row of numbers is stored."""
+    """The form in which a row of numbers is stored."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class RowCodec(Protocol):
         """Return the bytes of a stored row of `width` numbers of a program's `dtype`."""
 
     def numbers(self, elements: int) -> int:
-        """Return the numbers of a row that is stored as so many elements."""
+        """Return the number of numbers in a row that is stored as `elements` elements."""
 
     def encode(self, rows: Array) -> Array:
         """Return rows [.., width] as they are stored."""

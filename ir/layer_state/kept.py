@@ -1,4 +1,4 @@
-"""Which positions of a text a layer holds, and why."""
+"""The positions of a text that a layer holds, each with a reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Reason(IntEnum):
-    """Why a position's row is where it is."""
+    """The reason for the place of a position's row."""
 
     EVICTED = 0
     """It is in no memory any more."""

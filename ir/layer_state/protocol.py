@@ -15,7 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Tensors = Callable[[str], Array]
 """Gives a live view of a state of a program by its name in the entries."""
 Selected = Mapping[str, Array]
-"""What the end of a slot's prompt selected, by the name of the group of layers: positions [L, Hkv, k] i64."""
+"""Positions [L, Hkv, k] i64 that the end of a slot's prompt selected, by the name of the group of layers."""
 
 
 class LayerState(Protocol):
@@ -33,13 +33,13 @@ class LayerState(Protocol):
         """Return the bytes that one sequence owns."""
 
     def far_bytes(self) -> dict[str, int]:
-        """Return the part of `held_bytes` that lies in no cache, by what it is of."""
+        """Return the parts of `held_bytes` that lie in no cache, by their names."""
 
     def read_bytes(self, tokens: int) -> int:
-        """Return the bytes that a decode step reads of a sequence of so many tokens, nearly all from its prompt."""
+        """Return the bytes that a decode step reads of a sequence of `tokens` tokens, nearly all from its prompt."""
 
     def uncompressed_bytes(self, tokens: int) -> int:
-        """Return the bytes of a sequence of so many tokens without compression and codes."""
+        """Return the bytes of a sequence of `tokens` tokens without compression and codes."""
 
     def prefix_bytes(self) -> int:
         """Return the bytes of what prefill leaves of one position for prompts that begin alike."""
@@ -54,14 +54,20 @@ class LayerState(Protocol):
         """Return how many of a prompt's last tokens have to be prefilled although what is left of them is there."""
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
-        """Return live views of all that decoding reads of a slot right after a prompt of so many tokens."""
+        """Return live views of all that decoding reads of a slot right after a prompt of `length` tokens."""
 
     def picks(self, prompt_len: int) -> int:
-        """Return how many positions the end of a prompt of so many tokens selects in a layer."""
+        """Return how many positions the end of a prompt of `prompt_len` tokens selects in a layer."""
 
     def remembered(self, length: int) -> dict[str, tuple[str, int]]:
-        """Return what is remembered of a slot's prompt of so many tokens beside the slot, because the program has it of
-        the last prompt alone: by the group's name the state, [L, Hkv, K], and how many columns of it hold anything."""
+        """Return the states that the program has of the last prompt alone, and that are remembered for each slot.
+
+        Args:
+            length: tokens of the prompt.
+
+        Returns:
+            By the group's name the state [L, Hkv, K], and the number of its columns that hold anything.
+        """
 
     def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
         """Yield live views of what prefill leaves of each position of a layer, [Hkv, T, ..]."""
@@ -107,7 +113,7 @@ class LayerState(Protocol):
         prompt that was prefilled last where the program has them of one alone; None where it selects none."""
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
-        """Yield what a golden may hold of a layer, of slot 0 right after a prompt of so many tokens."""
+        """Yield the tensors of a layer that a golden may hold, of slot 0 right after a prompt of `length` tokens."""
 
     def in_words(self) -> str:
         """Return what each layer keeps, in one line."""

@@ -1,4 +1,4 @@
-"""What a golden records of a layer's state: values to compare, and where a near tie of a selection is put right."""
+"""Tensors of a layer's state that a golden records: values to compare, and the rows of near ties."""
 
 from __future__ import annotations
 

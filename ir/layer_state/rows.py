@@ -117,7 +117,7 @@ class Rows:
         return rows + self._landmark_bytes(self.sizes.scratch_rows)
 
     def far_bytes(self) -> dict[str, int]:
-        """Return the bytes of one sequence that lie in no cache, by what they are of."""
+        """See `LayerState`."""
         return self.store.far_bytes(self.layers, self.row_bytes, self._landmark_bytes(1) // self.layers, self.sizes)
 
     def read_bytes(self, tokens: int) -> int:

@@ -26,12 +26,12 @@ attention is not fused with its use."""
 
 
 def landmark_states(names: Sequence[str], bits: int) -> Sequence[str]:
-    """Return those of `LANDMARKS` or `LANDMARK_SCRATCHES` that landmarks of so many bits have."""
+    """Return those of `LANDMARKS` or `LANDMARK_SCRATCHES` that landmarks of `bits` bits have."""
     return names[:1] if bits == PLAIN_BITS else names
 
 
 class RowSelector(Protocol):
-    """Who chooses rows of one layer and KV head."""
+    """The choice of rows in one layer and KV head."""
 
     @property
     def observes(self) -> bool:
@@ -64,7 +64,7 @@ class RowSelector(Protocol):
         """Return the bytes of a landmark of one key."""
 
     def picks(self, prompt_len: int) -> int:
-        """Return how many positions the end of a prompt of so many tokens selects."""
+        """Return how many positions the end of a prompt of `prompt_len` tokens selects."""
 
     def observed_tokens(self, prompt_len: int) -> int:
         """Return how many of a prompt's last tokens have to be prefilled although their rows are there."""

@@ -12,7 +12,7 @@ from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 
 
 class RowStore(Protocol):
-    """Where rows lie."""
+    """The place of rows."""
 
     @property
     def keeps_prompts(self) -> bool:
@@ -35,10 +35,10 @@ class RowStore(Protocol):
         """Return the tensors of a stream."""
 
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
-        """Return the rows of a stream that one sequence owns in all of so many layers, per KV head."""
+        """Return the rows of a stream that one sequence owns in all of `layers` layers, per KV head."""
 
     def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
-        """Return the bytes of one sequence that lie in no cache, in all of so many layers, by what they are of.
+        """Return the bytes of one sequence that lie in no cache, in all of `layers` layers, by the name of the part.
 
         Args:
             row_bytes, landmark_bytes: of one position in one layer.

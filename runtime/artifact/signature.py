@@ -67,7 +67,7 @@ class Signature:
 
     @cached_property
     def states(self) -> tuple[tuple[LayerGroup, tuple[LayerState, ...]], ...]:
-        """What the layers keep, by group, in the plan's order."""
+        """The states of the layers, by group, in the plan's order."""
         return tuple((group, (self.rows(group),)) for group in self.plan)
 
     def states_of(self, layer: int) -> tuple[tuple[LayerState, ...], int]:
@@ -81,7 +81,7 @@ class Signature:
 
     @cached_property
     def state_parts(self) -> dict[str, str]:
-        """What each tensor is a part of that layers keep from one decode step to the next: "cache", "store", ..."""
+        """The part ("cache", "store", ..) of each tensor that layers keep from one decode step to the next, by name."""
         every = ((state, tensor) for state in self._every for tensor in state.tensors())
         return {state.name_of(tensor): tensor.part for state, tensor in every if tensor.part}
 
@@ -114,8 +114,8 @@ class Signature:
         return all(state.continues for state in self._every)
 
     def reusable_chunks(self, length: int) -> int:
-        """Return how many chunks of a prompt of so many tokens need not be prefilled, where what prefill leaves of them
-        is there. Its last position is always prefilled, as the logits are its, and so are all that observe."""
+        """Return how many chunks of a prompt of `length` tokens need not be prefilled where their rows are there. The
+        last position is always prefilled, for its logits, and so are all positions that observe."""
         if not self.continues:
             return 0
         needed = max(state.observed_tokens(length) for state in self._every)
