@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sscc.ir.choices import MAIN, ON_CHIP, TIERS
-from sscc.ir.layer_state.codecs import codec_of
-from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.sizes import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -29,15 +27,15 @@ def described(i: Inspection) -> Iterator[str]:
 def program_facts(i: Inspection) -> Iterator[Fact]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
+    rows = s.rows(main)
     each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
-    heads = s.rows(main).heads_in_words(" and values of ")
+    heads = rows.heads_in_words(" and values of ")
     yield "model", f"{i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield "program", f"{i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
-    store, selector = store_of(g), selector_of(g)
     parts = f"sink {g.sink} + recent {g.recent} + topk {g.most_in_words(g.topk)}"
-    where = f"{store.in_words()}{codec_of(g).in_words()}"
+    where = f"{rows.store.in_words()}{rows.codec.in_words()}"
     yield "cache", f"{g.most_in_words(g.budget)} rows = {parts}, for {g.max_context} tokens{where}"
-    yield "selection", selector.in_words()
+    yield "selection", rows.selector.in_words()
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.varies else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"
@@ -96,7 +94,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     if i.ranks > 1:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
         yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives as much"
-    if selector_of(i.signature.geometry).keeps_landmarks:
+    if i.signature.rows(i.signature.plan.main).selector.keeps_landmarks:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)
         yield "rows", f"a step moves {listed}"

@@ -21,8 +21,6 @@ from sscc.ir.geometry import (
     DEFAULT_SINK,
     Geometry,
 )
-from sscc.ir.layer_state.codecs import codec_of
-from sscc.ir.layer_state.rows import selector_of
 from sscc.ir.suggestions import did_you_mean
 
 FULL, STREAMING, SNAPKV, SNAPSTREAM, QUERY = METHODS = ("full", "streamingllm", "snapkv", "snapstream", "query")
@@ -81,19 +79,28 @@ class Cell:
     def name(self) -> str:
         rows = "" if self.method == FULL else f" {self.budget}"
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
-        rows += selector_of(self.geometry).in_name()
+        selector, codec = self._of_rows()
+        rows += selector
         rows += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         rows += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{rows}{codec_of(self.geometry).in_name()}"
+        return f"{self.method}{rows}{codec}"
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
         shape = "" if self.layer_topk is None else " by layer"
-        shape += selector_of(self.geometry).in_name()
+        selector, codec = self._of_rows()
+        shape += selector
         shape += f" pool {self.geometry.pool}" if self.one_of_pools else ""
         shape += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{shape}{codec_of(self.geometry).in_name()}"
+        return f"{self.method}{shape}{codec}"
+
+    def _of_rows(self) -> tuple[str, str]:
+        """Return what the selector of rows and their codec add to a name."""
+        from sscc.ir.layer_state.codecs import codec_of
+        from sscc.ir.layer_state.rows import selector_of  # needs numpy, which --help does without
+
+        return selector_of(self.geometry).in_name(), codec_of(self.geometry).in_name()
 
 
 def make_cells(

@@ -21,7 +21,7 @@ def snapstream_that_holds(held: int, signature: Signature) -> Cell | None:
     """
     g = signature.geometry
     plain = [
-        signature.rows(replace(group, geometry=replace(group.geometry, dtype=PLAIN))) for group in signature.plan
+        replace(group, geometry=replace(group.geometry, dtype=PLAIN)).rows(signature.sizes) for group in signature.plan
     ]
     windows = sum(rows.held_bytes() for rows in plain if not rows.geometry.takes_budget)
     row = sum(rows.row_bytes * rows.layers for rows in plain if rows.geometry.takes_budget)

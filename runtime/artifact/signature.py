@@ -62,8 +62,8 @@ class Signature:
         return ProgramSizes(self.batch, self.prefill_chunk, self.dtype, self.geometry.max_context)
 
     def rows(self, group: LayerGroup) -> Rows:
-        """Return the rows that the layers of a group keep."""
-        return group.rows(self.sizes, self.plan.scratch(group) if group in self.plan.groups else None)
+        """Return the rows that the layers of a group of the plan keep."""
+        return group.rows(self.sizes, self.plan.scratch(group))
 
     @cached_property
     def states(self) -> tuple[tuple[LayerGroup, tuple[LayerState, ...]], ...]:

@@ -286,7 +286,9 @@ def test_a_dump_holds_the_rule_and_an_artifact_its_name(tmp_path: Path, capsys: 
     assert f'policy = "rule:Mine@{digest}"' in text
     going_on = ["--compile-from", "import", "--checkpoint", str(TINY), "--no-native-code", "-o", str(out)]
     assert cli.main(["compile", str(dump), *going_on]) == 0
-    assert "the rule Mine, observation window 32, avg pool 1" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "the rule Mine (sha256 " in err
+    assert "observation window 32, avg pool 1" in err
     assert cli.main(["inspect", str(out)]) == 0
     assert f"selection  the rule Mine (sha256 {digest[:16]}), observation window 32" in capsys.readouterr().out
 
