@@ -41,7 +41,7 @@ from tests.errors import check, one_line
 
 LARGEST = 2 << 20
 """Bytes of a page of a tiny model with its dumps. A model of 30 layers has one of 1 MiB."""
-HOSTILE = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>{{ 7 * 7 }}"""
+HOSTILE = """<script>alert(1)</script>"'&<img src=x onerror=alert(2)>{{ 7919 * 7927 }}"""
 PROMPT = f"What the cache keeps of it:\n{HOSTILE}"
 NOT_BOTH = "argument --model-explorer: not allowed with argument --dot"
 VOID = {"meta", "link", "img", "br", "input"}
@@ -206,7 +206,7 @@ def test_no_text_of_an_artifact_becomes_markup(artifact: Path, bench: Path, tmp_
     assert "alert" not in parsed.scripts[0]
     assert not parsed.with_tag("img")
     assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
-    assert "49</" not in rendered.replace(HOSTILE, "")
+    assert "62773913" not in rendered.replace(HOSTILE, "")
     dot = dot_text(HOSTILE, graphs(sources))
     assert all(len(re.findall(r'(?<!\\)"', line.replace("\\\\", ""))) % 2 == 0 for line in dot.splitlines())
 
