@@ -9,6 +9,10 @@ from sscc.ir.choices import MAIN, ON_CHIP, TIERS
 from sscc.ir.sizes import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from sscc.ir.geometry import Geometry
+    from sscc.ir.layer_state.codecs import RowCodec
+    from sscc.ir.layer_state.selectors import RowSelector
+    from sscc.ir.layer_state.stores import RowStore
     from sscc.runtime.inspection import Inspection, TimingReport
 
 SHOWN_KERNELS = 5
@@ -27,15 +31,15 @@ def described(i: Inspection) -> Iterator[str]:
 def program_facts(i: Inspection) -> Iterator[Fact]:
     s, g = i.signature, i.signature.geometry
     main = s.plan.main
-    rows = s.rows(main)
+    store, codec, selector = _asked(g)
     each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
-    heads = rows.heads_in_words(" and values of ")
+    heads = s.rows(main).heads_in_words(" and values of ")
     yield "model", f"{i.model}: {s.layers} layers, {heads}{each}, {s.vocab_size} tokens"
     yield "program", f"{i.target}, {s.dtype}, batch {s.batch}, prefill chunk {s.prefill_chunk}"
     parts = f"sink {g.sink} + recent {g.recent} + topk {g.most_in_words(g.topk)}"
-    where = f"{rows.store.in_words()}{rows.codec.in_words()}"
+    where = f"{store.in_words()}{codec.in_words()}"
     yield "cache", f"{g.most_in_words(g.budget)} rows = {parts}, for {g.max_context} tokens{where}"
-    yield "selection", rows.selector.in_words()
+    yield "selection", selector.in_words()
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.varies else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"
@@ -45,6 +49,14 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield "kernels", f"{i.kernels} of {i.stages} stages: {steps}"
     yield "launches", f"{i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"
+
+
+def _asked(geometry: Geometry) -> tuple[RowStore, RowCodec, RowSelector]:
+    """Return store, codec and selector of the rows that were asked for, which windows may govern nowhere."""
+    from sscc.ir.layer_state.codecs import codec_of
+    from sscc.ir.layer_state.rows import selector_of, store_of  # needs numpy, which --help does without
+
+    return store_of(geometry), codec_of(geometry), selector_of(geometry)
 
 
 def looping_facts(i: Inspection) -> Iterator[Fact]:
@@ -94,7 +106,8 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     if i.ranks > 1:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
         yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives as much"
-    if i.signature.rows(i.signature.plan.main).selector.keeps_landmarks:
+    _, _, selector = _asked(i.signature.geometry)
+    if selector.keeps_landmarks:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)
         yield "rows", f"a step moves {listed}"

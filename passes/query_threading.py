@@ -49,10 +49,10 @@ class QueryThreader(IndexedThreader):
 
     def asked_states(self) -> list[Argument]:
         """See `RowThreader`: the landmarks of the prompt, where its last query chooses rows that stay near."""
-        return self._landmark_scratch() if self.residents() else []
+        return self.noted_states() if self.residents() else []
 
-    def _landmark_scratch(self) -> list[Argument]:
-        """Return the states of the landmarks of the prompt in progress."""
+    def noted_states(self) -> list[Argument]:
+        """See `RowThreader`: the landmarks of the prompt in progress."""
         pairs = zip(LANDMARKS, LANDMARK_SCRATCHES, strict=True)
         kept = [(self.states[name], scratch) for name, scratch in pairs if name in self.states]
         states = [StateTensor(scratch, Extent.PROMPT, state.dtype, state.shape) for state, scratch in kept]
@@ -62,10 +62,6 @@ class QueryThreader(IndexedThreader):
         """Return the states of every slot's rows that stay near, where a step may fetch only few."""
         names = [RESIDENT, RESIDENT_PLACES, *(stream.resident for stream in self.streams)]
         return [self.argument(self.states[name]) for name in names if name in self.states]
-
-    def prompt_states(self) -> list[Argument]:
-        """See `RowThreader`."""
-        return [*super().prompt_states(), *self._landmark_scratch()]
 
     def filled_states(self) -> list[Argument]:
         """See `RowThreader`."""

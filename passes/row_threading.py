@@ -86,7 +86,7 @@ class RowThreader:
         sizes = ProgramSizes(facts.batch, facts.chunk, str(self.element), self.geometry.max_context)
         shape = len(group.layers), self.geometry, self.heads, self.kv_heads, tuple(self.streams)
         self.rows = Rows(group.name, group.name, *shape, sizes)
-        self.states = {state.name: state for state in self.rows.tensors()}
+        self.states = self.rows.by_name
         parts = kv.head_parts_of(keeper)
         peers = None if parts is None else Peers.with_same_part(module, parts)
         self.peers = peers if peers is not None and peers.count > 1 else None
@@ -106,10 +106,10 @@ class RowThreader:
         if self.entry == "decode":
             self.rewrite_decode()
         elif self.shares:
-            rows = [self.argument(self.states_of_prompt(stream)) for stream in self.streams]
-            self.rebuild([], [*rows, *self._chunk_inputs()], self._shared_prefill_attention)
+            self.rebuild([], [*self.prompt_rows(), *self._chunk_inputs()], self._shared_prefill_attention)
         else:
-            self.rebuild(self.prompt_states(), self._chunk_inputs(), self._prefill_attention)
+            states = [*self.prompt_rows(), *self.observed(), *self.noted_states()]
+            self.rebuild(states, self._chunk_inputs(), self._prefill_attention)
             if self.split:
                 self._compress_apart()
             else:
@@ -134,19 +134,22 @@ class RowThreader:
         elements |= {"f32": ir.F32Type.get(), "bf16": ir.BF16Type.get()}
         return Argument("state", state.name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
 
-    def states_of_prompt(self, stream: Stream) -> StateTensor:
-        """Return the state of the rows of the prompt in progress, as a phase of prefill has it."""
-        dtype, width = self.rows.store.prompt_codec.stored(stream.width, self.rows.sizes.dtype)
-        shape = (self.kv_heads, self.rows.sizes.scratch_rows, width)
-        return StateTensor(stream.scratch, Extent.PROMPT, dtype, shape)
-
     def caches(self) -> list[Argument]:
         """Return the caches of a layer."""
         return [self.argument(self.states[stream.cache]) for stream in self.streams]
 
-    def prompt_states(self) -> list[Argument]:
-        """Return the states of a prompt's rows, and of its last queries where they are kept."""
-        return [*(self.argument(self.states_of_prompt(stream)) for stream in self.streams), *self.observed()]
+    def prompt_rows(self) -> list[Argument]:
+        """Return the states of the rows of the prompt in progress, as a phase of prefill has them."""
+        sizes, states = self.rows.sizes, []
+        for stream in self.streams:
+            dtype, width = self.rows.store.prompt_codec.stored(stream.width, sizes.dtype)
+            shape = (self.kv_heads, sizes.scratch_rows, width)
+            states.append(StateTensor(stream.scratch, Extent.PROMPT, dtype, shape))
+        return [self.argument(state) for state in states]
+
+    def noted_states(self) -> list[Argument]:
+        """Return the states of what prefill keeps of the prompt's keys beside rows."""
+        return []
 
     def observed(self) -> list[Argument]:
         """Return the states of the last queries of a prompt, and where they select of what attention found for them."""
@@ -183,10 +186,9 @@ class RowThreader:
 
     def encoded(self, rows: ir.Value) -> ir.Value:
         """Return rows [.., D] as a cache holds them."""
-        dtype, width = self.rows.codec.stored(rows.type.shape[-1], self.rows.sizes.dtype)
         if not self.rows.codec.rounds:
             return rows
-        assert dtype == "i8"
+        _, width = self.rows.codec.stored(rows.type.shape[-1], self.rows.sizes.dtype)
         type_ = tensor_type([*list(rows.type.shape)[:-1], width], ir.IntegerType.get_signless(8))
         encoded: ir.Value = kv.QuantizeRows(rows, type_).out
         return encoded
@@ -355,7 +357,7 @@ class RowThreader:
         index_type = ir.IndexType.get()
         caches, outputs, logits = self.caches(), self.outputs(), self.logits()
         absorbs = OBSERVED in self.states and bool(self.attended.ups)
-        scratch = [*self.prompt_states()[: len(self.streams) + len(self.observed())], *self.asked_states()]
+        scratch = [*self.prompt_rows(), *self.observed(), *self.asked_states()]
         arguments = [
             *scratch,
             *caches,
@@ -441,7 +443,7 @@ class RowThreader:
         """Add what follows the last chunk where ranks that share KV heads have slots of their own: all of them choose
         together (`choose`), and that which has the slot fills it (`compress`)."""
         index_type = ir.IndexType.get()
-        rows, selected, caches = self.prompt_states()[: len(self.streams)], self.selected(), self.caches()
+        rows, selected, caches = self.prompt_rows(), self.selected(), self.caches()
         length = Argument("input", "length", index_type)
         if selected:
             weights = [self._up_weight()[0]] if self.attended.ups else []

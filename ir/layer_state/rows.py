@@ -93,12 +93,18 @@ class Rows:
         """Rows that a query may see, per layer."""
         return tuple(self.geometry.of_layer(index).budget for index in range(self.layers))
 
-    def tensors(self) -> tuple[StateTensor, ...]:
-        """See `LayerState`."""
+    @cached_property
+    def by_name(self) -> dict[str, StateTensor]:
+        """The tensors, by their names without the group's."""
         rows = [t for stream in self.streams for t in self.store.tensors(stream, self.kv_heads, self.sizes)]
         key = self.streams[0].width
         query = None if self.latent else key  # prefill's queries are not as wide as a latent row
-        return (*rows, *self.selector.tensors(self.heads, self.kv_heads, key, query, self.sizes))
+        more = self.selector.tensors(self.heads, self.kv_heads, key, query, self.sizes)
+        return {tensor.name: tensor for tensor in (*rows, *more)}
+
+    def tensors(self) -> tuple[StateTensor, ...]:
+        """See `LayerState`."""
+        return tuple(self.by_name.values())
 
     def name_of(self, tensor: StateTensor) -> str:
         """Return the name of a tensor in the entries."""
@@ -184,12 +190,11 @@ class Rows:
 
     def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> Array:
         """Return a live view of the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""
-        states = {part.name: part for part in self.tensors()}
-        kept = states.get(stream.store)
+        kept = self.by_name.get(stream.store)
         if kept is not None:
             stored: Array = tensor(self.name_of(kept))[index, slot]
             return stored
-        scratch: Array = tensor(self.name_of(states[stream.scratch]))[0]
+        scratch: Array = tensor(self.name_of(self.by_name[stream.scratch]))[0]
         return scratch
 
     @property
@@ -272,23 +277,22 @@ class Rows:
     ) -> tuple[Array, bool]:
         """Return the positions [Hkv, k] that a layer's top-K rows hold, -1 where there is none, and True if that is
         known."""
-        states = {part.name: part for part in self.tensors()}
-        if RESIDENT in states:
-            return tensor(self.name_of(states[RESIDENT]))[index, slot], True
+        resident, state = self.by_name.get(RESIDENT), self.by_name.get(SELECTED)
+        if resident is not None:
+            return tensor(self.name_of(resident))[index, slot], True
         if self.selector.keeps_landmarks:
             candidates = np.arange(g.sink, max(length - g.recent, g.sink))
             known = len(candidates) <= g.topk
             return np.tile(candidates[: len(candidates) if known else 0], (self.kv_heads, 1)), known
-        if SELECTED not in states:
+        if state is None:
             return np.zeros((self.kv_heads, 0), np.int64), True
-        name = self.name_of(states[SELECTED])
-        slots = states[SELECTED].extent is Extent.SLOTS
-        of_layer = tensor(name)[index, slot] if slots else selected[self.group][index]
+        slots = state.extent is Extent.SLOTS
+        of_layer = tensor(self.name_of(state))[index, slot] if slots else selected[self.group][index]
         return of_layer[:, : g.valid_topk(prompt_len)], True
 
     def picked(self, tensor: Tensors, index: int) -> Array | None:
         """See `LayerState`."""
-        state = next((part for part in self.tensors() if part.name == SELECTED), None)
+        state = self.by_name.get(SELECTED)
         if state is None:
             return None
         picks: Array = tensor(self.name_of(state))[index]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Geometry
@@ -14,7 +12,7 @@ from sscc.ir.schedule import DTYPE_BYTES
 
 LANDMARKS, LANDMARK_SCRATCHES = ("landmarks", "landmark_scales"), ("landmark_scratch", "landmark_scale_scratch")
 """The states of landmarks, by which queries choose: of every slot, and of the prompt in progress. Landmarks that are
-keys have no scales (`landmark_states`)."""
+keys have no scales."""
 RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
 """The states that say which positions' rows stay near, `[L, B, Hkv, topk]`: positions in ascending order, then -1; the
 place of each among the rows, then the places that are free."""
@@ -25,29 +23,34 @@ OBSERVED = "observed"
 attention is not fused with its use."""
 
 
-def landmark_states(names: Sequence[str], bits: int) -> Sequence[str]:
-    """Return those of `LANDMARKS` or `LANDMARK_SCRATCHES` that landmarks of `bits` bits have."""
-    return names[:1] if bits == PLAIN_BITS else names
+@dataclass(frozen=True)
+class RowSelector:
+    """The choice of rows in one layer and KV head. The members say what holds where nobody chooses.
 
+    Attributes:
+        observes: True if the last queries of a prompt are kept.
+        by_rule: True if a user's rule scores the positions of a prompt.
+        keeps_landmarks: True if a step's query chooses among all positions by their landmarks.
+        rounds_keys: True if rows are chosen by keys of fewer bits than they have.
+    """
 
-class RowSelector(Protocol):
-    """The choice of rows in one layer and KV head."""
+    geometry: Geometry
 
     @property
     def observes(self) -> bool:
-        """True if the last queries of a prompt are kept."""
-
-    @property
-    def rounds_keys(self) -> bool:
-        """True if rows are chosen by keys of fewer bits than they have."""
+        return False
 
     @property
     def by_rule(self) -> bool:
-        """True if a user's rule scores the positions of a prompt."""
+        return False
 
     @property
     def keeps_landmarks(self) -> bool:
-        """True if a step's query chooses among all positions by their landmarks."""
+        return False
+
+    @property
+    def rounds_keys(self) -> bool:
+        return False
 
     def tensors(
         self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
@@ -59,67 +62,48 @@ class RowSelector(Protocol):
             key_width: numbers of a key.
             query_width: numbers of a query of prefill; None where only the model knows them.
         """
-
-    def landmark_bytes(self, key_width: int, dtype: str) -> int:
-        """Return the bytes of a landmark of one key."""
-
-    def picks(self, prompt_len: int) -> int:
-        """Return how many positions the end of a prompt of `prompt_len` tokens selects."""
-
-    def observed_tokens(self, prompt_len: int) -> int:
-        """Return how many of a prompt's last tokens have to be prefilled although their rows are there."""
-
-    def in_name(self) -> str:
-        """Return what a short name of a program says of it, or ""."""
-
-    def in_words(self) -> str:
-        """Return who chooses, as it is described."""
-
-
-@dataclass(frozen=True)
-class NoSelection:
-    """Sinks and ring alone, as in StreamingLLM, and the ring of a layer with a window."""
-
-    geometry: Geometry
-    observes = False
-    by_rule = False
-    keeps_landmarks = False
-    rounds_keys = False
-
-    def tensors(
-        self, heads: int, kv_heads: int, key_width: int, query_width: int | None, sizes: ProgramSizes
-    ) -> list[StateTensor]:
         return []
 
     def landmark_bytes(self, key_width: int, dtype: str) -> int:
+        """Return the bytes of a landmark of one key."""
         return 0
 
     def picks(self, prompt_len: int) -> int:
+        """Return how many positions the end of a prompt of `prompt_len` tokens selects."""
         return 0
 
     def observed_tokens(self, prompt_len: int) -> int:
+        """Return how many of a prompt's last tokens have to be prefilled although their rows are there."""
         return 1
 
     def in_name(self) -> str:
+        """Return what a short name of a program says of it, or ""."""
         return ""
 
     def in_words(self) -> str:
-        return _window_in_words(self.geometry)
+        """Return a description of the choice."""
+        g = self.geometry
+        return f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
 
 
 @dataclass(frozen=True)
-class PromptSelection:
+class NoSelection(RowSelector):
+    """Sinks and ring alone, as in StreamingLLM, and the ring of a layer with a window."""
+
+
+@dataclass(frozen=True)
+class PromptSelection(RowSelector):
     """The end of a prompt chooses, once: by SnapKV's scores, or by those of a user's rule.
 
     Attributes:
         per_slot: True if what was selected is kept for every slot, because steps read through it.
     """
 
-    geometry: Geometry
     per_slot: bool
-    observes = True
-    keeps_landmarks = False
-    rounds_keys = False
+
+    @property
+    def observes(self) -> bool:
+        return True
 
     @property
     def by_rule(self) -> bool:
@@ -135,30 +119,24 @@ class PromptSelection:
             StateTensor(SELECTED, extent, "i64", (kv_heads, g.topk), contents=Contents.SELECTED),
         ]
 
-    def landmark_bytes(self, key_width: int, dtype: str) -> int:
-        return 0
-
     def picks(self, prompt_len: int) -> int:
         return self.geometry.valid_topk(prompt_len)
 
     def observed_tokens(self, prompt_len: int) -> int:
         return min(self.geometry.obs, prompt_len)
 
-    def in_name(self) -> str:
-        return ""
-
     def in_words(self) -> str:
         rule = "" if self.geometry.rule is None else "the rule {} (sha256 {:.16}), ".format(*self.geometry.rule)
-        return f"{rule}{_window_in_words(self.geometry)}"
+        return f"{rule}{super().in_words()}"
 
 
 @dataclass(frozen=True)
-class QuerySelection:
+class QuerySelection(RowSelector):
     """Every step's query chooses, of all positions, by the landmarks of their keys."""
 
-    geometry: Geometry
-    by_rule = False
-    keeps_landmarks = True
+    @property
+    def keeps_landmarks(self) -> bool:
+        return True
 
     @property
     def rounds_keys(self) -> bool:
@@ -175,7 +153,7 @@ class QuerySelection:
         g, bits = self.geometry, self.geometry.landmark_bits
         rows = (kv_heads, sizes.scratch_rows)
         kinds = [(sizes.dtype if bits == PLAIN_BITS else "i8", landmark_width(key_width, bits)), ("bf16", 1)]
-        names = landmark_states(LANDMARKS, bits)
+        names = LANDMARKS[:1] if bits == PLAIN_BITS else LANDMARKS
         found = [
             StateTensor(name, Extent.SLOTS, dtype, (*rows, width), stepped=True, part="landmarks")
             for name, (dtype, width) in zip(names, kinds, strict=False)
@@ -192,12 +170,6 @@ class QuerySelection:
         bits = self.geometry.landmark_bits
         return key_width * DTYPE_BYTES[dtype] if bits == PLAIN_BITS else code_bytes(key_width, bits) + SCALE_BYTES
 
-    def picks(self, prompt_len: int) -> int:
-        return 0
-
-    def observed_tokens(self, prompt_len: int) -> int:
-        return 1
-
     def in_name(self) -> str:
         g = self.geometry
         return f" {g.landmark_bits}-bit{'' if g.fetch is None else f' fetch {g.fetch}'}"
@@ -213,7 +185,3 @@ class QuerySelection:
 def observed(geometry: Geometry, heads: int, query_width: int | None, sizes: ProgramSizes) -> StateTensor:
     """Return the state of a prompt's last queries."""
     return StateTensor(OBSERVED, Extent.PROMPT, sizes.dtype, (heads, geometry.obs, query_width))
-
-
-def _window_in_words(g: Geometry) -> str:
-    return f"observation window {g.obs}, {g.pool_mode} pool {g.pool}"
