@@ -228,7 +228,6 @@ def test_dense_configs_of_classes_for_more_are_admitted(model_type: str, changes
     [
         ("mpt", AdmissionErrors.ALIBI),
         ("mamba", AdmissionErrors.STATEFUL),
-        ("codegen", AdmissionErrors.NO_ATTENTION_INTERFACE),
         ("falcon", AdmissionErrors.NO_ATTENTION_INTERFACE),
     ],
 )

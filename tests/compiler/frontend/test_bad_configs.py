@@ -73,9 +73,9 @@ BIASES = AdmissionErrors.LEARNED_BIASES(field="position_bias_num_buckets", value
         ({"model_type": "rwkv"}, AdmissionErrors.REFUSED, {"model": "rwkv", "reasons": [STATEFUL]}),
         ({"model_type": "cpmant"}, AdmissionErrors.REFUSED, {"model": "cpmant", "reasons": [BIASES]}),
         (
-            {"model_type": "gptj"},
+            {"model_type": "blt"},
             CompilationErrors.NOT_CAPTURED_BECAUSE,
-            {"model": "gptj", "reasons": [AdmissionErrors.NO_ATTENTION_INTERFACE()]},
+            {"model": "blt", "reasons": [AdmissionErrors.NO_ATTENTION_INTERFACE()]},
         ),
         ({"model_type": ["llama"]}, ModelConfigErrors.NO_MODEL_TYPE, {}),
     ],
