@@ -79,28 +79,22 @@ class Cell:
     def name(self) -> str:
         rows = "" if self.method == FULL else f" {self.budget}"
         rows += "" if self.layer_topk is None else f" by layer {self.layer_topk}"
-        selector, codec = self._of_rows()
-        rows += selector
-        rows += f" pool {self.geometry.pool}" if self.one_of_pools else ""
-        rows += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{rows}{codec}"
+        return f"{self.method}{rows}{self._ending()}"
 
     @property
     def series(self) -> str:
         """What a line of a plot is drawn for."""
         shape = "" if self.layer_topk is None else " by layer"
-        selector, codec = self._of_rows()
-        shape += selector
-        shape += f" pool {self.geometry.pool}" if self.one_of_pools else ""
-        shape += "" if self.keep is None else f" keep {self.keep:g}"
-        return f"{self.method}{shape}{codec}"
+        return f"{self.method}{shape}{self._ending()}"
 
-    def _of_rows(self) -> tuple[str, str]:
-        """Return what the selector of rows and their codec add to a name."""
+    def _ending(self) -> str:
+        """Return what follows the rows in a name: the choice of rows, pooling, the share that is read, the codec."""
         from sscc.ir.layer_state.codecs import codec_of
         from sscc.ir.layer_state.rows import selector_of  # needs numpy, which --help does without
 
-        return selector_of(self.geometry).in_name(), codec_of(self.geometry).in_name()
+        pool = f" pool {self.geometry.pool}" if self.one_of_pools else ""
+        keep = "" if self.keep is None else f" keep {self.keep:g}"
+        return f"{selector_of(self.geometry).in_name()}{pool}{keep}{codec_of(self.geometry).in_name()}"
 
 
 def make_cells(
