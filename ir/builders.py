@@ -226,24 +226,6 @@ def not_negative(numbers: ir.Value) -> ir.Value:
     return elementwise([numbers], tensor_type(numbers.type.shape, ir.IntegerType.get_signless(1)), element)
 
 
-def at_most(numbers: ir.Value, limit: ir.Value) -> ir.Value:
-    """min(number, limit) of every element of an i64 tensor; `limit` is an index value."""
-
-    def element(number: ir.Value) -> ir.Value:
-        return arith.MinSIOp(number, arith.IndexCastOp(number.type, limit).result).result
-
-    return elementwise([numbers], numbers.type, element)
-
-
-def plus_one(numbers: ir.Value) -> ir.Value:
-    """Every element of an i64 tensor, and 1."""
-
-    def element(number: ir.Value) -> ir.Value:
-        return arith.AddIOp(number, arith.ConstantOp(number.type, 1).result).result
-
-    return elementwise([numbers], numbers.type, element)
-
-
 def elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
     """The tensor of `type_` whose elements are ``element(*those of the inputs)``; inputs of a lower rank are seen along
     the first dimensions."""

@@ -2,12 +2,14 @@
 
 One sequence and one layer own ``budget = sink + recent + topk`` rows::
 
-    row:   0 .......... sink-1 | sink ............. SR-1 | SR ............ budget-1
-           attention sinks     | recent ring (rotates)   | top-K picked from the prompt
+    row:   0 .......... sink-1 | sink ........ sink+topk-1 | sink+topk ..... budget-1
+           attention sinks     | kept: top-K of the prompt | recent ring (rotates)
 
-with ``SR = sink + recent``. The selected rows stand there, or (`rows` is "indexed") stay where prefill wrote them,
-and the cache itself has SR rows. Under the policy "query" every position has its row in a store, from which each step
-reads the `topk` that its own query chooses by landmarks (`sscc.ir.landmarks`); sinks and ring are as ever. This is the
+A sequence of at most `budget` tokens has each position p in row p, and nothing is evicted. The ring begins where a
+shorter prompt ends (`Geometry.base`), so that rows that a prompt does not need hold what follows it. The selected rows
+stand in the cache, or (`rows` is "indexed") stay where prefill wrote them, and are read in the place of the cache's.
+Under the policy "query" every position has its row in a store, from which each step reads the `topk` that its own query
+chooses by landmarks (`sscc.ir.landmarks`); the cache has sinks and ring alone. This is the
 only place that checks a geometry; passes, dialect verifiers, the runtime and the command line all ask it.
 """
 
@@ -352,6 +354,12 @@ class Geometry:
         return self.rows == INDEXED
 
     @property
+    def reads_prompts(self) -> bool:
+        """True if steps read the selected rows of a prompt where prefill wrote them, in the place of rows of the
+        cache."""
+        return self.indexed and not self.by_query
+
+    @property
     def continues(self) -> bool:
         """Whether prefill can go on from rows that another prefill wrote: all of a prompt's stay, or those that a layer
         still sees are bounded by its window."""
@@ -405,8 +413,8 @@ class Geometry:
 
     @property
     def cache_rows(self) -> int:
-        """Rows of the cache itself: all of the budget, or sinks and ring alone where the others are indexed."""
-        return self.sink_recent if self.indexed else self.budget
+        """Rows of the cache itself: all of the budget, or sinks and ring alone where every step's query chooses."""
+        return self.sink_recent if self.by_query else self.budget
 
     @property
     def most_kept(self) -> int:
@@ -430,20 +438,26 @@ class Geometry:
         itself keeps; so the last layer, too, is followed by enough rows to make up that number."""
         return max(self.layer_offsets) + self.cache_rows
 
-    def valid_topk(self, prompt_len: int) -> int:
-        """How many top-K rows hold a selected position after a prompt of ``prompt_len`` tokens."""
-        return min(max(prompt_len - self.sink_recent, 0), self.topk)
+    def selected(self, prompt_len: int) -> int:
+        """Return the most positions that the end of a prompt of `prompt_len` tokens selects in a layer: none where all
+        of it has rows."""
+        counts = [topk for topk in self.layer_topk or (self.topk,) if prompt_len > self.sink_recent + topk]
+        return max(counts, default=0) if self.selects else 0
 
-    def row(self, position: int) -> int:
-        """The cache row of an absolute position (0-based) that is a sink or in the ring."""
-        if position < self.sink:
-            return position
-        return self.sink + (position - self.sink) % self.recent
+    def base(self, prompt_len: int) -> int:
+        """Return the first row of the ring after a prompt of `prompt_len` tokens; rows before it are never overwritten
+        (docs/algorithm.md)."""
+        return min(max(prompt_len, self.sink), self.cache_rows - self.recent)
 
-    def kept_rows(self, length: int, prompt_len: int) -> int:
-        """Positions that are kept once ``length`` of them have been written, ``prompt_len`` by prefill. Unless queries
-        choose among them, a step reads the rows of all."""
-        return length if self.by_query else min(length, self.sink_recent) + self.valid_topk(prompt_len)
+    def row(self, position: int, base: int) -> int:
+        """Return the cache row of an absolute position (0-based) that is no selected one, where the ring begins at row
+        `base`."""
+        return position if position < base else base + (position - base) % (self.cache_rows - base)
+
+    def kept_rows(self, length: int) -> int:
+        """Return how many positions are kept once `length` of them have been written. Unless queries choose among them,
+        a step reads the rows of all."""
+        return length if self.by_query else min(length, self.budget)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""

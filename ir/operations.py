@@ -1,16 +1,18 @@
 """The operations of the algorithm, each declared once: shapes, what is read and written, and what it means.
 
-Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache (sinks, ring, and the
-selected ones unless they are indexed) or of a segment, SR those of sinks and ring, K selected ones, T rows of the
-prompt scratch, of a store, of what is updated or of what a segment takes its rows from, E bytes of a landmark's codes,
-C tokens of a chunk, W queries of the observation window, J gathered rows, S tokens of a captured call. Of latent rows:
-L numbers, of which the first P make N columns of a head's keys, and its values. Of a mixture of experts: S tokens, X
-experts, I and O numbers that go in and out, N scores to choose among, Top chosen ones.
+Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R rows of a cache or of a segment, K
+selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
+segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
+gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
+keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that go in and out, N scores to
+choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
-The cache of a layer and a slot has `budget = sink + recent + topk` rows: attention sinks, a ring of recent positions,
-and the prompt positions that the observation window voted for. Where rows are encoded (`sscc.ir.kv_rows`), attention is
+The cache of a layer and a slot has `budget = sink + topk + recent` rows: attention sinks, the prompt positions that the
+observation window voted for, and a ring of recent positions. A layer's `topk` is an operand, because layers may have
+budgets of their own. `base` is the first row of a slot's ring; of a layer it is that number within sink .. sink + topk.
+Rows in use are always the first. Where rows are encoded (`sscc.ir.kv_rows`), attention is
 over the numbers that they stand for.
 """
 
@@ -53,9 +55,10 @@ def _rows(n: Sizes) -> int:
     return n["R"]
 
 
-def _valid(n: Sizes) -> int:
-    """Rows of a segment that are attended to: rows are numbered through all segments, and the valid ones come first."""
-    return max(min(n["valid"] - n["before"], n["R"]), 0)
+def _selected(n: Sizes) -> int:
+    """Rows that are read through an index in the place of those of a cache: valid rows are the first, and behind
+    sinks."""
+    return max(min(n["valid"] - n["sink"], n["R"]), 0)
 
 
 def _zero(n: Sizes) -> int:
@@ -91,6 +94,11 @@ def _resident(n: Sizes) -> int:
 
 def _most_selected(n: Sizes) -> int:
     return n["K"]
+
+
+def _behind_ring(n: Sizes) -> int:
+    """The most rows of a cache that are neither sinks nor the least ring."""
+    return n["R"] - n["sink"] - n["recent"]
 
 
 def latent_fits(n: Sizes, first: int) -> bool:
@@ -186,34 +194,44 @@ class SharedAttention(Op):
 
 
 class Row(Op):
-    """The cache row of each absolute position: p where p < sink, else sink + (p - sink) mod recent."""
+    """The cache row of each absolute position p: p where p < base, else base + (p - base) mod (sink + topk + recent -
+    base), with `base` within sink .. sink + topk."""
 
     op = "row"
     position: PerSlot
+    base: PerSlot
+    topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
     row: Annotated[str, Operand("B:i64", "write")]
 
 
 class Validity(Op):
-    """Rows a query at `position` may see: row < min(position + 1, SR), or where the geometry has a window that moves by
-    all of itself (SR rows) row <= position mod SR; or, of those that a prompt of `prompt_len`
-    tokens has filled, SR <= row < SR + valid_topk with valid_topk = min(max(prompt_len - SR, 0), R - SR); none
-    for a slot that is not active."""
+    """Rows that a query at `position` may see: row < min(position + 1, sink + topk + recent), or where the geometry has
+    a window that moves by all of itself row <= position mod recent; none for a slot that is not active.
+
+    With an `index` of selected rows, which are read in the place of rows sink .. sink + K - 1 of the cache, N = R + K
+    and the last K are those of the index: row R + j is seen, and sink + j is not, where row sink + j would be and
+    index[b, 0, j] is not negative. An index is negative in all KV heads or in none."""
 
     op = "validity"
     position: PerSlot
-    prompt_len: PerSlot
     active: Active
-    valid: Annotated[str, Operand("B R:i1", "write")]
+    topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
+    index: Annotated[str, Operand("B Hkv K:i64", "read", optional=True, omissible=True)]
+    valid: Annotated[str, Operand("B N:i1", "write")]
 
 
 class KeptPositions(Op):
-    """Which position each row of sinks and ring holds after a prompt, the same for all KV heads: j for j < sink; row
-    sink + i of the ring p_i = last - floormod(last - sink - i, recent) with last = length - 1, -1 where p_i < sink (a
-    short prompt)."""
+    """The position that each row of the cache holds after a prompt of `length` tokens, -1 where it holds none.
 
-    op = "kept_positions"
+    With B = sink + topk + recent: j in row j < min(length, B) where length <= B. Of a longer prompt j in row j < sink;
+    selected[h, j] in row sink + j for j < topk (-1 without `selected`); and in row sink + topk <= j < B the newest
+    position p with p = j modulo recent."""
+
+    op, stored = "kept_positions", True
     length: Length
-    positions: Annotated[str, Operand("Hkv SR:i64", "write")]
+    topk: Annotated[str, Number(_zero, _most_selected, _most_selected)]
+    selected: Annotated[str, Operand("Hkv K:i64", "read", optional=True, omissible=True)]
+    positions: Annotated[str, Operand("Hkv R:i64", "write")]
 
 
 # ----------------------------------------------------------------------------------- operations that are steps too
@@ -359,8 +377,8 @@ class Pool(Op):
 @dataclass(frozen=True)
 class Select(Op):
     """Top-K positions per KV head: candidates [sink, length - recent) by (score descending, position ascending), the
-    first valid_topk = min(max(length - sink - recent, 0), topk) of them, in ascending order of position, then -1 for
-    rows that stay empty."""
+    first `topk` of them, in ascending order of position, then -1; all -1 where length <= sink + topk + recent, because
+    every position has a row then."""
 
     op, kind = "select", "select"
     scores: Annotated[str, Operand("Hkv T:f32", "read", along="T", reads=_length)]
@@ -535,37 +553,38 @@ class TopK(Op):
 
 
 @dataclass(frozen=True)
-class MoreRows(Group):
-    """Rows behind those of a cache, as `Segment` has them. Those of an index are fetched one by one, as they are
-    needed."""
+class SelectedRows(Group):
+    """Rows that an index selects of a prompt. They are fetched one by one, and only where the index is not negative."""
 
-    own, alike = Segment.own, Segment.alike
-    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_valid, by="index", fetched=True)]
+    own, in_place = ("R", "T"), True
+    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_selected, by="index", fetched=True)]
     value: Annotated[
         str,
         Operand(
-            "B Hkv T Dv:row", "read", along="T", reads=_valid, by="index", fetched=True, optional=True, value_of="key"
+            "B Hkv T Dv:row", "read", along="T", reads=_selected, by="index", fetched=True, optional=True,
+            value_of="key",
         ),
-    ]
-    index: SegmentIndex = ""
+    ]  # fmt: skip
+    index: Annotated[str, Operand("B Hkv R:i64", "read")]
 
 
 @dataclass(frozen=True)
 class DecodeAttention(Op):
     """`row`, the `update`s, `validity` and `cached_attention` of one decode step in one, which reads each row once.
 
-    Attention is over the rows of the cache, then those of the other segments, numbered through. For every active slot
-    b: row = sink + (p - sink) mod recent for p = position[b] >= sink, else p; new_key and new_value stand in that row
-    of `key` and `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows
-    keep their bytes. Valid rows are row < min(p + 1, SR), and SR <= row < SR + max(prompt_len[b] - SR, 0), SR = sink +
-    recent; where there is a `window_stride`, which is SR, row <= p mod SR. A slot that is not active writes nothing and
-    returns zeros.
+    For every active slot b: row as `Row` says for p = position[b]; new_key and new_value stand in that row of `key` and
+    `value` for the attention, and are written to that row of `k_cache` and `v_cache`, whose other rows keep their
+    bytes. Attention is over rows row < min(p + 1, sink + topk + recent), or where there is a `window_stride`, which is
+    `recent`, row <= p mod recent. A slot that is not active writes nothing and returns zeros.
+
+    With `segments`, of which there is one at most, rows sink .. sink + K - 1 of KV head h are those at index[b, h, j]
+    of the segment's key and value where that is not negative.
 
     `key` is either `k_cache` itself or a copy (a stream) of it that was made before; `value` likewise. Rows may be
     encoded; the new row is encoded before it is attended to.
 
     Without `new_value`, `value` and `v_cache` a row is a key, and its first Dv numbers are its value (latent rows);
-    then no segment has values either.
+    then the segment has no values either.
     """
 
     op, kind, stored = "decode_attention", "decode_attention", True
@@ -577,13 +596,14 @@ class DecodeAttention(Op):
     k_cache: Annotated[str, Operand("B Hkv R D:row", "update", updated="k_updated", along="R", writes=_one)]
     v_cache: PerhapsValueCache
     position: PerSlot
-    prompt_len: PerSlot
+    base: PerSlot
     active: Active
+    topk: Annotated[str, Number(_zero, _behind_ring, _behind_ring)]
     out: Attended
     scale: Scale
     sink: Sink
     recent: Recent
-    segments: Annotated[tuple[MoreRows, ...], Several(MoreRows, most=2)] = ()
+    segments: Annotated[tuple[SelectedRows, ...], Several(SelectedRows, most=1)] = ()
     softcap: Softcap = None
     sink_logits: SinkLogits = None
     window_stride: WindowStride = None
@@ -593,11 +613,12 @@ class DecodeAttention(Op):
 class QueryAttention(Op):
     """A decode step over sinks, ring and the rows that its query chooses, with everything that it writes, in one.
 
-    As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and over the rows of `k_store` and
-    `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are written
-    to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales` (of 16 bits the
-    key itself to that of `codes`, E = D, without scales); no position is a candidate in the step that writes it. Each
-    landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys before that.
+    As `DecodeAttention` over the rows of the cache, which are sinks and ring alone, and then over the rows of `k_store`
+    and `v_store` that `ChooseRows` finds by `LandmarkScores`. For every active slot `new_key` and `new_value` are
+    written to row position[b] of the stores too, and the landmark of `new_key` to that of `codes` and `scales` (of 16
+    bits the key itself to that of `codes`, E = D, without scales); no position is a candidate in the step that writes
+    it. Each landmark is read once. Rows of cache and store may be encoded, all or none; landmarks are those of keys
+    before that.
 
     Where there is a limit `fetch`, attention is over the resident rows that `FetchRows` leaves, in ascending order of
     their positions, and not over rows of the stores. Without one `fetch` is 0 and there are none. Without `new_value`

@@ -143,9 +143,11 @@ class Group:
     Class attributes:
         own: letters that stand for another size in each member.
         alike: by the name of an optional operand the letters that are another one where a member has none of it.
+        in_place: True if a member's rows stand in the place of some of the cache's, and not behind them.
     """
 
     own: ClassVar[tuple[str, ...]] = ()
+    in_place: ClassVar[bool] = False
     alike: ClassVar[Mapping[str, Mapping[str, str]]] = {}
 
 
@@ -283,8 +285,9 @@ class OpSpec:
         return [value for key, value in self.values_of.items() if key in there and value not in there]
 
     def rows(self, sizes: Sizes) -> int:
-        """How many rows attention is over: those of the cache and of all members."""
-        return sizes.get("R", 0) + sum(sizes[f"R{number}"] for number in range(len(self.members)))
+        """Return how many rows attention is over: those of the cache and of members behind it."""
+        behind = not any(several.record.in_place for several in self.several.values())
+        return sizes.get("R", 0) + behind * sum(sizes[f"R{number}"] for number in range(len(self.members)))
 
     def regions(self, step: Op) -> dict[str, str]:
         """What a step names, by the operands that it has."""
@@ -394,7 +397,10 @@ def spec_of_step(step: Op) -> OpSpec:
     """The specification of a step, with the members that it has."""
     record = type(step)
     (members,) = [getattr(step, group) for group in spec_of(record).several] or [()]
-    present = [[name for name in group_operands(type(member)) if getattr(member, name)] for member in members]
+    present = [
+        [name for name, item in group_operands(type(member)).items() if getattr(member, name) or not item.optional]
+        for member in members
+    ]
     return spec_of(record, tuple(map(tuple, present)))
 
 

@@ -39,7 +39,6 @@ from sscc.ir.operations import (
     Landmarks,
     LandmarkScores,
     LatentChunkAttention,
-    MoreRows,
     ObservationScores,
     Observe,
     Pool,
@@ -47,6 +46,7 @@ from sscc.ir.operations import (
     QueryAttention,
     Segment,
     Select,
+    SelectedRows,
     TopK,
     UpdateRows,
 )
@@ -62,7 +62,6 @@ __all__ = [
     "LandmarkScores",
     "Landmarks",
     "LatentChunkAttention",
-    "MoreRows",
     "ObservationScores",
     "Observe",
     "Pool",
@@ -70,6 +69,7 @@ __all__ = [
     "QueryAttention",
     "Segment",
     "Select",
+    "SelectedRows",
     "TopK",
     "UpdateRows",
 ]
@@ -85,7 +85,7 @@ class ScheduleErrors(ErrorKind):
 
 """What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
 
 Dtype = Literal["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]

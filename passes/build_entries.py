@@ -27,7 +27,7 @@ Before::
       -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
     func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<8xf32> {sscc.weight = "w"},
       tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"},
-      tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"},
+      tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "base"},
       tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"},
       tensor<2x1x4x8xf32> {sscc.state = "k_cache"}, tensor<2x1x4x8xf32> {sscc.state = "v_cache"})
     func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"})
@@ -85,7 +85,7 @@ After, the whole of decode::
       %h = call @decode.embed(%token, %id) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
-      %results:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %prompt_len, %active) ..
+      %results:3 = call @decode.layer.0(%h, %w, %k, %v, %position, %base, %active) ..
       %k_cache1 = tensor.insert_slice %results#1 into %k_cache[0, 0, 0, 0, 0] ..
       %v_cache1 = tensor.insert_slice %results#2 into %v_cache[0, 0, 0, 0, 0] ..
       %logits = call @decode.head(%results#0) ..
@@ -128,10 +128,11 @@ from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
 from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, streams_of
+from sscc.ir.layer_state.tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
-from sscc.passes.row_threading import CHOOSE, COMPRESS, FIRST, OWN_SLOT, TOPK
+from sscc.passes.row_threading import CHOOSE, COMPRESS, OWN_SLOT
 from sscc.passes.split_layers import LAYER_INPUT
 
 PROGRESS = "progress"
@@ -280,7 +281,7 @@ class _Layer:
     def stacked(self, argument: Argument) -> _LayerState:
         """A state that the layers of the group have each for itself, or packed into one."""
         name = self.group.state(argument.name)
-        if self.group.geometry.packed and argument.name in CACHES:
+        if store_of(self.group.geometry).cache_extent is Extent.PACKED and argument.name in CACHES:
             return _LayerState(argument, name)
         return _LayerState(argument, name, len(self.group.layers), self.index)
 
@@ -290,12 +291,8 @@ class _Layer:
 
     @property
     def budget(self) -> dict[str, int]:
-        """What the layer is told of its own budget, where layers differ in that."""
-        geometry = self.group.geometry
-        if not geometry.layer_topk:
-            return {}
-        first = {FIRST: geometry.layer_offsets[self.index]} if geometry.packed else {}
-        return {TOPK: geometry.layer_topk[self.index]} | first
+        """The numbers that the layer is told of its own budget, where layers differ in that."""
+        return store_of(self.group.geometry).numbers(self.index)
 
     @property
     def keeps(self) -> bool:
@@ -402,7 +399,7 @@ class _DecodeBuilder(_EntryBuilder):
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
-        slots = [layer[name] for name in ("position", "prompt_len", "active")]
+        slots = [layer[name] for name in ("position", "base", "active")]
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         results = [state.whole for state in states if state.name in updated]
         entry = self.start([token, position_id, *slots, *(state.whole for state in states), *weights], [out, *results])

@@ -16,16 +16,17 @@ Before, a decode step and a chunk of prefill::
     func.func private @decode.layer.0(%q: tensor<2x4x1x8xf32> {sscc.input = "q"},
         %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
         %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"},
-        %p: tensor<2xi64> {sscc.input = "position"}, %t: tensor<2xi64> {sscc.input = "prompt_len"},
+        %p: tensor<2xi64> {sscc.input = "position"}, %b: tensor<2xi64> {sscc.input = "base"},
         %a: tensor<2xi1> {sscc.input = "active"}) -> (tensor<2x4x1x8xf32> {sscc.output = "o"},
         tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x8xf32> {sscc.state = "v_cache"})
         attributes {sscc.kernel} {
-      %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+      %c1 = arith.constant 1 : index
+      %row = "kv.row"(%p, %b, %c1) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
       %k1 = "kv.update"(%k, %kn, %row, %a)
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
       %v1 = "kv.update"(%v, %vn, %row, %a)
         : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
-      %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x4xi1>
+      %valid = "kv.validity"(%p, %a, %c1) : (tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x4xi1>
       %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
           operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>}
         : (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x4xi1>) -> tensor<2x4x1x8xf32>
@@ -50,7 +51,8 @@ Before, a decode step and a chunk of prefill::
 After, the decode step::
 
     func.func private @decode.layer.0(%q: .. "q"}, %k: .. "k_cache"}, %v: .. "v_cache"}, ..
-      %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %a) ..
+      %c1 = arith.constant 1 : index
+      %o:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %b, %a, %c1) ..
       return %o#0, %o#1, %o#2 : ..
     }
 
@@ -82,6 +84,7 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
+from sscc.ir.builders import index_of
 from sscc.ir.dialects import kv
 from sscc.ir.levels import get_facts, walk
 from sscc.ir.operations import DecodeAttention
@@ -140,8 +143,8 @@ def _erase(*ops: ir.Operation | None) -> None:
 
 
 def _fuse_decode(attention: ir.Operation) -> bool:
-    """The segment whose K and V are updates becomes the cache; the others stay what they are, in the order of the rows
-    that one validity numbers."""
+    """Fuse attention whose first segment is a cache that this step updates, and whose second one, if there is any, has
+    the selected rows of a prompt by the index that the validity of all rows knows."""
     ranges = [(_range(segment["valid"]), segment) for segment in kv.members_of(attention)]
     known = [(columns, segment) for columns, segment in ranges if columns is not None]
     placed = sorted(known, key=lambda item: item[0].first)
@@ -157,10 +160,16 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     if len(updates) != len(sides) or "index" in cache:
         return False
     parts = [kv.operands_of(op) for op in updates]
-    position, prompt_len, active = validity.operands
+    parts_of_validity = kv.operands_of(validity)
+    position, active, topk = (parts_of_validity[name] for name in ("position", "active", "topk"))
     row = _made_by(parts[0]["row"], "kv.row")
     new, encoders = _decoded([part["new"] for part in parts])
     if row is None or {part["row"] for part in parts} != {row.results[0]} or kv.operand_of(row, "position") != position:
+        return False
+    if not _same_number(kv.operand_of(row, "topk"), topk):
+        return False
+    base, index = kv.operand_of(row, "base"), parts_of_validity.get("index")
+    if [segment.get("index") for _, segment in rest] != ([] if index is None else [index]):
         return False
     if {part["active"] for part in parts} != {active} or not _one_group(attention, row, validity, *updates):
         return False
@@ -178,8 +187,8 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     )
     with ir.InsertionPoint(attention), attention.location:
         fused = kv.DecodeAttention(
-            attention.operands[0], k_new, v_new, k_before, v_before, k_before, v_before, position, prompt_len,
-            active, kv.operands_of(attention).get("sink_logits"), *kv.members(DecodeAttention, *others),
+            attention.operands[0], k_new, v_new, k_before, v_before, k_before, v_before, position, base, active,
+            topk, kv.operands_of(attention).get("sink_logits"), *kv.members(DecodeAttention, *others),
             attention.attributes["scale"], attention.results[0].type, k_type, v_type,
         )  # fmt: skip
         kv.in_group(fused, kv.group_of(attention))
@@ -189,6 +198,11 @@ def _fuse_decode(attention: ir.Operation) -> bool:
     _erase(attention, *updates, *encoders, *masks, validity, row)
     count("decode attentions fused")
     return True
+
+
+def _same_number(a: ir.Value, b: ir.Value) -> bool:
+    """Return True if two index values are one, or equal constants."""
+    return bool(a == b) or (index_of(a) is not None and index_of(a) == index_of(b))
 
 
 @dataclass(frozen=True)
@@ -271,13 +285,15 @@ def _fuse_query(attention: ir.Operation) -> bool:
     key, new_landmarks = (newest, [newest]) if landmark is None else (landmark.operands[0], landmark.results)
     rows, topk = kv.geometry_of(attention).sink_recent, kv.geometry_of(attention).topk
     validity = masks[0].validity
+    bound = kv.operands_of(validity)
     fits = (
         list(new_landmarks) == [part["new"] for part in parts[2 * streams :]] and new_rows[0] == key,
         [part["new"] for part in parts[:streams]] == [part["new"] for part in parts[streams : 2 * streams]],
         {part["row"] for part in parts[:streams]} == {row.results[0]} and row.operands[0] == position,
         {part["row"] for part in parts[streams:]} == {position},
-        {*(part["active"] for part in parts), scored["active"], validity.operands[2]} == {active},
-        {scored["position"], validity.operands[0]} == {position} and _is_next(validity.operands[1], position),
+        {*(part["active"] for part in parts), scored["active"], bound["active"]} == {active},
+        {scored["position"], bound["position"]} == {position} and "index" not in bound,
+        (index_of(kv.operand_of(row, "topk")), index_of(bound["topk"])) == (0, topk),
         chooses.get("sink_logits") == sinks,
         chooses["key"] == ring["key"] and {chooses["query"], scored["query"]} == {query} and "index" not in ring,
         masks == [_Range(validity, 0, rows), _Range(validity, rows, rows + topk)],
@@ -324,22 +340,6 @@ def _two(values: Sequence[Any]) -> list[Any]:
 def _four(values: Sequence[Any]) -> list[Any]:
     """Up to four values as four, of which the last may be None."""
     return [*values, *([None] * 4)][:4]
-
-
-def _is_next(value: ir.Value, position: ir.Value) -> bool:
-    """Whether `value` is `position` and 1, element by element."""
-    op = producer(value)
-    if op is None or op.name != "linalg.generic" or list(op.operands)[:1] != [position]:
-        return False
-    block = op.regions[0].blocks[0]
-    *sums, end = [inner.operation for inner in block.operations if inner.operation.name != "arith.constant"]
-    if {str(maps) for maps in op.attributes["indexing_maps"]} != {"affine_map<(d0) -> (d0)>"} or len(sums) != 1:
-        return False
-    (add,) = sums
-    one = producer(add.operands[1]) if add.name == "arith.addi" else None
-    if one is None or one.name != "arith.constant" or list(end.operands) != list(add.results):
-        return False
-    return bool(add.operands[0] == block.arguments[0] and ir.IntegerAttr(one.attributes["value"]).value == 1)
 
 
 # ------------------------------------------------------------------------------------------------- prefill, per chunk

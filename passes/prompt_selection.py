@@ -44,22 +44,21 @@ class PromptChoice:
     peers: Peers | None
 
     def positions(
-        self, observed: Sequence[ir.Value], rows: Sequence[ir.Value], length: ir.Value, topk: ir.Value | None
+        self, observed: Sequence[ir.Value], rows: Sequence[ir.Value], length: ir.Value, topk: ir.Value
     ) -> ir.Value:
         """Return the positions [Hkv, K] that a prompt's last queries select.
 
         Args:
             observed: these queries, and what attention found for each.
             rows: of the prompt, keys first.
-            topk: how many; None: what the geometry says.
+            topk: how many, an index value.
         """
         by_rule = self.by_rule
         scores = self._by_rule(observed, rows, length) if by_rule else self._observed(observed, rows[0], length)
         if not by_rule or self.geometry.pool > 1:
             scores = kv.Pool(scores, length, scores.type).pooled
-        count = index_constant(self.geometry.topk) if topk is None else topk
         type_ = tensor_type([self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
-        selected: ir.Value = kv.Select(scores, length, count, type_).selected
+        selected: ir.Value = kv.Select(scores, length, topk, type_).selected
         return selected
 
     def _observed(self, observed: Sequence[ir.Value], keys: ir.Value, length: ir.Value) -> ir.Value:

@@ -15,7 +15,6 @@ from sscc.ir.builders import (
     index_constant,
     insert_slice,
     not_negative,
-    plus_one,
     positions_tensor,
     reshape,
     tensor_type,
@@ -36,10 +35,14 @@ class QueryThreader(IndexedThreader):
     def check(self) -> None:
         """Refuse landmarks that keys of this width cannot have."""
         try:
-            check_bits(self.geometry.landmark_bits, self.streams[0].width)
+            check_bits(self.rows.selector.landmark_bits, self.streams[0].width)
         except UsageError as error:
             raise ThreadCacheErrors.BAD_LANDMARKS(origin=origin_of(self.attention), cause=error) from None
         super().check()
+
+    def selects(self, own: dict[str, ir.Value]) -> ir.Value:
+        """See `RowThreader`: the end of a prompt selects none."""
+        return index_constant(0)
 
     # ------------------------------------------------------------------------------------------ arguments
 
@@ -92,11 +95,11 @@ class QueryThreader(IndexedThreader):
     def _query_attention(self, attended: Attended, added: list[ir.Value]) -> Rewritten:
         """Return attention whose second segment are the rows that the query chooses, of all that the slot has."""
         query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
-        *states, position, _, active = added
+        *states, position, base, active = added
         now, stores, landmarks, residents = parted(states, [count, count, len(self.landmarks())])
         stored = [*stores, *landmarks]
         if not self.shares:  # else the layer that keeps the rows has updated them
-            row = kv.Row(position, position.type).row
+            row = kv.Row(position, base, self.selects({}), position.type).row
             new_landmarks = self._landmarks_of(attended.rows[0])
             rows = [self.encoded(new) for new in attended.rows]
             caches = zip(now, rows, strict=True)
@@ -104,7 +107,7 @@ class QueryThreader(IndexedThreader):
             new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
             stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
-        valid = kv.Validity(position, plus_one(position), active, flags).valid
+        valid = kv.Validity(position, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
         asking, sinks = self._of_all_heads(query, attended.sinks)
         scores = self._landmark_scores(asking, codes, scales, position, active)
@@ -163,7 +166,7 @@ class QueryThreader(IndexedThreader):
         if not self.rows.selector.rounds_keys:
             return [key]
         slots, heads, rows, width = key.type.shape
-        codes = landmark_width(width, self.geometry.landmark_bits)
+        codes = landmark_width(width, self.rows.selector.landmark_bits)
         i8, bf16 = ir.IntegerType.get_signless(8), ir.BF16Type.get()
         types = tensor_type([slots, heads, rows, codes], i8), tensor_type([slots, heads, rows, 1], bf16)
         landmarks = kv.Landmarks(key, *types)

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, func, tensor
+from torch_mlir.dialects import func
 
 from sscc.ir.builders import (
     Argument,
     Offset,
     arguments_of,
-    at_most,
     extract_slice,
     index_constant,
     insert_slice,
@@ -30,6 +29,7 @@ from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.selectors import OBSERVED, SELECTED
+from sscc.ir.layer_state.stores import FIRST, TOPK
 from sscc.ir.layer_state.streams import K_AND_V, LATENT, Stream
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
@@ -46,9 +46,6 @@ CHOOSE, COMPRESS = "choose", "compress"
 OWN_SLOT = "own_slot"
 """The number of a slot among those whose rows a rank has: an input in the place of `slot` of a function that runs where
 it has the slot's."""
-TOPK, FIRST = BUDGET = "topk", "first"
-"""Inputs of a layer where layers have different budgets: how many positions it selects, and where its rows begin in the
-caches that all layers have in common."""
 LOG_SUM_EXP = "log_sum_exp"
 """The state of what attention found for a prompt's last queries."""
 
@@ -62,10 +59,10 @@ class RowThreader:
 
     Args:
         keeper: the attention of the layer whose rows it attends to, in the same entry.
-    """
 
-    numbers: tuple[str, ...] = ()
-    """The inputs that say what is this layer's own, where layers differ in the number of rows that they keep."""
+    Attributes:
+        numbers: the inputs that say what is this layer's own, where layers differ in the number of rows that they keep.
+    """
 
     def __init__(
         self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts, keeper: ir.Operation
@@ -87,6 +84,7 @@ class RowThreader:
         shape = len(group.layers), self.geometry, self.heads, self.kv_heads, tuple(self.streams)
         self.rows = Rows(group.name, group.name, *shape, sizes)
         self.states = self.rows.by_name
+        self.numbers = tuple(self.rows.store.numbers(0))
         parts = kv.head_parts_of(keeper)
         peers = None if parts is None else Peers.with_same_part(module, parts)
         self.peers = peers if peers is not None and peers.count > 1 else None
@@ -170,7 +168,7 @@ class RowThreader:
         flags = tensor_type([self.facts.batch], ir.IntegerType.get_signless(1))
         return [
             Argument("input", "position", slots),
-            Argument("input", "prompt_len", slots),
+            Argument("input", "base", slots),
             Argument("input", "active", flags),
             *(Argument("input", name, ir.IndexType.get()) for name in self.numbers),
         ]
@@ -251,26 +249,29 @@ class RowThreader:
 
     def _decode_attention(self, attended: Attended, added: list[ir.Value]) -> Rewritten:
         added, own = self._own(added)
-        *states, position, prompt_len, active = added
+        *states, position, base, active = added
         if self.split:
-            attended, (position, prompt_len, active) = self._of_own_slots(attended, position, prompt_len, active)
+            attended, (position, base, active) = self._of_own_slots(attended, position, base, active)
         wholes, indexed = states[: len(self.streams)], states[len(self.streams) :]
-        now = [self.window(cache, own) for cache in wholes]
-        if TOPK in own:  # as many selected rows are valid as if the prompt were that long
-            most = arith.AddIOp(own[TOPK], index_constant(self.geometry.sink_recent)).result
-            prompt_len = at_most(prompt_len, most)
+        now, topk = [self.window(cache, own) for cache in wholes], self.selects(own)
         if not self.shares:  # else the layer that keeps the rows has updated them
-            row = kv.Row(position, position.type).row
+            row = kv.Row(position, base, topk, position.type).row
             rows = zip(now, attended.rows, strict=True)
             now = [kv.Update(cache, self.encoded(new), row, active, cache.type).updated for cache, new in rows]
-        flags = tensor_type([self.slots, self.geometry.budget], ir.IntegerType.get_signless(1))
-        valid = kv.Validity(position, prompt_len, active, flags).valid
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
+        flags = tensor_type(
+            [self.slots, self.geometry.budget + len(more) * self.geometry.topk], ir.IntegerType.get_signless(1)
+        )
+        valid = kv.Validity(position, active, topk, index, flags).valid
         out = self.cached_attention(attended, valid, (now, None), *more)
         if self.split and self.peers is not None:
             out = self.peers.exchanged(out, split=1, join=0)
         return out, [] if self.shares else self.replaced(wholes, now, own)
+
+    def selects(self, own: dict[str, ir.Value]) -> ir.Value:
+        """Return how many positions of a prompt this layer selects."""
+        return own.get(TOPK) or index_constant(self.geometry.topk)
 
     def window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """Return the rows of this layer in a cache."""
@@ -379,8 +380,8 @@ class RowThreader:
             if weight is not None:
                 observed[0] = self._asked(observed[0], weight)
             if SELECTED in self.states:
-                selected = self._choice().positions(observed, scratches, length, own.get(TOPK))
-            index = self.index(length, selected)
+                selected = self._choice().positions(observed, scratches, length, self.selects(own))
+            index = self.index(length, self.selects(own), selected)
             offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
             pairs = zip(wholes, scratches, strict=True)
             caches_now = [self.filled(cache, offsets, scratch, index) for cache, scratch in pairs]
@@ -405,20 +406,10 @@ class RowThreader:
         """Return the states of the prompt in progress, beside rows and last queries, that its end reads."""
         return []
 
-    def index(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
+    def index(self, length: ir.Value, topk: ir.Value, selected: ir.Value | None) -> ir.Value:
         """Return the position that each row of the cache holds."""
-        i64 = ir.IntegerType.get_signless(64)
-        kept = self.ring(length)
-        if selected is None:
-            return kept
-        type_ = tensor_type([self.kv_heads, self.geometry.budget], i64)
-        joined: ir.Value = tensor.ConcatOp(type_, 1, [kept, selected]).result
-        return joined
-
-    def ring(self, length: ir.Value) -> ir.Value:
-        """Return the positions of sinks and ring."""
-        type_ = tensor_type([self.kv_heads, self.geometry.sink_recent], ir.IntegerType.get_signless(64))
-        kept: ir.Value = kv.KeptPositions(length, type_).positions
+        type_ = tensor_type([self.kv_heads, self.geometry.cache_rows], ir.IntegerType.get_signless(64))
+        kept: ir.Value = kv.KeptPositions(length, topk, selected, type_).positions
         return kept
 
     def kept_choice(self, selected: ir.Value | None, states: list[ir.Value], slot: ir.Value) -> list[ir.Value]:
@@ -445,25 +436,26 @@ class RowThreader:
         index_type = ir.IndexType.get()
         rows, selected, caches = self.prompt_rows(), self.selected(), self.caches()
         length = Argument("input", "length", index_type)
+        numbers = [Argument("input", TOPK, index_type)] if TOPK in self.numbers else []
         if selected:
             weights = [self._up_weight()[0]] if self.attended.ups else []
-            numbers = [Argument("input", TOPK, index_type)] if TOPK in self.numbers else []
             function = self._end(CHOOSE, [rows[0], *self.observed(), *weights, length, *numbers], selected)
             with ir.InsertionPoint(function.entry_block), function.location:
                 keys, asked, sums, *weight, end = list(function.arguments)[: 4 + len(weights)]
                 if weight:
                     asked = self._asked(asked, weight[0])
-                topk = list(function.arguments)[-1] if numbers else None
+                topk = self.selects({TOPK: list(function.arguments)[-1]} if numbers else {})
                 func.ReturnOp([self._choice().positions([asked, sums], [keys], end, topk)])
             self._note_settings(function)
-        first = [Argument("input", FIRST, index_type)] if FIRST in self.numbers else []
         slot = Argument("input", OWN_SLOT, index_type)
-        function = self._end(COMPRESS, [*rows, *caches, *selected, slot, length, *first], caches)
+        own_numbers = [Argument("input", name, index_type) for name in self.numbers]
+        function = self._end(COMPRESS, [*rows, *caches, *selected, slot, length, *own_numbers], caches)
         with ir.InsertionPoint(function.entry_block), function.location:
             scratches, wholes, rest = parted(list(function.arguments), [len(rows), len(rows)])
-            chosen, (number, end, *begin) = rest[: len(selected)], rest[len(selected) :]
-            index = self.index(end, chosen[0] if chosen else None)
-            offsets: list[Offset] = [number, 0, begin[0] if begin else 0, 0]
+            chosen, (rest, own) = rest[: len(selected)], self._own(rest[len(selected) :])
+            number, end = rest
+            index = self.index(end, self.selects(own), chosen[0] if chosen else None)
+            offsets: list[Offset] = [number, 0, own.get(FIRST, 0), 0]
             pairs = zip(wholes, scratches, strict=True)
             func.ReturnOp([self.filled(cache, offsets, scratch, index) for cache, scratch in pairs])
         self._note_settings(function)
@@ -506,8 +498,6 @@ class RowThreader:
 class BudgetThreader(RowThreader):
     """Layers with budgets of their own, whose rows lie one behind the other in one cache."""
 
-    numbers = BUDGET
-
     def window(self, cache: ir.Value, own: dict[str, ir.Value]) -> ir.Value:
         """Return the rows of this layer in a cache; behind them others follow, up to the most that any layer has."""
         slots, heads, _, width = cache.type.shape
@@ -522,10 +512,6 @@ class BudgetThreader(RowThreader):
 class IndexedThreader(RowThreader):
     """Rows that stay in the prompt, where an index names those that steps read."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.numbers = (TOPK,) if self.geometry.varies else ()
-
     def far_states(self) -> list[Argument]:
         """See `RowThreader`."""
         return [*(self.argument(self.states[stream.store]) for stream in self.streams), *self.selected()]
@@ -534,9 +520,9 @@ class IndexedThreader(RowThreader):
         """See `RowThreader`."""
         return self.selected()
 
-    def index(self, length: ir.Value, selected: ir.Value | None) -> ir.Value:
-        """See `RowThreader`."""
-        return self.ring(length)
+    def index(self, length: ir.Value, topk: ir.Value, selected: ir.Value | None) -> ir.Value:
+        """See `RowThreader`: the selected rows of a longer prompt are not copied."""
+        return super().index(length, topk, None)
 
     def kept_choice(self, selected: ir.Value | None, states: list[ir.Value], slot: ir.Value) -> list[ir.Value]:
         """See `RowThreader`."""

@@ -11,9 +11,9 @@ from torch_mlir import ir
 
 from sscc.ir.builders import arguments_of, index_of
 from sscc.ir.dialects import kv
+from sscc.ir.layer_state.stores import FIRST, TOPK
 from sscc.ir.rewriting import producer
 from sscc.ir.views import bytes_of
-from sscc.passes.row_threading import BUDGET
 from sscc.passes.stacked_weights import EntrySignature
 
 INVARIANT, INDEXED, READ, INOUT, CARRIED, IN_MEMORY = (
@@ -150,7 +150,7 @@ class Plan:
             raise NotLooped(f"{self._name(index, number)} takes results of other calls than the one before")
         numbers = [index_of(value) for value in actuals]
         if all(n is not None for n in numbers):
-            tabled = arguments_of(self.callees[index])[number].name in BUDGET
+            tabled = arguments_of(self.callees[index])[number].name in (TOPK, FIRST)
             return Formal(INDEXED, numbers=tuple(n for n in numbers if n is not None), tabled=tabled)
         if all(self.signature.is_stored(value) for value in actuals):
             return Formal(READ, actuals)

@@ -9,8 +9,9 @@ written into a slot of the decode cache. Nothing is fused: the algorithm stands 
 Why: a model as captured knows no cache. With the cache's size fixed here, every tensor after this pass has static
 sizes that do not grow with the context.
 
-With indexed rows (`--kv-rows indexed`) the cache holds sinks and ring alone, `compress` writes these and the selected
-positions, and decode attends to two segments: the cache, and the selected rows of the prompt, which an index names.
+With indexed rows (`--kv-rows indexed`) `compress` copies the rows of a prompt that fits the cache, and of a longer one
+sinks and ring, and writes the selected positions. Decode attends to two segments: the cache, and the selected rows of
+the prompt, which an index names; `kv.validity` says in the place of which rows of the cache these stand.
 
 Where every step's query chooses (`--kv-policy query`), the rows of all positions stay where prefill and decode write
 them, and beside them landmarks of their keys. `compress` fills sinks and ring; decode adds the row of its position,
@@ -42,10 +43,11 @@ Before::
 After, in a decode layer::
 
     func.func private @decode.layer.0(%h: .. "hidden"}, %k_cache: .. "k_cache"}, %v_cache: .. "v_cache"}, ..
-      %row = "kv.row"(%position) ..
+      %topk = arith.constant 1 : index
+      %row = "kv.row"(%position, %base, %topk) ..
       %k_cache1 = "kv.update"(%k_cache, %h, %row, %active) ..
       %v_cache1 = "kv.update"(%v_cache, %h, %row, %active) ..
-      %valid = "kv.validity"(%position, %prompt_len, %active) ..
+      %valid = "kv.validity"(%position, %active, %topk) ..
       %o = "kv.cached_attention"(%h, %k_cache1, %v_cache1, %valid) ..
       return %o, %k_cache1, %v_cache1 : ..
 
@@ -62,12 +64,11 @@ After, in a prefill layer::
 After, once per layer::
 
     func.func private @prefill.compress.0(%k_scratch: .. "k_scratch"}, %v_scratch: .. "v_scratch"}, %observed: ..
+      %topk = arith.constant 1 : index
       %scores = "kv.observation_scores"(%observed, %log_sum_exp, %k_scratch, %length) ..
       %pooled = "kv.pool"(%scores, %length) ..
-      %topk = arith.constant 1 : index
       %selected = "kv.select"(%pooled, %length, %topk) ..
-      %kept = "kv.kept_positions"(%length) ..
-      %rows = tensor.concat dim(1) %kept, %selected ..
+      %rows = "kv.kept_positions"(%length, %topk, %selected) ..
       %k_slot = tensor.extract_slice %k_cache[%slot, 0, 0, 0] ..
       %k_rows = "kv.gather"(%k_scratch, %rows, %k_slot) ..
       %k_cache1 = tensor.insert_slice %k_rows into %k_cache[%slot, 0, 0, 0] ..
@@ -108,7 +109,7 @@ from torch_mlir import ir
 
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
-from sscc.ir.layer_state.rows import store_of
+from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.levels import GroupFacts, get_facts, set_groups, with_own_budgets
 from sscc.ir.locations import origin_of
@@ -223,7 +224,7 @@ def _check_sharer(
         raise ThreadCacheErrors.SHARED_OTHER_QUERIES(
             **place, heads=query[0], width=query[1], other_heads=its_query[0], other_width=its_query[1]
         )
-    if geometry.fetch is not None and not window:
+    if selector_of(geometry).fetch is not None and not window:
         raise ThreadCacheErrors.SHARED_WITH_FETCH(**place)
 
 

@@ -189,6 +189,8 @@ def _require_along(op: ir.Operation, letters: Sequence[str], tiling: Tiling) -> 
     """Cuts the operands of an operation of the `kv` dialect along the dimensions of these letters."""
     spec = kv.spec_of_op(op)
     for name, value in kv.operands_of(op).items():
+        if name in spec.numbers:
+            continue
         cut = [number for number, letter in enumerate(spec.operands[name].dims) if letter in letters]
         tiling.require(value, cut[0] if cut else WHOLE)
 

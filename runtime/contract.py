@@ -191,7 +191,7 @@ def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
             "token": ("input", "i64", (s.batch, 1)),
             POSITION_ID: ("input", "i64", (s.batch, 1)),
             "position": ("input", "i64", (s.batch,)),
-            "prompt_len": ("input", "i64", (s.batch,)),
+            "base": ("input", "i64", (s.batch,)),
             "active": ("input", "i1", (s.batch,)),
         },
     }
@@ -325,7 +325,7 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, str, set[int]]]:
         for stage in (stage for pipeline in sch.pipelines(kernel.body) for stage in pipeline.stages):
             body = bodies.get(stage.body)
             for step in () if body is None else body.steps:
-                if not isinstance(step, sch.Select):
+                if not isinstance(step, sch.Select | sch.DecodeAttention):
                     continue
                 operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
                 passed: list[sch.ScalarOperand | None] = [operand]

@@ -266,7 +266,7 @@ def _check_state(
     picked, name, match = state.picked(tensor, index), f"selected.{layer}", None
     selected = None
     if picked is not None and name in golden.tensors:
-        match = _Match.of(picked, golden.tensors[name], state.picks(length))
+        match = _Match.of(picked, golden.tensors[name], state.picks(index, length))
         selected = _check_selected(match, name, layer, dtype)
     adopts = picked is not None and selected is not None and selected.passed and selected.excused > 0
     for item in state.recorded(tensor, index, length):

@@ -213,6 +213,7 @@ class Session:
         self.tracer: Tracer | None = None
         batch = signature.batch
         self._prompt_len = np.zeros(batch, np.int64)  # 0: the slot holds no prompt
+        self._base = np.zeros(batch, np.int64)  # the first row of the ring
         self._position = np.zeros(batch, np.int64)
         self._left_out = np.zeros(batch, np.int64)  # of the text before that position
         self._room = np.zeros(batch, np.int64)  # positions that are left; 0 without a prompt
@@ -223,7 +224,7 @@ class Session:
             "token": self._token_input[:, None],
             POSITION_ID: self._position_id[:, None],
             "position": np.zeros(batch, np.int64),
-            "prompt_len": np.zeros(batch, np.int64),
+            "base": np.zeros(batch, np.int64),
             "active": np.zeros(batch, np.bool_),
         }
         self._pending: _PrefillProgress | None = None
@@ -491,7 +492,7 @@ class Session:
         np.multiply(tokens, active, out=self._token_input)
         np.multiply(position, active, out=inputs["position"])
         np.multiply(position + self._left_out, active, out=self._position_id)
-        np.multiply(self._prompt_len, active, out=inputs["prompt_len"])
+        np.multiply(self._base, active, out=inputs["base"])
         np.copyto(inputs["active"], active)
         outputs, _ = self._run("decode", inputs)
         return outputs["logits"]
@@ -704,6 +705,7 @@ class Session:
     def _fill(self, slot: int, prompt: Prompt) -> None:
         length = len(prompt.tokens)
         self._prompt_len[slot] = self._position[slot] = length
+        self._base[slot] = self.signature.plan.main.geometry.base(length)
         self._left_out[slot] = prompt.tokens.left_out
         self._room[slot] = self.signature.geometry.max_context - prompt.tokens.text_length
         self._last_token[slot] = prompt.tokens.tokens[-1]
@@ -778,7 +780,7 @@ class Session:
         self._check_filled(slot)
         prompt_len, length = int(self._prompt_len[slot]), int(self._position[slot])
         geometry = self.signature.plan.main.geometry
-        kept = geometry.kept_rows(length, prompt_len)
+        kept = geometry.kept_rows(length)
         return Kept(
             prompt_len=prompt_len,
             length=length,

@@ -41,7 +41,7 @@ from sscc.runtime.excerpt import Excerpt
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-FORMAT, VERSION = "sscc-slot", 1
+FORMAT, VERSION = "sscc-slot", 2
 HEADER_BYTES = 1 << 20
 """The most that a header may have."""
 
@@ -297,9 +297,10 @@ def _check_positions(state: LayerState, part: Mapping[str, Array], length: int, 
         if values is None:
             continue
         if tensor.contents is Contents.SELECTED:
-            valid = state.picks(length)
-            _check_range(values[..., :valid], 0, length - 1, tensor.name, where)
-            _check_range(values[..., valid:], -1, length - 1, tensor.name, where)
+            for index, of_layer in enumerate(values):
+                valid = state.picks(index, length)
+                _check_range(of_layer[..., :valid], 0, length - 1, tensor.name, where)
+                _check_range(of_layer[..., valid:], -1, -1, tensor.name, where)
         elif tensor.contents is Contents.ASCENDING:
             _check_range(values, -1, length - 1, tensor.name, where)
             before, after = values[..., :-1], values[..., 1:]

@@ -427,7 +427,7 @@ def replay(session: TorchSession, prompt: Sequence[int], slot: int = 0) -> Tenso
         "token": torch.where(only, prompt[-1], 0)[:, None],
         "position_id": torch.where(only, len(prompt) - 1, 0)[:, None],
         "position": torch.where(only, len(prompt) - 1, 0),
-        "prompt_len": torch.where(only, len(prompt), 0),
+        "base": torch.where(only, session.signature.geometry.base(len(prompt)), 0),
         "active": only,
     }
     outputs, _ = session.interpreter.run("decode", inputs)

@@ -6,6 +6,7 @@ One tiny model, a program per geometry; each program meets prompts around every 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,9 +49,9 @@ def chunk_of(name: str) -> int:
 
 
 def lengths(g: Geometry) -> list[int]:
-    """Prompts around every boundary, valid_topk 0, 1, topk - 1 and topk among them, SR exactly, and many laps."""
-    sr = g.sink_recent
-    edges = {1, g.sink, g.sink + 1, sr - 1, sr, sr + 1, sr + g.topk - 1, sr + g.topk, sr + g.topk + 1, 40}
+    """Return lengths of prompts around every boundary: sinks, kept rows, the budget, and many laps of the ring."""
+    kept = g.sink + g.topk
+    edges = {1, g.sink, g.sink + 1, kept - 1, kept, kept + 1, g.budget - 1, g.budget, g.budget + 1, 40}
     return sorted(n for n in edges if 1 <= n <= 42)
 
 
@@ -65,7 +66,8 @@ def test_equals_the_independent_snapstream(name: str, compiled: Compiler) -> Non
         assert (session.prefill(0, prompt) - oracle.prefill(prompt)).abs().max() < EXACT
         if g.topk:
             chosen = selected(session)
-            assert all(int((rows >= 0).sum(-1).max()) == g.valid_topk(n) for rows in chosen)
+            count = g.topk if n > g.budget else 0
+            assert all(set((rows >= 0).sum(-1).tolist()) == {count} for rows in chosen)
             excused += oracle.count_near_ties(chosen, SCORE_TIE)
             oracle.adopt(chosen)
         again = replay(session, prompt)
@@ -75,30 +77,39 @@ def test_equals_the_independent_snapstream(name: str, compiled: Compiler) -> Non
         oracle.prefill(prompt)
         if g.topk:
             oracle.adopt(selected(session))
-        for token in random_tokens(4, seed=n):
+        for token in random_tokens(min(g.recent + 4, CONTEXT - n), seed=n):
             assert (session.decode({0: token})[0] - oracle.decode(token)).abs().max() < EXACT
     assert excused <= 1, f"{excused} near ties"
 
 
+def base_of(n: int, g: Geometry) -> int:
+    """Return the first row of the ring after a prompt of `n` tokens."""
+    return min(max(n, g.sink), g.sink + g.topk)
+
+
+def row_of(position: int, n: int, g: Geometry) -> int:
+    """Return the row of a position that is no selected one, after a prompt of `n` tokens."""
+    base = base_of(n, g)
+    return position if position < base else base + (position - base) % (g.budget - base)
+
+
+@pytest.mark.parametrize("which", ["short", "fits", "long"])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_decode_writes_the_row_of_its_position_and_no_other(name: str, compiled: Compiler) -> None:
-    """So sinks and top-K keep their bytes over several laps of the ring, and p and p - recent share a row."""
+def test_decode_writes_the_row_of_its_position_and_no_other(name: str, which: str, compiled: Compiler) -> None:
+    """Rows before the ring keep their bytes over its laps, and positions a lap apart share a row."""
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, batch=1, chunk=chunk_of(name)).session(checked=True)
-    n = min(g.budget + 2, CONTEXT - g.recent - 2)
+    n = {"short": g.sink + 1, "fits": g.budget, "long": min(g.budget + 2, CONTEXT - g.recent - 2)}[which]
     session.prefill(0, random_tokens(n))
-    before = caches(session)
-    kept = [*range(g.sink), *range(g.sink_recent, g.budget)]
-    start = before[..., kept, :]
-    for step, token in enumerate(random_tokens(min(2 * g.recent + 2, CONTEXT - n), seed=1)):
-        position = n + step
+    before, base = caches(session), base_of(n, g)
+    start = before[..., : min(n, base), :]
+    for step, token in enumerate(random_tokens(min(2 * (g.budget - base) + 2, CONTEXT - n), seed=1)):
         session.decode({0: token})
         after = caches(session)
         changed = (after != before).any(-1).flatten(0, 2).any(0).nonzero().flatten().tolist()
-        assert changed == [g.row(position)]
-        assert position < g.sink_recent or g.row(position) == g.row(position - g.recent)
+        assert changed == [row_of(n + step, n, g)]
         before = after
-    assert torch.equal(before[..., kept, :], start)
+    assert torch.equal(before[..., : min(n, base), :], start)
 
 
 @pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming"])
@@ -106,33 +117,39 @@ def test_the_ring_after_a_prompt_is_the_ring_after_feeding_it(name: str, compile
     """In layer 0, whose K and V depend on token and position alone; deeper layers see other hidden states."""
     g = GEOMETRIES[name]
     program = compiled(FAMILY, g, batch=1, chunk=chunk_of(name))
-    for n in (g.sink + 1, g.sink_recent, g.sink_recent + 1, 40):
+    for n in (g.sink + 1, g.budget, g.budget + 1, 40):
         tokens = random_tokens(n)
         whole, fed = program.session(), program.session()
         whole.prefill(0, tokens)
         feed(fed, tokens[:1], tokens[1:])
-        rows = min(n, g.sink_recent)
-        torch.testing.assert_close(caches(whole)[:, 0, :, :rows], caches(fed)[:, 0, :, :rows], atol=1e-5, rtol=1e-5)
+        there = range(n) if n <= g.budget else [*range(g.sink), *range(n - g.recent, n)]
+        ours, others = ([row_of(position, prompt, g) for position in there] for prompt in (n, 1))
+        torch.testing.assert_close(
+            caches(whole)[:, 0, :, ours], caches(fed)[:, 0, :, others], atol=1e-5, rtol=1e-5
+        )
 
 
-@pytest.mark.parametrize("name", ["random-0", "all-candidates"])
-def test_below_sink_plus_recent_it_is_a_static_cache_bit_for_bit(name: str, compiled: Compiler) -> None:
+@pytest.mark.parametrize("name", ["random-0", "random-1", "ring-of-one", "streaming", "all-candidates"])
+def test_within_the_budget_it_is_a_full_cache(name: str, compiled: Compiler) -> None:
+    """Bit for bit one of as many rows, and one of more rows to rounding, wherever the prompt ends."""
     g = GEOMETRIES[name]
     session = compiled(FAMILY, g, batch=1, chunk=8).session()
-    static = compiled(FAMILY, STATIC, batch=1, chunk=8).session()
-    tokens = random_tokens(g.sink_recent)
-    n = max(len(tokens) // 2, 1)
-    assert torch.equal(feed(session, tokens[:n], tokens[n:]), feed(static, tokens[:n], tokens[n:]))
-    rows = g.sink_recent
-    assert torch.equal(caches(session)[..., :rows, :], caches(static)[..., :rows, :])
+    full = replace(STATIC, recent=g.budget)
+    equal, larger = (compiled(FAMILY, geometry, batch=1, chunk=8).session() for geometry in (full, STATIC))
+    tokens = random_tokens(g.budget)
+    for n in sorted({1, g.sink + 1, g.budget // 2, g.budget - 1, g.budget}):
+        logits = feed(session, tokens[:n], tokens[n:])
+        assert torch.equal(logits, feed(equal, tokens[:n], tokens[n:]))
+        assert torch.equal(caches(session), caches(equal))
+        torch.testing.assert_close(logits, feed(larger, tokens[:n], tokens[n:]), atol=1e-5, rtol=1e-5)
 
 
-def test_with_every_candidate_kept_the_replayed_query_sees_everything(compiled: Compiler) -> None:
-    """topk >= n - SR: the query of n-1 over the assembled cache is its full causal attention, in f64 to 1e-12; later
-    ones lack exactly the positions n - recent .. p - recent."""
+def test_a_prompt_that_fits_sinks_and_kept_rows_is_kept_for_ever(compiled: Compiler) -> None:
+    """The query of n - 1 over the assembled cache is its full causal attention, in f64 to 1e-12; later ones lack
+    exactly what left the ring, and nothing of the prompt."""
     g = GEOMETRIES["all-candidates"]
     program = compiled(FAMILY, g, batch=1, chunk=chunk_of("all-candidates"))
-    for n in (12, 25, g.budget):
+    for n in (12, g.sink + g.topk, g.budget):
         prompt = random_tokens(n)
         exact = program.session(precision="f64")
         full = exact.prefill(0, prompt)
@@ -140,8 +157,10 @@ def test_with_every_candidate_kept_the_replayed_query_sees_everything(compiled: 
         session, oracle = program.session(checked=True), program.oracle()
         session.prefill(0, prompt)
         oracle.prefill(prompt)
-        for position, token in enumerate(random_tokens(min(6, CONTEXT - n), seed=1), start=n):
-            lost = set(range(max(n - g.recent, g.sink), position - g.recent + 1))
+        base = base_of(n, g)
+        for position, token in enumerate(random_tokens(CONTEXT - n, seed=1), start=n):
+            lost = set(range(base, position - (g.budget - base) + 1))
             for choice in oracle.choices:
-                assert all(oracle.visible(position, kept) == set(range(position + 1)) - lost for kept in choice.kept)
+                visible = [oracle.visible(position, kept, g.topk) for kept in choice.kept]
+                assert all(seen == set(range(position + 1)) - lost for seen in visible)
             assert (session.decode({0: token})[0] - oracle.decode(token)).abs().max() < EXACT

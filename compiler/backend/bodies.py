@@ -333,10 +333,17 @@ class _BodyEmitter:
             view = self.views[op.results[result]] = self.views[op.operands[operand]]
             self.updated.add(view.tensor)
 
-    def vector(self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]]) -> None:
-        """Appends a vector program given as (name, op, args, type) rows; the last row is the result."""
+    def vector(
+        self, dims: tuple[int, ...], inputs: list[sch.Access], out: str, program: list[tuple[Any, ...]], first: int = 0
+    ) -> None:
+        """Append a vector program of (name, op, args, type) rows, of which the last one is the result.
+
+        Args:
+            first: where it begins along the last dimension of `out`.
+        """
         instructions = tuple(sch.Instr(name, op, tuple(args), type_) for name, op, args, type_ in program)
-        output = sch.Access(out, identity_map(len(dims)))
+        *rows, last = identity_map(len(dims))
+        output = sch.Access(out, (*rows, (*last[:-1], first)))
         self.steps.append(
             sch.Vector(dims, tuple(inputs), output, instructions, instructions[-1].name)
         )
@@ -363,56 +370,85 @@ def _long(view: sch.View) -> list[tuple[int, int]]:
 
 
 def _row(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
+    g, topk = e.geometry(op), e.operand(op, 2)
     program = [
-        ("past", "subi", ["in0", g.sink], "i64"),
-        ("lap", "remsi", ["past", g.recent], "i64"),
-        ("ring", "addi", ["lap", g.sink], "i64"),
-        ("is_sink", "cmpi_slt", ["in0", g.sink], "i1"),
-        ("row", "select", ["is_sink", "in0", "ring"], "i64"),
+        ("most", "addi", [topk, g.sink], "i64"),
+        ("end", "addi", ["most", g.recent], "i64"),
+        ("raised", "maxsi", ["in1", g.sink], "i64"),
+        ("base", "minsi", ["raised", "most"], "i64"),
+        ("past", "subi", ["in0", "base"], "i64"),
+        ("behind", "subi", ["end", "base"], "i64"),
+        ("ring", "maxsi", ["behind", g.recent], "i64"),  # which it is anyway: a divisor must be known to be above 0
+        ("lap", "remsi", ["past", "ring"], "i64"),
+        ("place", "addi", ["lap", "base"], "i64"),
+        ("before", "cmpi_slt", ["in0", "base"], "i1"),
+        ("row", "select", ["before", "in0", "place"], "i64"),
     ]
     batch = op.results[0].type.shape[0]
-    e.vector((batch,), [sch.Access(e.operand(op, 0), ((1, 0),))], e.written(op.results[0]), program)
+    inputs = [sch.Access(e.operand(op, index), ((1, 0),)) for index in range(2)]
+    e.vector((batch,), inputs, e.written(op.results[0]), program)
 
 
 def _validity(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    sr = g.sink_recent
-    passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
-    program = [
-        ("row", "index", [1], "i64"),
-        *passed,
-        ("length", "addi", ["passed" if passed else "in0", 1], "i64"),
-        ("filled", "minsi", ["length", sr], "i64"),
-        ("in_window", "cmpi_slt", ["row", "filled"], "i1"),
-        ("after", "cmpi_sge", ["row", sr], "i1"),
-        ("before", "cmpi_slt", ["row", "in1"], "i1"),
-        ("in_topk", "andi", ["after", "before"], "i1"),
-        ("held", "ori", ["in_window", "in_topk"], "i1"),
-        ("valid", "andi", ["held", "in2"], "i1"),
-    ]
-    inputs = [sch.Access(e.operand(op, index), ((1, 0, 0),)) for index in range(3)]
-    e.vector(tuple(op.results[0].type.shape), inputs, e.written(op.results[0]), program)
+    """The flags of the cache's rows; with an index those of its rows too, and those that they replace once more."""
+    g, operands = e.geometry(op), kv.operands_of(op)
+    slots, out = op.results[0].type.shape[0], e.written(op.results[0])
+    masks = [sch.Access(e.name(operands[name]), ((1, 0, 0),)) for name in ("position", "active")]
+
+    def seen(first: int) -> list[tuple[Any, ...]]:
+        passed = [("passed", "remsi", ["in0", g.window_stride], "i64")] if g.window_stride else []  # of a chunk
+        return [
+            ("column", "index", [1], "i64"),
+            ("row", "addi", ["column", first], "i64"),
+            *passed,
+            ("length", "addi", ["passed" if passed else "in0", 1], "i64"),
+            ("end", "addi", [e.name(operands["topk"]), g.sink_recent], "i64"),
+            ("filled", "minsi", ["length", "end"], "i64"),
+            ("written", "cmpi_slt", ["row", "filled"], "i1"),
+            ("valid", "andi", ["written", "in1"], "i1"),
+        ]
+
+    e.vector((slots, g.budget), masks, out, seen(0))
+    if "index" in operands:
+        index = sch.Access(e.name(operands["index"]), ((1, 0, 0), (0, 0, 0), (0, 1, 0)))
+        for at, relation in ((g.sink, "cmpi_slt"), (g.budget, "cmpi_sge")):
+            replaced = [("there", relation, ["in2", 0], "i1"), ("here", "andi", ["valid", "there"], "i1")]
+            e.vector((slots, g.topk), [*masks, index], out, [*seen(g.sink), *replaced], at)
 
 
 def _kept_positions(e: _BodyEmitter, op: ir.Operation) -> None:
-    g = e.geometry(op)
-    program = [
-        ("row", "index", [1], "i64"),
-        ("i", "subi", ["row", g.sink], "i64"),
-        ("last", "subi", [e.operand(op, 0), 1], "i64"),
-        ("past", "subi", ["last", g.sink], "i64"),
-        ("distance", "subi", ["past", "i"], "i64"),
-        ("signed", "remsi", ["distance", g.recent], "i64"),
-        ("raised", "addi", ["signed", g.recent], "i64"),
-        ("back", "remsi", ["raised", g.recent], "i64"),
-        ("position", "subi", ["last", "back"], "i64"),
-        ("is_recent", "cmpi_sge", ["position", g.sink], "i1"),
-        ("held", "select", ["is_recent", "position", -1], "i64"),
-        ("is_sink", "cmpi_slt", ["row", g.sink], "i1"),
-        ("kept", "select", ["is_sink", "row", "held"], "i64"),
-    ]
-    e.vector(tuple(op.results[0].type.shape), [], e.written(op.results[0]), program)
+    """The positions of all rows; then those of the rows between sinks and ring, where an operand has them."""
+    g, operands = e.geometry(op), kv.operands_of(op)
+    heads, rows = op.results[0].type.shape
+    out, length, topk = e.written(op.results[0]), e.name(operands["length"]), e.name(operands["topk"])
+
+    def kept(first: int, selected: str | int) -> list[tuple[Any, ...]]:
+        return [
+            ("column", "index", [1], "i64"),
+            ("row", "addi", ["column", first], "i64"),
+            ("ring", "addi", [topk, g.sink], "i64"),
+            ("end", "addi", ["ring", g.recent], "i64"),
+            ("last", "subi", [length, 1], "i64"),
+            ("distance", "subi", ["last", "row"], "i64"),
+            ("signed", "remsi", ["distance", g.recent], "i64"),
+            ("raised", "addi", ["signed", g.recent], "i64"),
+            ("back", "remsi", ["raised", g.recent], "i64"),
+            ("newest", "subi", ["last", "back"], "i64"),
+            ("before_ring", "cmpi_slt", ["row", "ring"], "i1"),
+            ("behind_sinks", "select", ["before_ring", selected, "newest"], "i64"),
+            ("is_sink", "cmpi_slt", ["row", g.sink], "i1"),
+            ("of_longer", "select", ["is_sink", "row", "behind_sinks"], "i64"),
+            ("fits", "cmpi_sge", ["end", length], "i1"),
+            ("position", "select", ["fits", "row", "of_longer"], "i64"),
+            ("limit", "minsi", ["end", length], "i64"),
+            ("is_used", "cmpi_slt", ["row", "limit"], "i1"),
+            ("kept", "select", ["is_used", "position", -1], "i64"),
+        ]
+
+    e.vector((heads, rows), [], out, kept(0, -1))
+    if "selected" in operands:
+        selected = sch.Access(e.name(operands["selected"]), identity_map(2))
+        e.vector((heads, g.topk), [selected], out, kept(g.sink, "in0"), g.sink)
 
 
 def _expert_product(e: _BodyEmitter, op: ir.Operation) -> None:

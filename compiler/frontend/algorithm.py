@@ -4,8 +4,11 @@ SnapStream (arXiv 2511.03092) keeps a fixed number of rows of K and V per layer 
 (attention sinks) and a ring of the newest ones, as StreamingLLM does (arXiv 2309.17453), and the prompt positions that
 the last queries of the prompt attend to most, as SnapKV does (arXiv 2404.14469)::
 
-    row:   0 .......... sink-1 | sink ............. SR-1 | SR ............ budget-1
-           attention sinks     | recent ring (rotates)   | top-K picked from the prompt
+    row:   0 .......... sink-1 | sink ........ sink+topk-1 | sink+topk ..... budget-1
+           attention sinks     | kept: top-K of the prompt | recent ring (rotates)
+
+While a sequence has at most `budget` tokens, position p stands in row p. The ring of a prompt that is shorter begins
+where the prompt ends (`base`), so that no row stays empty while positions are evicted.
 
 Where the papers are silent or disagree with their own examples the rule is ours, and the docstring says so.
 
@@ -59,42 +62,57 @@ EVERY_POSITION = Span()
 # ------------------------------------------------------------------------------------------- rows and validity
 
 
-def row(position: int, g: Geometry) -> int:
-    """The row of an absolute position (0-based): itself for a sink, else its place in the ring.
+def base(n: int, g: Geometry) -> int:
+    """The first row of the ring after a prompt of `n` tokens: ``clamp(n, sink, sink + topk)``.
+
+    Rows before it are never overwritten. SnapStream's ring has `recent` rows whatever the prompt; that it takes the
+    rows which a short prompt leaves empty is ours.
+    """
+    return min(max(n, g.sink), g.sink + g.topk)
+
+
+def row(position: int, base: int, g: Geometry) -> int:
+    """The row of an absolute position (0-based): itself before `base`, else its place in the ring behind it.
 
     SnapStream's Eq. 4 and Listing 5 use other offsets and contradict its worked example (sink 1, recent 4: the
     ring after index 26 is [25, 26, 23, 24] and token 27 replaces 23). This rule is ours and gives the example.
     """
-    if position < g.sink:
+    if position < base:
         return position
-    return g.sink + (position - g.sink) % g.recent
+    return base + (position - base) % (g.budget - base)
 
 
-def ring_positions(length: int, g: Geometry) -> Tensor:
-    """The absolute position in each ring row after `length` tokens, [recent] i64, -1 where the row is not valid.
+def row_positions(selected: Tensor, n: int, g: Geometry) -> Tensor:
+    """The absolute position in each row after a prompt of `n` tokens: [Hkv, R] i64, -1 where the row is empty.
 
-    ``p_i = last - ((last - sink - i) mod recent)`` with ``last = length - 1`` (an index, not a count) and the
-    floor modulo; valid if ``p_i >= sink``. Ours: SnapStream selects between two gathers over the newest laps.
+    A prompt of at most R tokens has position p in row p. A longer one leaves sinks, the selected positions, and
+    the newest ``recent`` positions, each in its `row`.
+
+    Args:
+        selected: [Hkv, topk] i64 from `select`.
+        n: tokens of the prompt.
+        g: cache geometry.
     """
-    last = length - 1
-    i = torch.arange(g.recent)
-    positions = last - torch.remainder(last - g.sink - i, g.recent)
-    return torch.where(positions >= g.sink, positions, -1)
+    rows = torch.arange(g.budget).repeat(selected.shape[0], 1)
+    if n <= g.budget:
+        return torch.where(rows < n, rows, -1)
+    rows[:, g.sink : g.sink + g.topk] = selected
+    newest = torch.arange(n - g.recent, n)
+    rows[:, [row(int(position), base(n, g), g) for position in newest]] = newest
+    return rows
 
 
-def valid_rows(position: int, valid_topk: int, g: Geometry) -> Tensor:
+def valid_rows(position: int, g: Geometry) -> Tensor:
     """Which rows the query at `position` sees, its own token included: [R] bool.
 
-    ``row < min(position + 1, SR)`` or ``SR <= row < SR + valid_topk`` (SnapStream section 3). The order inside the
-    ring does not matter: keys carry their own rotation. Where the query sees its chunk alone, whose size is that of
-    the ring, those of its chunk: ``row <= position mod recent``.
+    ``row < min(position + 1, R)``: rows in use are always the first. The order inside the ring does not matter: keys
+    carry their own rotation. Where the query sees its chunk alone, whose size is that of the ring, those of its chunk:
+    ``row <= position mod recent``.
     """
     rows = torch.arange(g.budget)
-    written = rows < min(position + 1, g.sink_recent)
     if g.sees.chunked:
-        written = rows <= position % g.recent
-    selected = (rows >= g.sink_recent) & (rows < g.sink_recent + valid_topk)
-    return written | selected
+        return rows <= position % g.recent
+    return rows < min(position + 1, g.budget)
 
 
 # --------------------------------------------------------------------------------------------------- selection
@@ -151,9 +169,10 @@ def pool_scores(scores: Tensor, g: Geometry) -> Tensor:
 def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
     """Picks the prompt positions that stay, per KV head.
 
-    Candidates are the positions in ``[sink, n - recent)``: neither sinks nor recents. The first
-    ``valid_topk = min(max(n - SR, 0), topk)`` by (score descending, position ascending) are taken, then sorted
-    ascending. The order and the rule for ties are ours; the selection is made once, from the whole prompt.
+    Nothing is selected of a prompt of at most `budget` tokens: all of it has rows. Else candidates are the positions in
+    ``[sink, n - recent)``: neither sinks nor recents. The first ``topk`` by (score descending, position ascending) are
+    taken, then sorted ascending. The order and the rule for ties are ours; the selection is made once, from the whole
+    prompt.
 
     Args:
         scores: [Hkv, n], pooled.
@@ -161,37 +180,29 @@ def select(scores: Tensor, n: int, g: Geometry) -> Tensor:
         g: cache geometry.
 
     Returns:
-        [Hkv, topk] i64: positions in ascending order, then -1 as padding.
+        [Hkv, topk] i64: positions in ascending order; -1 where nothing is selected.
     """
     selected = torch.full((scores.shape[0], g.topk), -1, dtype=torch.int64)
-    count = g.valid_topk(n)
-    if count == 0:
+    if n <= g.budget:
         return selected
     candidates = scores[:, g.sink : n - g.recent]
     order = torch.sort(candidates, dim=1, descending=True, stable=True).indices
-    selected[:, :count] = (order[:, :count] + g.sink).sort(dim=1).values
-    return selected
+    return (order[:, : g.topk] + g.sink).sort(dim=1).values
 
 
 # --------------------------------------------------------------------------------------------------- the cache
 
 
-def assemble(x: Tensor, selected: Tensor, g: Geometry) -> Tensor:
-    """Builds the cache rows of one tensor after a prompt: sinks, ring, then the selected positions.
+def assemble(x: Tensor, positions: Tensor) -> Tensor:
+    """Builds the cache rows of one tensor after a prompt.
 
     Args:
         x: [Hkv, n, D], K (after RoPE) or V of every prompt position.
-        selected: [Hkv, topk] i64 from `select`; negative means padding.
-        g: cache geometry.
+        positions: [Hkv, R] i64 from `row_positions`; negative means an empty row.
 
     Returns:
-        [Hkv, R, D] of x's dtype; rows that are not valid are zero.
+        [Hkv, R, D] of x's dtype; empty rows are zero.
     """
-    kv_heads, n = x.shape[0], x.shape[1]
-    sinks = torch.arange(g.sink)
-    sinks = torch.where(sinks < n, sinks, -1)
-    head = torch.cat([sinks, ring_positions(n, g)]).expand(kv_heads, -1)
-    positions = torch.cat([head, selected], dim=1)
     index = positions.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[2])
     return torch.where(positions[:, :, None] >= 0, x.gather(1, index), 0)
 
@@ -236,7 +247,7 @@ def compress(
     softmax: Softmax = PLAIN,
     rule: Callable[..., Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What happens to one layer at the end of prefill: score, pool, select, assemble K and V.
+    """Does what one layer does at the end of prefill: score, pool, select, assemble K and V.
 
     Args:
         queries: [H, n, D], of every prompt position; only the last ``min(obs, n)`` are read.
@@ -256,7 +267,8 @@ def compress(
     else:
         scores = rule(queries, keys, values, scale, g, softmax)
     selected = select(pool_scores(scores, g), n, g)
-    return stored(assemble(keys, selected, g), g), stored(assemble(values, selected, g), g), selected
+    positions = row_positions(selected, n, g)
+    return stored(assemble(keys, positions), g), stored(assemble(values, positions), g), selected
 
 
 # --------------------------------------------------------------------------------------------------- attention

@@ -28,6 +28,7 @@ from sscc.compiler.frontend.query_selection import (
     fetch_rows,
     make_landmarks,
     masses,
+    near_positions,
     query_attention,
 )
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
@@ -70,9 +71,9 @@ class EagerSnapStream:
         k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
             A layer with latent rows has one KV head, whose keys they are.
         v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
-        selected: per layer, [Hkv, topk] i64, ascending, -1 as padding.
+        selected: per layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
         position: absolute position of the next token.
-        prompt_len: tokens of the prompt, which say how many selected rows there are.
+        prompt_len: tokens of the prompt, which say where the ring begins.
         geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
 
     Of a layer that reads the rows of another one these are that layer's, the very tensors.
@@ -172,7 +173,7 @@ class EagerSnapStream:
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """A step's attention, [1, H, 1, Dv], after its rows [1, Hkv, 1, ..] have been kept."""
         at, g = self.position - 1, self.geometries[layer]
-        row, valid = algorithm.row(at, g), algorithm.valid_rows(at, g.valid_topk(self.prompt_len), g)
+        row, valid = algorithm.row(at, algorithm.base(self.prompt_len, g), g), algorithm.valid_rows(at, g)
         if layer not in self.sources:
             self._put(layer, row, k, v)
         out = algorithm.cached_attention(q[0, :, 0], self.k_cache[layer], self.v_cache[layer], valid, scale, softmax)
@@ -392,7 +393,8 @@ def make_golden(
         caches = {"latent": keys} if layer in latent else {"k": keys, "v": values}
         if g.by_query:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
-            caches = {kind: algorithm.assemble(store, selected[:, :0], g) for kind, store in stores.items()}
+            near = near_positions(len(prompt), keys.shape[0], g)
+            caches = {kind: algorithm.assemble(store, near) for kind, store in stores.items()}
         tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
         if g.by_query:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}

@@ -19,7 +19,7 @@ position included. Query head h belongs to KV head h // (H // Hkv). Keys carry t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch import Tensor
 from sscc.compiler.frontend import algorithm
 from sscc.compiler.frontend.algorithm import PLAIN, Softmax
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import COMPACT, SNAPSTREAM, Geometry
 
 # ---------------------------------------------------------------------------------------------------------- landmarks
 
@@ -231,9 +231,9 @@ def query_attention(
     q: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, live: Tensor, scale: float, g: Geometry,
     softmax: Softmax = PLAIN,
 ) -> Tensor:  # fmt: skip
-    """Attention of one position over sinks, ring and the chosen rows, in SnapStream's order of rows.
+    """Attention of one position over sinks, ring and the chosen rows, in this order.
 
-    So with `n <= sink + recent` it is SnapStream bit for bit, and with `n <= budget` full attention within rounding.
+    With `n <= sink + recent` it is SnapStream bit for bit, and with `n <= budget` full attention within rounding.
 
     Args:
         q: [B, H, D].
@@ -249,10 +249,17 @@ def query_attention(
     """
     out = []
     for sequence, n in enumerate(live.tolist()):
-        k, v = (algorithm.assemble(x[sequence, :, :n], chosen[sequence], g) for x in (keys, values))
-        valid = algorithm.valid_rows(n - 1, g.valid_topk(n), g)
+        positions = torch.cat([near_positions(n, keys.shape[1], g), chosen[sequence]], dim=1)
+        k, v = (algorithm.assemble(x[sequence, :, :n], positions) for x in (keys, values))
+        valid = algorithm.valid_rows(n - 1, g)
         out.append(algorithm.cached_attention(q[sequence], k, v, valid, scale, softmax))
     return torch.stack(out)
+
+
+def near_positions(n: int, kv_heads: int, g: Geometry) -> Tensor:
+    """The positions of sinks and ring once `n` are there: [Hkv, SR] i64, -1 where a row is empty."""
+    ring = replace(g, topk=0, rows=COMPACT, policy=SNAPSTREAM, landmark_bits=0, fetch=None)
+    return algorithm.row_positions(torch.empty(kv_heads, 0, dtype=torch.int64), n, ring)
 
 
 def _grouped(q: Tensor, kv_heads: int) -> Tensor:

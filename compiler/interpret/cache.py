@@ -45,9 +45,17 @@ Result = TypeVar("Result")
 # ------------------------------------------------------------------------------------------ rows of the cache
 
 
-def rows(position: Tensor, g: Geometry) -> Tensor:
-    """The row of each absolute position [B]."""
-    return torch.where(position < g.sink, position, g.sink + (position - g.sink).remainder(g.recent))
+def rows(position: Tensor, base: Tensor, topk: int, g: Geometry) -> Tensor:
+    """The row of each absolute position [B], where the rings begin at `base` [B]."""
+    _check_topk(topk, g)
+    first = base.clamp(g.sink, g.sink + topk)
+    ring = g.sink + topk + g.recent - first
+    return torch.where(position < first, position, first + (position - first).remainder(ring))
+
+
+def _check_topk(topk: int, g: Geometry) -> None:
+    if not 0 <= topk <= g.topk:
+        undefined(CacheUndefinedErrors.TOO_MANY, topk=topk, most=g.topk)
 
 
 def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
@@ -62,15 +70,21 @@ def updated(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Tensor:
     return result
 
 
-def validity(position: Tensor, prompt_len: Tensor, active: Tensor, g: Geometry) -> Tensor:
-    """Which rows the query at `position` [B] may see: [B, R] i1."""
+def validity(position: Tensor, active: Tensor, topk: int, g: Geometry, index: Tensor | None = None) -> Tensor:
+    """Return the rows that the query at `position` [B] may see: [B, R] i1, or [B, R + K] where an `index` [B, Hkv, K]
+    names rows that stand in the place of some of the cache's."""
+    _check_topk(topk, g)
     row = torch.arange(g.budget)
-    filled = torch.minimum(position + 1, torch.tensor(g.sink_recent))[:, None]
+    filled = torch.minimum(position + 1, torch.tensor(g.sink + topk + g.recent))[:, None]
     if g.window_stride:
         filled = filled.minimum(position.remainder(g.window_stride)[:, None] + 1)
-    picked = torch.clamp(prompt_len - g.sink_recent, 0, g.topk)[:, None]
-    selected = (row >= g.sink_recent) & (row < g.sink_recent + picked)
-    return ((row < filled) | selected) & active[:, None]
+    seen = (row < filled) & active[:, None]
+    if index is None:
+        return seen
+    kept = slice(g.sink, g.sink + g.topk)
+    selected = seen[:, kept] & (index[:, 0] >= 0)
+    seen[:, kept] &= ~selected
+    return torch.cat([seen, selected], 1)
 
 
 def encoded(rows: Tensor, row_format: RowFormat = INT8) -> Tensor:
@@ -256,24 +270,30 @@ def pooled(scores: Tensor, length: int, g: Geometry) -> Tensor:
 
 
 def select(scores: Tensor, length: int, topk: int, g: Geometry) -> Tensor:
-    """[Hkv, K] i64: the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1."""
+    """[Hkv, K] i64: the `topk` best candidates in [sink, length - recent), ties to the earlier, ascending, then -1; all
+    -1 where all positions have rows."""
     selected = torch.full((scores.shape[0], g.topk), -1)
-    if not 0 <= topk <= g.topk:
-        undefined(CacheUndefinedErrors.TOO_MANY, topk=topk, most=g.topk)
-    count = min(max(length - g.sink_recent, 0), topk)
-    if count:
+    _check_topk(topk, g)
+    if topk and length > g.sink + topk + g.recent:
         candidates = scores[:, g.sink : length - g.recent]
-        best = torch.argsort(candidates, dim=1, descending=True, stable=True)[:, :count]
-        selected[:, :count] = best.sort(1).values + g.sink
+        best = torch.argsort(candidates, dim=1, descending=True, stable=True)[:, :topk]
+        selected[:, :topk] = best.sort(1).values + g.sink
     return selected
 
 
-def kept_positions(length: int, kv_heads: int, g: Geometry) -> Tensor:
-    """[Hkv, SR] i64: the position in each row of sinks and ring after a prompt of `length` tokens, -1 for none."""
-    last = length - 1
-    position = last - (last - g.sink - torch.arange(g.recent)).remainder(g.recent)
-    ring = torch.where(position < g.sink, -1, position)
-    return torch.cat([torch.arange(g.sink), ring]).repeat(kv_heads, 1)
+def kept_positions(length: int, topk: int, selected: Tensor | None, shape: Sequence[int], g: Geometry) -> Tensor:
+    """[Hkv, R] i64, the `shape`: the position in each row of the cache after a prompt of `length` tokens, -1 for none;
+    `selected` [Hkv, K] are those of a longer prompt."""
+    _check_topk(topk, g)
+    row, ring, last = torch.arange(shape[1]), g.sink + topk, length - 1
+    end = ring + g.recent
+    if length <= end:
+        return torch.where(row < length, row, -1).repeat(shape[0], 1)
+    newest = last - (last - row).remainder(g.recent)
+    rows = torch.where(row < g.sink, row, torch.where((row < ring) | (row >= end), -1, newest)).repeat(shape[0], 1)
+    if selected is not None:
+        rows[:, g.sink : ring] = selected[:, :topk]
+    return rows
 
 
 def gather(source: Tensor, index: Tensor) -> Tensor:
@@ -396,12 +416,12 @@ def stored(rows: Tensor, codec: RowCodec) -> Tensor:
 
 def _row(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    return lambda position: rows(position, g)
+    return lambda position, base, topk: rows(position, base, int(topk), g)
 
 
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
-    return lambda position, prompt_len, active: validity(position, prompt_len, active, g)
+    return lambda position, active, topk, index=None: validity(position, active, int(topk), g, index)
 
 
 def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
@@ -462,8 +482,8 @@ def _select(op: ir.Operation, b: Builder) -> Compute:
 
 
 def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
-    g, kv_heads = geometry_of(op), op.results[0].type.shape[0]
-    return lambda length: kept_positions(int(length), kv_heads, g)
+    g, shape = geometry_of(op), list(op.results[0].type.shape)
+    return lambda length, topk, selected=None: kept_positions(int(length), int(topk), selected, shape, g)
 
 
 def _gather(op: ir.Operation, b: Builder) -> Compute:
@@ -476,11 +496,12 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     width, codec = op.results[0].type.shape[3], codec_of(g)
 
     def decode(x: Operands) -> tuple[Tensor, ...]:
-        position, active = x["position"], x["active"]
-        row, valid = rows(position, g), validity(position, x["prompt_len"], active, g)
+        position, active, topk = x["position"], x["active"], int(x["topk"])
+        row = rows(position, x["base"], topk, g)
         new = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if side in x}
         cache = {side: updated(x[side], item, row, active) for side, item in new.items()}
         parts = [cache, *_segments(members, x)]
+        valid = validity(position, active, topk, g, parts[-1].get("index"))
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
         out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
@@ -526,7 +547,7 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
 
 
 def _landmarks(op: ir.Operation, b: Builder) -> Several:
-    bits = geometry_of(op).landmark_bits
+    bits = selector_of(geometry_of(op)).landmark_bits
     return lambda key: landmarks_of(key, bits)
 
 
@@ -560,7 +581,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key = x["position"], x["active"], x["new_key"]
-        row, valid = rows(position, g), validity(position, position + 1, active, g)
+        row, valid = rows(position, position, 0, g), validity(position, active, g.topk, g)
         landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
         new_rows = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if f"new_{side}" in x}
         ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}

@@ -5,8 +5,8 @@ stands once, as the attribute `kv.geometry` of the enclosing module; every opera
 layers differ in what they keep, operations of those that it does not govern name their group (`kv.group`), whose
 geometry stands in the module's `kv.groups`.
 
-Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `rows` are
-"indexed", the cache itself has SR rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` says so
+Tensors are values: an "update" returns the new cache, as a result of its own. Where the geometry's `policy` is "query",
+the cache itself has sink + recent rows. `[.. D]:row` are rows of D floats, or where the geometry's `dtype` says so
 encoded ones, bytes in a tensor of i8 (sscc.ir.kv_rows); `[.. D]:prompt` are rows of a prompt in progress, which are
 encoded only where its policy is "query" too. `[.. E]:landmark` are codes of i8, or where the geometry's `landmark_bits`
 are 16 keys, E = D, which have no scales.
@@ -36,6 +36,8 @@ from sscc.ir.dialects.shapes import SignatureMismatch, check_signature
 from sscc.ir.errors import InputError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import landmark_width
+from sscc.ir.layer_state.codecs import CodedRows, codec_of
+from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
 
 GEOMETRY = "kv.geometry"
@@ -166,36 +168,36 @@ class Checked(Kv.Operation):
 
     @classmethod
     def _check(cls, op: Any, geometry: Geometry) -> None:
-        spec = spec_of_op(op.operation)
+        spec, codec, selector = spec_of_op(op.operation), codec_of(geometry), selector_of(geometry)
         rows = geometry.cache_rows if spec.record.stored else geometry.budget
-        known = {"K": geometry.topk, "W": geometry.obs, "SR": geometry.sink_recent, "R": rows}
+        known = {"K": geometry.topk, "W": geometry.obs, "R": rows}
         if spec.several and not spec.members and cls.OPERATION_NAME not in DECODING:
             raise SignatureMismatch("attends to no segment")
         for name in spec.optional_attributes:
             expected = ir.IntegerAttr if spec.kind(name) is int else ir.FloatAttr
             if name in op.operation.attributes and not isinstance(op.operation.attributes[name], expected):
                 raise SignatureMismatch(f"{name} is {op.operation.attributes[name]}, expected a number")
-        if any(operand.element == "encoded" for operand in spec.operands.values()) and not geometry.encoded:
-            raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {geometry.dtype}")
-        exact = geometry.landmark_bits == PLAIN_BITS
-        landmark = f":{landmark_element(geometry.landmark_bits)}"
+        if any(operand.element == "encoded" for operand in spec.operands.values()) and not codec.rounds:
+            raise SignatureMismatch(f"encodes rows, and those of {GEOMETRY} have the dtype {codec.name}")
+        bits = selector.landmark_bits
+        exact, landmark = bits == PLAIN_BITS, f":{landmark_element(bits)}"
         patterns = {name: pattern.replace(":landmark", landmark) for name, pattern in spec.patterns.items()}
         if "codes" in spec.operands and exact == ("scales" in spec.operands):
             scales = "no scales" if exact else "scales"
-            raise SignatureMismatch(f"landmarks of {geometry.landmark_bits} bits have {scales}")
-        if cls.OPERATION_NAME == "kv.update" and not geometry.by_query:  # there is nothing to update but the cache
+            raise SignatureMismatch(f"landmarks of {bits} bits have {scales}")
+        if cls.OPERATION_NAME == "kv.update" and not selector.keeps_landmarks:  # it updates caches alone
             known["T"] = geometry.cache_rows
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
-        prompt = ":row" if geometry.encodes_prompts else ":f"
+        prompt = ":row" if store_of(geometry).prompt_codec.rounds else ":f"
         patterns = {name: pattern.replace(":prompt", prompt) for name, pattern in patterns.items()}
-        encoded = geometry.row_format if geometry.encoded else None
+        encoded = codec.format if isinstance(codec, CodedRows) else None
         sizes = check_signature(op.operation, patterns, known, encoded=encoded)
-        if cls.OPERATION_NAME in FETCHING and (geometry.fetch is None) == ("resident" in spec.operands):
+        if cls.OPERATION_NAME in FETCHING and (selector.fetch is None) == ("resident" in spec.operands):
             there = "" if "resident" in spec.operands else "no "
-            raise SignatureMismatch(f"has {there}resident rows, {GEOMETRY} has fetch {geometry.fetch}")
-        if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], geometry.landmark_bits):
+            raise SignatureMismatch(f"has {there}resident rows, {GEOMETRY} has fetch {selector.fetch}")
+        if "E" in sizes and sizes["E"] != landmark_width(sizes["D"], bits):
             raise SignatureMismatch(
-                f"landmarks of {geometry.landmark_bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
+                f"landmarks of {bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
         if "P" in sizes and not operations.latent_fits(sizes, first := int(op.operation.attributes["first"].value)):
             raise SignatureMismatch(
@@ -212,6 +214,16 @@ class Checked(Kv.Operation):
         chosen = geometry.topk if "topk" in spec.attributes else 0
         if cls.OPERATION_NAME in DECODING and spec.rows(sizes) + chosen != geometry.budget:
             raise SignatureMismatch(f"is over {spec.rows(sizes)} rows, {GEOMETRY} has {geometry.budget}")
+        if "R0" in sizes and cls.OPERATION_NAME in DECODING and sizes["R0"] != geometry.topk:
+            raise SignatureMismatch(f"selects {sizes['R0']} rows, {GEOMETRY} has topk {geometry.topk}")
+        if cls.OPERATION_NAME == "kv.decode_attention" and ("R0" in sizes) != geometry.reads_prompts:
+            there = "" if geometry.reads_prompts else "no "
+            raise SignatureMismatch(f"has {len(spec.members)} segments, {GEOMETRY} reads {there}rows of prompts")
+        if cls.OPERATION_NAME == "kv.validity" and "index" in spec.operands and not geometry.reads_prompts:
+            raise SignatureMismatch(f"has an index, {GEOMETRY} reads no rows of prompts")
+        indexed = geometry.topk if "index" in spec.operands else 0
+        if "N" in sizes and "position" in spec.operands and sizes["N"] != geometry.budget + indexed:
+            raise SignatureMismatch(f"is about {sizes['N']} rows, {GEOMETRY} has {geometry.budget + indexed}")
 
 
 def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:

@@ -56,7 +56,7 @@ class LayerState(Protocol):
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
         """Return live views of all that decoding reads of a slot right after a prompt of `length` tokens."""
 
-    def picks(self, prompt_len: int) -> int:
+    def picks(self, index: int, prompt_len: int) -> int:
         """Return how many positions the end of a prompt of `prompt_len` tokens selects in a layer."""
 
     def remembered(self, length: int) -> dict[str, tuple[str, int]]:

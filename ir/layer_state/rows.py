@@ -159,8 +159,7 @@ class Rows:
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
         """See `LayerState`."""
-        # A prompt that fills less than sinks and ring selects no rows, so that the valid ones are always the first.
-        rows = min(self.geometry.kept_rows(length, length), self.geometry.cache_rows)
+        rows = min(length, self.geometry.cache_rows)  # those in use are always the first
         used = {"cache": rows, "store": length, "landmarks": length}
         views: dict[str, Array] = {}
         for part in self.tensors():
@@ -171,9 +170,9 @@ class Rows:
                 views[name] = tensor(name)[:, slot, :, : used.get(part.part)]
         return views
 
-    def picks(self, prompt_len: int) -> int:
+    def picks(self, index: int, prompt_len: int) -> int:
         """See `LayerState`."""
-        return self.selector.picks(prompt_len)
+        return self.selector_of_layer(index).picks(prompt_len)
 
     def remembered(self, length: int) -> dict[str, tuple[str, int]]:
         """See `LayerState`."""
@@ -207,13 +206,12 @@ class Rows:
         return self.geometry.sees.first(position)
 
     def layer_rows(self, tensor: Tensors, stream: Stream, index: int) -> Array:
-        """Return a live view of one layer's cache, [B, Hkv, R, ..]."""
+        """Return a live view of one layer's cache, [B, Hkv, R, ..], which may have the rows of other layers behind."""
         array = tensor(state_name(stream.cache, self.group))
         if not self.geometry.packed:
             stacked: Array = array[index]
             return stacked
-        first = self.geometry.layer_offsets[index]
-        rows: Array = array[:, :, first : first + self.geometry.of_layer(index).cache_rows]
+        rows: Array = array[:, :, self.geometry.layer_offsets[index] :]
         return rows
 
     # --------------------------------------------------------------------------------------------- contract
@@ -268,7 +266,10 @@ class Rows:
         reasons = np.full((self.kv_heads, length), stays, np.uint8)
         head, place = np.nonzero(chosen >= 0)
         reasons[head, chosen[head, place]] = Reason.SELECTED
-        reasons[:, max(length - g.recent, 0) :] = Reason.RECENT
+        base = g.base(prompt_len)
+        if not g.selected(prompt_len):
+            reasons[:, :base] = Reason.SELECTED
+        reasons[:, max(length - (g.cache_rows - base), base) :] = Reason.RECENT
         reasons[:, : g.sink] = Reason.SINK
         return PositionReasons(reasons, known)
 
@@ -288,7 +289,7 @@ class Rows:
             return np.zeros((self.kv_heads, 0), np.int64), True
         slots = state.extent is Extent.SLOTS
         of_layer = tensor(self.name_of(state))[index, slot] if slots else selected[self.group][index]
-        return of_layer[:, : g.valid_topk(prompt_len)], True
+        return of_layer[:, : g.selected(prompt_len)], True
 
     def picked(self, tensor: Tensors, index: int) -> Array | None:
         """See `LayerState`."""
@@ -299,18 +300,19 @@ class Rows:
         return (picks[0] if state.extent is Extent.SLOTS else picks)[:, : self.geometry.of_layer(index).topk]
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
-        """See `LayerState`. Rows that are read through an index stand behind those of the cache."""
-        g, picks = self.geometry.of_layer(index), self.selector_of_layer(index).picks(length)
-        chosen = slice(g.sink_recent, g.sink_recent + picks)
+        """See `LayerState`. Rows that are read through an index stand in the place of those of the cache."""
+        g, picks = self.geometry.of_layer(index), self.picks(index, length)
+        chosen = slice(g.sink, g.sink + picks)
         for stream in self.streams:
-            live = self.layer_rows(tensor, stream, index)[0]
+            live = self.layer_rows(tensor, stream, index)[0][:, : g.cache_rows]
             values, put = self.codec.decode(live), None
-            if not self.selector.keeps_landmarks and self.store.keeps_prompts:
-                values = np.concatenate([values, self._indexed(tensor, stream, index)], axis=1)
+            if picks and self.store.keeps_prompts:
+                values = values.copy()
+                values[:, chosen] = self._indexed(tensor, stream, index)
             elif picks:
                 put = partial(self._put, live, chosen)
             valid = np.zeros(values.shape[:2], np.bool_)
-            valid[:, : min(length, g.sink_recent)] = valid[:, chosen] = True
+            valid[:, : min(length, g.cache_rows)] = True
             yield Recorded(stream.cache, values, valid, chosen, put)
         for stream in self.streams if self.selector.keeps_landmarks else ():
             rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]
@@ -324,11 +326,10 @@ class Rows:
         live[:, rows] = self.codec.encode(values)
 
     def _indexed(self, tensor: Tensors, stream: Stream, index: int) -> Array:
-        """Return the rows [Hkv, K, D] of slot 0 that were selected, zeros where there is none."""
+        """Return the rows [Hkv, K, D] of slot 0 that were selected."""
         prompt, picks = self.prompt_rows(tensor, stream, index, 0), self.picked(tensor, index)
         assert picks is not None
-        rows: Array = np.take_along_axis(prompt, picks.clip(min=0)[..., None], axis=1)
-        rows[picks < 0] = 0
+        rows: Array = np.take_along_axis(prompt, picks[..., None], axis=1)
         return rows
 
     def heads_in_words(self, between: str) -> str:

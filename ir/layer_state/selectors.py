@@ -32,9 +32,19 @@ class RowSelector:
         by_rule: True if a user's rule scores the positions of a prompt.
         keeps_landmarks: True if a step's query chooses among all positions by their landmarks.
         rounds_keys: True if rows are chosen by keys of fewer bits than they have.
+        landmark_bits: bits of a number of a landmark; 0 where there are none.
+        fetch: the most rows that a step brings from the store; None for no limit, or where it brings none.
     """
 
     geometry: Geometry
+
+    @property
+    def landmark_bits(self) -> int:
+        return 0
+
+    @property
+    def fetch(self) -> int | None:
+        return None
 
     @property
     def observes(self) -> bool:
@@ -120,7 +130,7 @@ class PromptSelection(RowSelector):
         ]
 
     def picks(self, prompt_len: int) -> int:
-        return self.geometry.valid_topk(prompt_len)
+        return self.geometry.selected(prompt_len)
 
     def observed_tokens(self, prompt_len: int) -> int:
         return min(self.geometry.obs, prompt_len)
@@ -133,6 +143,14 @@ class PromptSelection(RowSelector):
 @dataclass(frozen=True)
 class QuerySelection(RowSelector):
     """Every step's query chooses, of all positions, by the landmarks of their keys."""
+
+    @property
+    def landmark_bits(self) -> int:
+        return self.geometry.landmark_bits
+
+    @property
+    def fetch(self) -> int | None:
+        return self.geometry.fetch
 
     @property
     def keeps_landmarks(self) -> bool:

@@ -10,9 +10,20 @@ from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec
 from sscc.ir.layer_state.streams import Stream
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 
+TOPK, FIRST = "topk", "first"
+"""Numbers of a layer where layers have different budgets: how many positions it selects, and where its rows begin in
+the caches that all layers have in common."""
+
 
 class RowStore(Protocol):
     """The place of rows."""
+
+    @property
+    def cache_extent(self) -> Extent:
+        """The axes that the layers' caches have in front of their own."""
+
+    def numbers(self, index: int) -> dict[str, int]:
+        """Return the numbers that a layer is told of its own rows, where layers differ in that, by their names."""
 
     @property
     def keeps_prompts(self) -> bool:
@@ -63,6 +74,10 @@ class CompactRows:
     keeps_prompts = False
     lies_far = False
     prompt_codec = PLAIN_ROWS
+    cache_extent = Extent.SLOTS
+
+    def numbers(self, index: int) -> dict[str, int]:
+        return {}
 
     @property
     def gather_codec(self) -> RowCodec:
@@ -70,9 +85,14 @@ class CompactRows:
 
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         return [
-            _cache(stream, kv_heads, self.geometry.cache_rows, Extent.SLOTS, self.codec, sizes),
+            _cache(stream, kv_heads, self._rows, self.cache_extent, self.codec, sizes),
             _scratch(stream, kv_heads, sizes),
         ]
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the tensor that is a cache."""
+        return self.geometry.cache_rows
 
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
         return layers * self.geometry.cache_rows
@@ -94,11 +114,14 @@ class CompactRows:
 class PackedRows(CompactRows):
     """Compact rows of layers with budgets of their own: their caches lie one behind the other in one tensor."""
 
-    def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
-        return [
-            _cache(stream, kv_heads, self.geometry.packed_rows, Extent.PACKED, self.codec, sizes),
-            _scratch(stream, kv_heads, sizes),
-        ]
+    cache_extent = Extent.PACKED
+
+    def numbers(self, index: int) -> dict[str, int]:
+        return {TOPK: self.geometry.layer_topk[index], FIRST: self.geometry.layer_offsets[index]}
+
+    @property
+    def _rows(self) -> int:
+        return self.geometry.packed_rows
 
     def held_rows(self, layers: int, sizes: ProgramSizes) -> int:
         return self.geometry.packed_rows
@@ -106,19 +129,23 @@ class PackedRows(CompactRows):
 
 @dataclass(frozen=True)
 class IndexedRows:
-    """Sinks and ring are in the cache; the rows of the prompt stay where prefill writes them, and an index names those
-    that steps read."""
+    """The rows of the prompt stay where prefill writes them, and an index names those that steps read in the place of
+    rows of the cache; of a prompt that fits the cache all are there."""
 
     geometry: Geometry
     codec: RowCodec
     keeps_prompts = True
     lies_far = False
+    cache_extent = Extent.SLOTS
     gather_codec = PLAIN_ROWS
     """Rows are in the cache as they are in the prompt."""
 
     @property
     def prompt_codec(self) -> RowCodec:
         return PLAIN_ROWS
+
+    def numbers(self, index: int) -> dict[str, int]:
+        return {TOPK: self.geometry.layer_topk[index]} if self.geometry.varies else {}
 
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         dtype, width = self.codec.stored(stream.width, sizes.dtype)
@@ -137,7 +164,7 @@ class IndexedRows:
         return {"prompt": layers * sizes.scratch_rows * row_bytes}
 
     def near_in_words(self) -> str:
-        return "sinks and ring"
+        return "rows"
 
     def reads_in_words(self, nbytes: str) -> str:
         return f"the {nbytes} that compact rows would take"

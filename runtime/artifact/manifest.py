@@ -25,7 +25,7 @@ from sscc.ir.looping import Looping
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.artifact.signature import Signature
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 WEIGHT_MODES = ("embedded", "reference")
 _SIZES = ("batch", "prefill_chunk", "vocab_size")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -271,8 +271,8 @@ def _group(data: Any, where: str) -> LayerGroup:
         raise ManifestErrors.STREAMS(field=f"{where}streams", streams=shown, known=known)
     layers = _integers(_take(data, "layers", list, where), f"{where}layers", 0)
     geometry = _geometry(data, where)
-    if geometry.layer_topk and len(geometry.layer_topk) != len(layers):
-        numbers = len(geometry.layer_topk)
+    numbers = len(geometry.layer_topk)
+    if numbers not in (0, len(layers)):
         raise ManifestErrors.LAYER_TOPK(field=f"{where}geometry.layer_topk", numbers=numbers, layers=len(layers))
     return LayerGroup(
         name=_take(data, "name", str, where),

@@ -229,8 +229,7 @@ class Executor:
     def metrics(self) -> Metrics:
         with self._lock:
             lengths = self._table.lengths().tolist()
-            prompts = self._table.prompt_lens[self._table.active].tolist()
-            kept = sum(map(self._geometry.kept_rows, lengths, prompts))
+            kept = sum(map(self._geometry.kept_rows, lengths))
             running, prefilling = self._table.running, int(self._prefilling is not None)
             taken = sum(job is not None and job.message is not None for job in self._table.jobs)
             return self._counters.read(
@@ -262,7 +261,7 @@ class Executor:
         if not self._table.active[slot]:
             return SlotState(slot, job.id, "prefill", prompt, seconds=seconds)
         length = prompt + max(new - 1, 0)  # the newest token is not in the cache
-        kept = self._geometry.kept_rows(length, prompt)
+        kept = self._geometry.kept_rows(length)
         return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, seconds)
 
     # ---------------------------------------------------------------------------------------------------- the thread

@@ -179,7 +179,7 @@ class Ticket:
         assert job.ended is not None
         prompt, geometry = len(job.prompt), self._engine.signature.plan.main.geometry
         length = prompt + max(len(whole.tokens) - 1, 0)  # the newest token is not in the cache
-        kept = geometry.kept_rows(length, prompt) if job.prefilled else 0
+        kept = geometry.kept_rows(length) if job.prefilled else 0
         return Completion(
             tokens=whole.tokens,
             text=whole.text,

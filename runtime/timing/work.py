@@ -8,9 +8,9 @@ Counting rules, where a step does not simply touch everything it sees once:
   as many as are named in the mean (`mean_places`).
   Where a step makes the slices from codes, it makes and reads those alone.
 * `UpdateRows` and `DecodeAttention` write one row per slot and head. Decode attention reads all R rows of a cache:
-  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of its other
-  segments it fetches the valid rows only: `valid_rows` without those in front. Of a cache that layers with budgets of
-  their own share it reads in place, as many rows as the layers have in the mean.
+  the tile is streamed whole, and invalid rows are masked. Its arithmetic counts `valid_rows` rows. Of rows that an
+  index selects it fetches the valid ones only, and does not read those of the cache in whose place they stand. Of a
+  cache that layers with budgets of their own share it reads in place, as many rows as the layers have in the mean.
 * `CausalAttention` and `ChunkAttention` read rows 0 .. start + C of K and V; `ObservationScores` reads `length` rows
   of K.
 * Where queries choose, scores by landmarks are of the candidates, the positions of a slot without sinks and ring:
@@ -38,7 +38,7 @@ from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Span
-from sscc.ir.opspec import Op, spec_of, spec_of_step
+from sscc.ir.opspec import Op, OpSpec, Sizes, spec_of, spec_of_step
 from sscc.ir.schedule import (
     DTYPE_BYTES,
     Access,
@@ -58,7 +58,6 @@ from sscc.ir.schedule import (
     Landmarks,
     LandmarkScores,
     LatentChunkAttention,
-    MoreRows,
     ObservationScores,
     Observe,
     Pool,
@@ -376,12 +375,20 @@ def _move(meter: _Meter, step: Any) -> None:
     for name, region in present.items():
         sizes |= dict(zip(spec.step_patterns[name][1], meter.shape(region), strict=True))
     sizes |= {"valid": meter.valid_rows(spec.rows(sizes)), "live": meter.valid_rows(sizes.get("T", 0))}
+    replaced = _replaced_rows(spec, sizes)
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
             if operand.copy_of:
-                count = count // sizes["R"] * meter.own_rows(sizes["R"])
+                count = count // sizes["R"] * (meter.own_rows(sizes["R"]) - replaced)
             meter.move(region, count, write=write, capped=not operand.along or bool(operand.by))
+
+
+def _replaced_rows(spec: OpSpec, sizes: Sizes) -> int:
+    """Return how many rows of a cache are not read, because others stand in their place."""
+    groups = [group for group, several in spec.several.items() if several.record.in_place and spec.members]
+    counts = [spec.operands[f"{group}[0].key"].reads for group in groups]
+    return sum(count(sizes) for count in counts if count is not None)
 
 
 def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
@@ -411,7 +418,7 @@ def _convert(meter: _Meter, cache: str, like: str, rows: int, operations: int) -
 
 
 def _attend_cached(
-    meter: _Meter, step: CachedAttention | DecodeAttention, segments: Sequence[Segment | MoreRows | DecodeAttention]
+    meter: _Meter, step: CachedAttention | DecodeAttention, segments: Sequence[Segment | DecodeAttention]
 ) -> None:
     """The arithmetic of attention over the valid rows of segments."""
     batch, heads = meter.shape(step.query)[:2]
@@ -432,7 +439,7 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         if cache:
             _convert(meter, cache, new, 1, ENCODE_OPS)
-    _attend_cached(meter, step, (step, *step.segments))
+    _attend_cached(meter, step, (step,))
 
 
 def _landmarks(meter: _Meter, step: Landmarks) -> None:

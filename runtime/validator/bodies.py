@@ -271,9 +271,9 @@ class _BodyProof:
         amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
         for field_name, number in spec.numbers.items():
             self._scalar(getattr(step, field_name))
-            amounts[field_name] = number.most(sizes)
+            amounts[field_name] = number.most(amounts)
             if number.low is not None and number.high is not None:
-                low, high = number.low(sizes), number.high(sizes)
+                low, high = number.low(amounts), number.high(amounts)
                 self._needs.append((getattr(step, field_name), low, high, f"{step.kind} {field_name}"))
         for reading in (True, False):
             for field_name, operand in used.items():

@@ -39,6 +39,10 @@ class StepProofErrors(ProofKind):
     NEGATIVE_CHOICE = "it chooses {topk} rows, which must not be negative"
     NO_FETCH = "it fetches {fetch} rows, it must fetch at least 1"
     RESIDENT_ROWS = "it chooses {topk} rows and fetches {fetch}, with {resident} operands of {rows} resident rows"
+    SELECTED_ROWS = (
+        "it has {segments} segments of {selected} selected rows in a cache of {rows} rows, {ring} of them without "
+        "these"
+    )
     RING_TOO_LARGE = "rows 0 .. {last} of sink {sink} and recent {recent} are used, but the cache has {rows} rows"
 
 
@@ -136,4 +140,8 @@ def _check_ring(
     if ring > rows:
         raise StepProofErrors.RING_TOO_LARGE(
             where=where, last=ring - 1, sink=step.sink, recent=step.recent, rows=rows
+        )
+    if isinstance(step, sch.DecodeAttention) and (len(step.segments) > 1 or sizes.get("R0", 0) > rows - ring):
+        raise StepProofErrors.SELECTED_ROWS(
+            where=where, segments=len(step.segments), selected=sizes.get("R0", 0), rows=rows, ring=ring
         )

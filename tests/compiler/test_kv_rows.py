@@ -48,7 +48,7 @@ def test_rows_are_compact_unless_asked_for(values: dict[str, Any]) -> None:
     assert shape.geometry.cache_rows == shape.geometry.budget
     geometry = CompileOptions(model=Path("m"), kv_rows="indexed", **values).resolve(128).geometry
     assert geometry == Geometry(**{**shape.geometry.to_dict(), "rows": "indexed"})
-    assert (geometry.budget, geometry.cache_rows) == (shape.geometry.budget, shape.geometry.sink_recent)
+    assert (geometry.budget, geometry.cache_rows) == (shape.geometry.budget, shape.geometry.budget)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +120,19 @@ def test_inspect_shows_what_is_held_for_what_is_read(artifacts: dict[str, Path],
         text[rows] = capsys.readouterr().out
     compact, indexed = reports["compact"], reports["indexed"]
     assert compact["held_kv_bytes"] == compact["kv_bytes"] == indexed["kv_bytes"] == BUDGET * ROW
-    assert indexed["held_kv_bytes"] == (SR + SCRATCH) * ROW
+    assert indexed["held_kv_bytes"] == (BUDGET + SCRATCH) * ROW
     index = 2 * 2 * 2 * 6 * 8  # of two layers, slots and heads: 6 positions
     assert indexed["decode_traffic_bytes"] == compact["decode_traffic_bytes"] + index
-    assert indexed["decode_floor_bytes"] == compact["decode_floor_bytes"]
+    # The row that a step writes stands beside those that it reads; of a cache that is read whole it is one of these.
+    assert indexed["decode_floor_bytes"] == compact["decode_floor_bytes"] + 2 * ROW
     scratch, picks = SCRATCH * ROW // 2, index // 2  # of one layer; of one slot
-    more = 2 * (SR + SCRATCH - BUDGET) * ROW - scratch + index - picks
+    more = 2 * SCRATCH * ROW - scratch + index - picks
     assert indexed["state_bytes"] - compact["state_bytes"] == pytest.approx(more, abs=1)
     assert "KV         3.25 KiB a sequence, 12 KiB uncompressed (3.7x)\n" in text["compact"]
     assert "cache      13 rows = sink 2 + recent 5 + topk 6, for 48 tokens\n" in text["compact"]
     assert "topk 6, for 48 tokens; those of topk stay in the prompt's K and V\n" in text["indexed"]
     assert (
-        "KV         14.25 KiB a sequence (1.75 KiB of sinks and ring, 12.5 KiB of prompt), of which a step reads the "
+        "KV         15.75 KiB a sequence (3.25 KiB of rows, 12.5 KiB of prompt), of which a step reads the "
         "3.25 KiB that compact rows would take; 12 KiB uncompressed (3.7x)\n" in text["indexed"]
     )
     assert "decode_attention" in text["indexed"]
@@ -142,14 +143,14 @@ def test_a_session_and_run_count_the_prompt(artifacts: dict[str, Path], capsys: 
     for rows, path in artifacts.items():
         session = sscc.load(path)
         session.prefill(0, random_tokens(20))
-        assert session.kept(0).kv_bytes == {"compact": BUDGET, "indexed": SR + SCRATCH}[rows] * ROW
+        assert session.kept(0).kv_bytes == {"compact": BUDGET, "indexed": BUDGET + SCRATCH}[rows] * ROW
         assert session.kept(0).kept == BUDGET
         tokens = ",".join(map(str, random_tokens(20)))
         assert cli.main(["run", str(path), "--token-ids", tokens, "--max-new-tokens", "12", "--json"]) == 0
         results[rows] = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert results["compact"]["tokens"] == results["indexed"]["tokens"]
     assert len(results["indexed"]["tokens"]) == 12
-    assert results["indexed"]["kv_bytes"] == (SR + SCRATCH) * ROW
+    assert results["indexed"]["kv_bytes"] == (BUDGET + SCRATCH) * ROW
 
 
 def test_prompts_are_the_first_to_go_to_ddr(model: Path, artifacts: dict[str, Path], tmp_path: Path) -> None:

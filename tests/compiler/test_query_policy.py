@@ -77,7 +77,7 @@ def test_all_rows_are_kept_and_landmarks_have_two_bits_unless_asked_for() -> Non
 def test_nothing_is_evicted() -> None:
     g = resolved(kv_sink=2, kv_recent=5, kv_topk=6, kv_policy="query")
     assert (g.budget, g.cache_rows, g.most_kept) == (13, 7, 128)
-    assert [g.kept_rows(length, 3) for length in (3, 13, 100)] == [3, 13, 100]
+    assert [g.kept_rows(length) for length in (3, 13, 100)] == [3, 13, 100]
 
 
 @pytest.mark.parametrize(

@@ -79,39 +79,42 @@ def _pairs(words: str) -> dict[str, str]:
 
 DECODE = Pattern(
     """
-    %row = "kv.row"(%p) : (!i) -> !i
+    %row = "kv.row"(%p, %t, %topk) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
+    %valid = "kv.validity"(%p, %a, %topk) : (!i, !f, index) -> !m
     %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {scale = 0.5 : f64,
         operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>} : (!q, !c, !c, !m) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
     "q=2x4x1x8xf32 c=2x2x4x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1",
-    "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m",
+    "q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f topk=index p2=!i a2=!f topk2=index m2=!m",
     "k v",
     "o=!q k=!c v=!c",
 )
 INDEXED = Pattern(
     """
-    %row = "kv.row"(%p) : (!i) -> !i
+    %row = "kv.row"(%p, %t, %topk) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
-    %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> !m
-    %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
-    %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : !m to !h
+    %valid = "kv.validity"(%p, %a, %topk, %chosen) : (!i, !f, index, !p) -> !m
+    %near = tensor.extract_slice %valid[0, 0] [2, 4] [1, 1] : !m to !j
+    %far = tensor.extract_slice %valid[0, 4] [2, 2] [1, 1] : !m to !h
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %chosen) {scale = 0.5 : f64,
         operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>}
-        : (!q, !c, !c, !h, !s, !s, !h, !p) -> !q
+        : (!q, !c, !c, !j, !s, !s, !h, !p) -> !q
     return %o, %k1, %v1 : !q, !c, !c""",
-    "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64",
-    "q=!q k=!c v=!c kn=!n vn=!n kp=!s vp=!s chosen=!p p=!i t=!i a=!f p2=!i a2=!f m2=!h chosen2=!p",
+    "q=2x4x1x8xf32 c=2x2x4x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x6xi1 h=2x2xi1 j=2x4xi1 p=2x2x2xi64",
+    "q=!q k=!c v=!c kn=!n vn=!n kp=!s vp=!s chosen=!p p=!i t=!i a=!f topk=index p2=!i a2=!f topk2=index m2=!h m3=!j "
+    "chosen2=!p",
     "k v",
     "o=!q k=!c v=!c",
     rows="indexed",
 )
 QUERY = Pattern(
     """
-    %row = "kv.row"(%p) : (!i) -> !i
+    %zero = arith.constant 0 : index
+    %two = arith.constant 2 : index
+    %row = "kv.row"(%p, %t, %zero) : (!i, !i, index) -> !i
     %k1 = "kv.update"(%k, %kn, %row, %a) : (!c, !n, !i, !f) -> !c
     %v1 = "kv.update"(%v, %vn, %row, %a) : (!c, !n, !i, !f) -> !c
     %lm:2 = "kv.landmarks"(%kn) : (!n) -> (!x, !y)
@@ -119,15 +122,7 @@ QUERY = Pattern(
     %vs1 = "kv.update"(%vs, %vn, %p, %a) : (!s, !n, !i, !f) -> !s
     %codes1 = "kv.update"(%codes, %lm#0, %p, %a) : (!l, !x, !i, !f) -> !l
     %scales1 = "kv.update"(%scales, %lm#1, %p, %a) : (!z, !y, !i, !f) -> !z
-    %empty = tensor.empty() : !i
-    %live = linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>],
-        iterator_types = ["parallel"]} ins(%p : !i) outs(%empty : !i) {
-    ^bb0(%in: i64, %out: i64):
-      %one = arith.constant 1 : i64
-      %sum = arith.addi %in, %one : i64
-      linalg.yield %sum : i64
-    } -> !i
-    %valid = "kv.validity"(%p, %live, %a) : (!i, !i, !f) -> !m
+    %valid = "kv.validity"(%p, %a, %two) : (!i, !f, index) -> !m
     %scores = "kv.landmark_scores"(%q, %codes1, %scales1, %p, %a) {scale = 0.5 : f64} : (!q, !l, !z, !i, !f) -> !g
     %chosen = "kv.choose"(%q, %k1, %scores, %p, %a) {scale = 0.5 : f64} : (!q, !c, !g, !i, !f) -> !p
     %near = tensor.extract_slice %valid[0, 0] [2, 2] [1, 1] : !m to !h
@@ -138,7 +133,8 @@ QUERY = Pattern(
     return %o, %k1, %v1, %ks1, %vs1, %codes1, %scales1 : !q, !c, !c, !s, !s, !l, !z""",
     "q=2x4x1x8xf32 c=2x2x2x8xf32 s=2x2x8x8xf32 n=2x2x1x8xf32 i=2xi64 f=2xi1 m=2x4xi1 h=2x2xi1 p=2x2x2xi64 "
     "x=2x2x1x2xi8 y=2x2x1x1xbf16 l=2x2x8x2xi8 z=2x2x8x1xbf16 g=2x4x8xf32",
-    "q=!q k=!c v=!c kn=!n vn=!n ks=!s vs=!s codes=!l scales=!z p=!i a=!f p2=!i a2=!f m2=!h chosen2=!p scores2=!g",
+    "q=!q k=!c v=!c kn=!n vn=!n ks=!s vs=!s codes=!l scales=!z p=!i t=!i a=!f topk=index p2=!i a2=!f m2=!h chosen2=!p "
+    "scores2=!g",
     "k v ks vs codes scales",
     "o=!q k=!c v=!c ks=!s vs=!s codes=!l scales=!z",
     rows="indexed",
@@ -161,11 +157,10 @@ _SCORES = """
     %scores = "kv.observation_scores"(%seen, %l, %k, %n) {scale = 0.5 : f64} : (!o, !l, !c, index) -> !s
     %pooled = "kv.pool"(%scores, %n) : (!s, index) -> !s
     %picked = "kv.select"(%pooled, %n, %topk) : (!s, index, index) -> !p
-    %kept = "kv.kept_positions"(%n) : (index) -> !r
-    %rows = tensor.concat dim(1) %kept, %picked : (!r, !p) -> !i"""
+    %rows = "kv.kept_positions"(%n, %topk, %picked) : (index, index, !p) -> !i"""
 _PROMPT = "o=1x4x2x8xf32 l=1x4x2x1xf32 c=1x2x8x8xf32 s=2x8xf32 p=2x2xi64"
 _COMPRESSED = (
-    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index kept2=!r picked2=!p rows2=!i "
+    "k=!c v=!c seen=!o l=!l kc=!b vc=!b slot=index n=index slot2=index n2=index picked2=!p rows2=!i "
     "topk=index"
 )
 COMPRESS = Pattern(
@@ -177,7 +172,7 @@ COMPRESS = Pattern(
     %vr = "kv.gather"(%v, %rows, %vs) : (!c, !i, !a) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 4, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
-    f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32 r=2x2xi64 i=2x4xi64",
+    f"{_PROMPT} a=1x2x4x8xf32 b=2x2x4x8xf32 i=2x4xi64",
     _COMPRESSED,
     "kc vc",
     "kc=!b vc=!b picked=!p",
@@ -191,7 +186,7 @@ SINKS = Pattern(
     %vr = "kv.gather"(%v, %rows, %vs) : (!c, !i, !a) -> !a
     %v1 = tensor.insert_slice %vr into %vc[%slot, 0, 0, 0] [1, 2, 5, 8] [1, 1, 1, 1] : !a into !b
     return %k1, %v1, %picked : !b, !b, !p""",
-    f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 r=2x3xi64 i=2x5xi64",
+    f"{_PROMPT} a=1x2x5x8xf32 b=2x2x5x8xf32 i=2x5xi64",
     _COMPRESSED,
     "kc vc",
     "kc=!b vc=!b picked=!p",
@@ -199,7 +194,8 @@ SINKS = Pattern(
 )
 PATTERNS = {"decode": DECODE, "indexed": INDEXED, "query": QUERY, "chunk": CHUNK, "compress": COMPRESS, "sinks": SINKS}
 SCALARS: Mapping[str, tuple[int, int]] = {
-    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1), "topk": (0, 2)
+    "s": (0, 4), "s2": (0, 4), "n": (1, 8), "n2": (1, 8), "slot": (0, 1), "slot2": (0, 1), "topk": (0, 2),
+    "topk2": (0, 2),
 }  # fmt: skip
 """Lowest and highest value of the scalars."""
 
@@ -271,7 +267,9 @@ def _numbers(name: str, type_: Any, latest: int, generator: torch.Generator) -> 
     shape, element = list(type_.shape), str(type_.element_type)
     if element == "i64":
         low, high = (-1, 8) if name in ("kept2", "picked2", "rows2", "chosen", "chosen2") else (0, latest + 1)
-        return torch.randint(low, high, shape, generator=generator)
+        numbers = torch.randint(low, high, shape, generator=generator)
+        # An index of rows is negative in all KV heads or in none.
+        return torch.where(numbers[:, :1] < 0, -1, numbers.clamp(min=0)) if len(shape) == 3 else numbers
     if element == "i8":
         return torch.randint(-128, 128, shape, generator=generator).to(torch.int8)
     if element == "i1":

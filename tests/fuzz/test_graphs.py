@@ -26,9 +26,10 @@ def test_first_seeds(target: type[Target], tmp_path: Path) -> None:
 def test_a_wrong_compiler_is_found(
     target: type[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a transposition of a body is none, or rows side by side are in another order."""
+    """Where a transposition of a body is none, or rows side by side or flags of rows are not written."""
     monkeypatch.setattr(bodies, "transposed", lambda view, permutation: view)
-    monkeypatch.setitem(bodies._STEPS, "tensor.concat", lambda e, op: e.written(op.results[0]))
+    for name in ("tensor.concat", "kv.validity"):
+        monkeypatch.setitem(bodies._STEPS, name, lambda e, op: e.written(op.results[0]))
     cases = target(tmp_path)
     with pytest.raises(Finding, match=r"-O\d"):  # noqa: PT012 - any of them
         for seed in range(60):

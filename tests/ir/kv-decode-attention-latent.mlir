@@ -10,10 +10,10 @@
 // One cache.
 // CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %base, %active, %topk) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
@@ -25,10 +25,10 @@ module attributes {kv.geometry = #geometry} {
 // Values are a part of a row.
 // ERROR: InputError: 'kv.decode_attention' has no values: they are the first 9 of the 8 numbers of keys
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x9xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %base, %active, %topk) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x9xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x9xf32>
   }
@@ -40,10 +40,10 @@ module attributes {kv.geometry = #geometry} {
 // They are the first of the numbers that codes stand for.
 // CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x1x9x12xi8>)
 module attributes {kv.geometry = #encoded} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x12xi8>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %cache: tensor<2x1x9x12xi8>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x12xi8>, tensor<2x1x9x12xi8>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    %0:2 = "kv.decode_attention"(%query, %new_key, %cache, %cache, %position, %base, %active, %topk) {operandSegmentSizes = array<i32: 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x9x12xi8>, tensor<2x1x9x12xi8>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x12xi8>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
@@ -55,10 +55,10 @@ module attributes {kv.geometry = #encoded} {
 // All of V, or nothing.
 // ERROR: InputError: 'kv.decode_attention' has the values of some of its keys, but no value, v_cache: it has all or none
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %new_value: tensor<2x1x1x6xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x1x1x8xf32>, %new_value: tensor<2x1x1x6xf32>, %cache: tensor<2x1x9x8xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:2 = "kv.decode_attention"(%query, %new_key, %new_value, %cache, %cache, %position, %prompt_len, %active) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x1x6xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    %0:2 = "kv.decode_attention"(%query, %new_key, %new_value, %cache, %cache, %position, %base, %active, %topk) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x1x1x8xf32>, tensor<2x1x1x6xf32>, tensor<2x1x9x8xf32>, tensor<2x1x9x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x6xf32>, tensor<2x1x9x8xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }

@@ -1,5 +1,5 @@
-// One step over a cache of sinks and ring, and over rows of the prompts behind it. B 2, H 4, Hkv 2, D 8, Dv 6, T 20; the
-// geometry has 2 + 4 rows and 3 that are indexed.
+// One step over a cache, and over rows of the prompts in the place of some of its rows. B 2, H 4, Hkv 2, D 8, Dv 6, T 20;
+// the geometry has 2 + 3 + 4 rows, and an index can replace 3 of them.
 #geometry = {sink = 2 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg",
              max_context = 20 : i64, rows = "indexed"}
 #compact = {sink = 6 : i64, recent = 4 : i64, topk = 3 : i64, obs = 2 : i64, pool = 3 : i64, pool_mode = "avg",
@@ -9,13 +9,13 @@
 
 // CASE: accepted
 // The caches keep their types.
-// CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+// CHECK: "kv.decode_attention"({{.*}}){{.*}} -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -23,13 +23,13 @@ module attributes {kv.geometry = #geometry} {
 // -----
 
 // CASE: compact rows
-// Where rows are compact the cache has all of them.
-// ERROR: InputError: 'kv.decode_attention' is over 16 rows, kv.geometry has 13
+// Where rows are compact nothing is read from a prompt.
+// ERROR: InputError: 'kv.decode_attention' has 1 segments, kv.geometry reads no rows of prompts
 module attributes {kv.geometry = #compact} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x13x8xf32>, %value: tensor<2x2x13x6xf32>, %k_cache: tensor<2x2x13x8xf32>, %v_cache: tensor<2x2x13x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
       -> (tensor<2x4x1x6xf32>, tensor<2x2x13x8xf32>, tensor<2x2x13x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
@@ -37,15 +37,45 @@ module attributes {kv.geometry = #compact} {
 
 // -----
 
-// CASE: all rows in the cache
-// The cache has no row for what is selected.
-// ERROR: InputError: 'kv.decode_attention' k_cache is tensor<2x2x9x8xf32>: dimension 2 (R) is 9, expected 6
+// CASE: no segment
+// Where rows are indexed a step reads some of a prompt.
+// ERROR: InputError: 'kv.decode_attention' has 0 segments, kv.geometry reads rows of prompts
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
+    return %0#0 : tensor<2x4x1x6xf32>
+  }
+}
+
+// -----
+
+// CASE: no index
+// An index says which rows of a prompt these are.
+// ERROR: InputError: 'kv.decode_attention' operandSegmentSizes are [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0]: each member is (key, perhaps value, index)
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
+      -> tensor<2x4x1x6xf32> {
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
+    return %0#0 : tensor<2x4x1x6xf32>
+  }
+}
+
+// -----
+
+// CASE: sinks and ring alone
+// The cache has rows for what is selected too: those of a short prompt stand there.
+// ERROR: InputError: 'kv.decode_attention' k_cache is tensor<2x2x6x8xf32>: dimension 2 (R) is 6, expected 9
+module attributes {kv.geometry = #geometry} {
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
+      -> tensor<2x4x1x6xf32> {
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -56,11 +86,11 @@ module attributes {kv.geometry = #geometry} {
 // Every slot has its prompt.
 // ERROR: InputError: 'kv.decode_attention' segments[0].key is tensor<1x2x20x8xf32>: dimension 0 (B) is 1, expected 2
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<1x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<1x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<1x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<1x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -71,11 +101,11 @@ module attributes {kv.geometry = #geometry} {
 // Keys and values of a prompt are equally many.
 // ERROR: InputError: 'kv.decode_attention' segments[0].value is tensor<2x2x19x6xf32>: dimension 2 (T0) is 19, expected 20
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x19x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x19x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x19x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x19x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -86,11 +116,11 @@ module attributes {kv.geometry = #geometry} {
 // A selected row is like one of the cache.
 // ERROR: InputError: 'kv.decode_attention' segments[0].value is tensor<2x2x20x8xf32>: dimension 3 (Dv) is 8, expected 6
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x8xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x8xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x8xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x8xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -101,11 +131,11 @@ module attributes {kv.geometry = #geometry} {
 // And of its element type.
 // ERROR: InputError: 'kv.decode_attention' segments[0].key is tensor<2x2x20x8xbf16>, expected element type f32
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xbf16>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xbf16>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xbf16>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xbf16>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -116,11 +146,11 @@ module attributes {kv.geometry = #geometry} {
 // Every slot and KV head has its positions.
 // ERROR: InputError: 'kv.decode_attention' segments[0].index is tensor<2x3xi64>, expected a tensor of rank 3 [B Hkv R0]
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -129,13 +159,13 @@ module attributes {kv.geometry = #geometry} {
 
 // CASE: positions
 // As many as the geometry selects.
-// ERROR: InputError: 'kv.decode_attention' is over 10 rows, kv.geometry has 9
+// ERROR: InputError: 'kv.decode_attention' selects 4 rows, kv.geometry has topk 3
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x4xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x4xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x4xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x4xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -146,11 +176,11 @@ module attributes {kv.geometry = #geometry} {
 // They are integers.
 // ERROR: InputError: 'kv.decode_attention' segments[0].index is tensor<2x2x3xf32>, expected element type i64
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xf32>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xf32>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xf32>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xf32>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }
@@ -161,11 +191,11 @@ module attributes {kv.geometry = #geometry} {
 // Query heads share KV heads evenly.
 // ERROR: InputError: 'kv.decode_attention' 3 query heads are not a multiple of 2 KV heads
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x3x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x3x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x3x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x3x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, scale = 0.5 : f64}
+      : (tensor<2x3x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x3x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x3x1x6xf32>
   }
 }
@@ -176,11 +206,11 @@ module attributes {kv.geometry = #geometry} {
 // The scale cannot be left out.
 // ERROR: InputError: 'kv.decode_attention' op attribute "scale" is expected but not provided
 module attributes {kv.geometry = #geometry} {
-  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x6x8xf32>, %value: tensor<2x2x6x6xf32>, %k_cache: tensor<2x2x6x8xf32>, %v_cache: tensor<2x2x6x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %prompt_len: tensor<2xi64>, %active: tensor<2xi1>)
+  func.func @f(%query: tensor<2x4x1x8xf32>, %new_key: tensor<2x2x1x8xf32>, %new_value: tensor<2x2x1x6xf32>, %key: tensor<2x2x9x8xf32>, %value: tensor<2x2x9x6xf32>, %k_cache: tensor<2x2x9x8xf32>, %v_cache: tensor<2x2x9x6xf32>, %k_store: tensor<2x2x20x8xf32>, %v_store: tensor<2x2x20x6xf32>, %selected: tensor<2x2x3xi64>, %position: tensor<2xi64>, %base: tensor<2xi64>, %active: tensor<2xi1>, %topk: index)
       -> tensor<2x4x1x6xf32> {
-    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %prompt_len, %active, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
-      -> (tensor<2x4x1x6xf32>, tensor<2x2x6x8xf32>, tensor<2x2x6x6xf32>)
+    %0:3 = "kv.decode_attention"(%query, %new_key, %new_value, %key, %value, %k_cache, %v_cache, %position, %base, %active, %topk, %k_store, %v_store, %selected) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x20x8xf32>, tensor<2x2x20x6xf32>, tensor<2x2x3xi64>)
+      -> (tensor<2x4x1x6xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x6xf32>)
     return %0#0 : tensor<2x4x1x6xf32>
   }
 }

@@ -101,8 +101,9 @@ def test_layers_in_no_group_or_in_two(groups: list[list[int]]) -> None:
 def test_a_window_is_a_ring_and_nothing_else() -> None:
     g = G.windowed(Span(5))
     assert (g.sink, g.recent, g.topk, g.window, g.max_context) == (0, 5, 0, 5, 20)
-    assert (g.budget, g.cache_rows, g.sink_recent, g.valid_topk(20)) == (5, 5, 5, 0)
-    assert [g.row(position) for position in (0, 4, 5, 19)] == [0, 4, 0, 4]
+    assert (g.budget, g.cache_rows, g.sink_recent, g.selected(20)) == (5, 5, 5, 0)
+    assert {g.base(prompt_len) for prompt_len in (1, 5, 6, 20)} == {0}
+    assert [g.row(position, 0) for position in (0, 4, 5, 19)] == [0, 4, 0, 4]
     assert replace(G, rows="indexed").windowed(Span(5)) == g
     assert replace(G, dtype="int8").windowed(Span(5)).encoded
     assert Geometry.from_dict(g.to_dict()) == g

@@ -54,10 +54,53 @@ def test_rows_lie_one_behind_the_other() -> None:
 
 
 def test_indexed_rows_are_not_packed() -> None:
-    """Their caches have sinks and ring alone, which are as many in every layer."""
+    """Their caches have as many rows in every layer: those of the one that selects most."""
     indexed = replace(G, rows="indexed").with_layers([3, 5, 1])
     assert not indexed.packed
-    assert (indexed.cache_rows, indexed.layer_topk) == (6, (3, 5, 1))
+    assert (indexed.cache_rows, indexed.layer_topk) == (11, (3, 5, 1))
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "base", "selected"), [(1, 2, 0), (2, 2, 0), (4, 4, 0), (5, 5, 0), (9, 5, 0), (10, 5, 3), (20, 5, 3)]
+)
+def test_a_ring_begins_where_a_short_prompt_ends(prompt_len: int, base: int, selected: int) -> None:
+    """2 sinks, up to 3 rows that a prompt keeps, and at least 4 rows of the ring."""
+    assert (G.base(prompt_len), G.selected(prompt_len)) == (base, selected)
+    indexed = replace(G, rows="indexed")
+    assert (indexed.base(prompt_len), indexed.selected(prompt_len)) == (base, selected)
+
+
+@given(st.integers(0, 3), st.integers(1, 4), st.integers(0, 4), st.integers(1, 20))
+def test_no_row_stays_empty_while_positions_are_evicted(sink: int, recent: int, topk: int, prompt_len: int) -> None:
+    """Every position is written to its row, a prompt's first; the selected ones are left out."""
+    g = Geometry(sink, recent, topk, 2, 3, "avg", 40)
+    base, budget = g.base(prompt_len), sink + topk + recent
+    kept: dict[int, int] = {}
+    for position in range(prompt_len):
+        if prompt_len <= budget or position < sink or position >= prompt_len - recent:
+            row = g.row(position, base)
+            assert row not in kept, "rows of a prompt do not overwrite one another"
+            kept[row] = position
+    kept |= {sink + place: -1 for place in range(g.selected(prompt_len))}
+    assert sorted(kept) == list(range(g.kept_rows(prompt_len)))
+    for position in range(prompt_len, 40):
+        kept[g.row(position, base)] = position
+        assert sorted(kept) == list(range(g.kept_rows(position + 1))) == list(range(min(position + 1, budget)))
+        first = max(position + 1 - (budget - base), base)
+        assert {kept[row] for row in kept if row >= base} == set(range(first, position + 1))
+    assert all(kept[row] in (row, -1) for row in range(base)), "rows before the ring are never overwritten"
+
+
+def test_layers_with_budgets_of_their_own_select_of_longer_prompts() -> None:
+    """Of 7 tokens a layer with 6 rows cannot keep all, and selects none: its top-K is 0."""
+    assert [LAYERED.selected(prompt_len) for prompt_len in (6, 7, 8, 9, 10, 11, 12)] == [0, 0, 1, 1, 3, 3, 5]
+    assert [LAYERED.of_layer(layer).selected(10) for layer in range(4)] == [3, 0, 0, 1]
+
+
+def test_where_every_query_chooses_the_prompt_selects_nothing() -> None:
+    g = replace(G, rows="indexed", policy="query", landmark_bits=2)
+    assert (g.cache_rows, g.selected(20), g.base(20), g.kept_rows(17)) == (6, 0, 2, 17)
+    assert [g.row(position, g.base(20)) for position in (1, 2, 5, 6, 19)] == [1, 2, 5, 2, 3]
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=6), st.integers(0, 3), st.integers(1, 4))

@@ -374,8 +374,8 @@ def test_resources_are_literals_too() -> None:
 
 def test_invalid_ir_is_found_again() -> None:
     """A pass that builds what the verifier refuses is caught, with the operation's place."""
-    row = '%0 = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64> loc("layers.0")'
-    module = module_of(f"func.func @f(%p: tensor<2xi64>) {{\n{row}\nreturn\n}}")
+    row = '%0 = "kv.row"(%p, %p, %c) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64> loc("layers.0")'
+    module = module_of(f"func.func @f(%p: tensor<2xi64>, %c: index) {{\n{row}\nreturn\n}}")
     del module.operation.attributes["kv.geometry"]
     with raises(LevelErrors.INVALID_IR, level="graph"):
         check_legal(module, "graph")

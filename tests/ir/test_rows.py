@@ -55,7 +55,7 @@ TENSORS = {
     "window": {"k_cache": (2, 3, 2, 5, 8), "k_scratch": (1, 2, 24, 8)},
     "layers": {"k_cache": (3, 2, 18, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3)},
     "indexed": {
-        "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 3, 2, 3)
+        "k_cache": (2, 3, 2, 9, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 3, 2, 3)
     },
     "query": {
         "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8),
@@ -170,7 +170,8 @@ def test_budgets_of_layers() -> None:
 
 
 def test_the_rows_of_a_layer_are_a_view_of_its_cache() -> None:
-    for name, first in {"compact": [(0, 9), (0, 9)], "layers": [(0, 9), (9, 15)], "indexed": [(0, 6), (0, 6)]}.items():
+    """Behind it there may be rows of other layers, which a program sees too."""
+    for name, first in {"compact": [(0, 9), (0, 9)], "layers": [(0, 18), (9, 18)], "indexed": [(0, 9), (0, 9)]}.items():
         kept = rows(name)
         tensor = states(kept)
         for index, (begin, end) in enumerate(first):
@@ -187,6 +188,12 @@ def test_reasons() -> None:
     sink, chosen, ring = int(Reason.SINK), int(Reason.SELECTED), int(Reason.RECENT)
     assert first == [sink, sink, chosen, chosen, chosen, 0, 0, 0, 0, ring, ring, ring, ring]
     assert kept.choice_known
+    nothing = {"": np.full((2, 2, 3), -1)}
+    for prompt_len, length, between in ((3, 13, 1), (6, 13, 3), (9, 13, 3), (6, 9, 3), (1, 9, 0)):
+        short = rows("compact").kept(lambda name: nothing[name], 1, 0, length, prompt_len, nothing)
+        evicted, newest = max(length - 9, 0), min(length, 9) - 2 - between
+        expected = [sink] * 2 + [chosen] * between + [0] * evicted + [ring] * newest
+        assert short.reasons.tolist() == [expected] * 2, (prompt_len, length)
     stored = rows("query").kept(lambda name: selected[name], 0, 0, 13, 12, {})
     assert not stored.choice_known
     assert set(stored.reasons[0, 2:9]) == {int(Reason.STORED)}

@@ -48,7 +48,7 @@ class IndependentSnapStream:
         self.obs, self.pool, self.pool_mode = obs, pool, pool_mode
         self.cache = DynamicCache()
         self.choices: list[Choice] = []
-        self.position = 0
+        self.position = self.prompt_len = 0
 
     @torch.no_grad()
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -57,7 +57,7 @@ class IndependentSnapStream:
         out = self.model(
             input_ids=torch.tensor([list(prompt)]), past_key_values=self.cache, use_cache=True, output_attentions=True
         )
-        self.position = len(prompt)
+        self.position = self.prompt_len = len(prompt)
         keys = [layer.keys[0] for layer in self.cache.layers]
         # The last layers may have none of their own, and see what the one sees whose keys they have.
         attended = enumerate(zip(out.attentions, keys, strict=False))
@@ -83,11 +83,17 @@ class IndependentSnapStream:
         logits: Tensor = out.logits[0, -1]
         return logits
 
-    def visible(self, at: int, kept: set[int]) -> set[int]:
-        """The absolute positions that a query at position `at` sees, for one KV head of one layer."""
-        sinks = {t for t in range(at + 1) if t < self.sink}
-        newest = {t for t in range(at + 1) if t >= self.sink and t > at - self.recent}
-        return sinks | newest | kept
+    def visible(self, at: int, kept: set[int], topk: int) -> set[int]:
+        """Return the absolute positions that a query at position `at` sees, for one KV head of a layer that keeps
+        `topk` positions of the middle: all while they fit; else the kept ones, or of a prompt that fits its beginning,
+        and the newest ones, as many as the budget has room for."""
+        budget, seen = self.sink + topk + self.recent, set(range(at + 1))
+        if self.prompt_len > budget:
+            first, newest = set(range(self.sink)) | kept, self.recent
+        else:
+            stays = max(self.sink, min(self.prompt_len, self.sink + topk))
+            first, newest = set(range(stays)), budget - stays
+        return seen if len(seen) <= budget else first | {t for t in seen if t > at - newest}
 
     def adopt(self, selected: Sequence[Tensor]) -> None:
         """Takes over another implementation's selection (per layer [Hkv, topk] i64, -1 as padding)."""
@@ -141,7 +147,8 @@ class IndependentSnapStream:
         choice = Choice()
         for mine, own in zip(weights.double().split(weights.shape[0] // keys.shape[0]), keys, strict=True):
             scores = self.scores_of(mine, own)
-            middle = sorted(range(self.sink, n - self.recent), key=lambda t: (-scores[t], t))
+            fits = n <= self.sink + topk + self.recent
+            middle = [] if fits else sorted(range(self.sink, n - self.recent), key=lambda t: (-scores[t], t))
             kept, dropped = middle[:topk], middle[topk:]
             choice.kept.append(set(kept))
             choice.scores.append(scores)
@@ -172,6 +179,6 @@ class IndependentSnapStream:
         kept = self.choices[layer].kept
         mask = torch.full((len(kept), at + 1), torch.finfo(self.model.dtype).min, dtype=self.model.dtype)
         for head, positions in enumerate(kept):
-            mask[head, sorted(self.visible(at, positions))] = 0.0
+            mask[head, sorted(self.visible(at, positions, self.topk_in(layer)))] = 0.0
         group = self.model.config.num_attention_heads // len(kept)
         return mask.repeat_interleave(group, dim=0)[None, :, None]

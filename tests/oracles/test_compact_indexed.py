@@ -1,4 +1,5 @@
-"""Oracle (l): where the selected rows live changes no bit of what a program computes, at any -O level.
+"""Oracle (l): the place of the selected rows changes no bit of a program's results once attention is fused; at -O0
+its sums have another order.
 
 The same captured model becomes two programs that differ in nothing but `--kv-rows`. Both meet the same calls: slots of
 different lengths, a prefill in pieces with decode steps of other slots between them, steps that wrap the ring.
@@ -29,7 +30,7 @@ from tests.torch_session import TorchSession
 
 GEOMETRY = Geometry(sink=2, recent=5, topk=6, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 NO_SINK = replace(GEOMETRY, sink=0, recent=3, topk=9, pool_mode="max")
-PROMPTS = (4, 10, 30)  # shorter than sink + recent, than all rows, and longer than the cache
+PROMPTS = (4, 10, 30)  # shorter than sinks and kept rows, than all rows, and longer than the cache
 BOTH = ("compact", "indexed")
 
 
@@ -56,35 +57,45 @@ def outputs(session: TorchSession) -> list[Tensor]:
     return [item.clone() for item in outputs]
 
 
-def assert_equal(sessions: list[TorchSession]) -> None:
+def assert_equal(sessions: list[TorchSession], tolerance: float = 0.0) -> None:
     compact, indexed = (outputs(session) for session in sessions)
     assert len(compact) == len(indexed) > 16
     for number, (a, b) in enumerate(zip(compact, indexed, strict=True)):
         assert a.isfinite().all()
-        assert torch.equal(a, b), f"call {number} differs by {(a - b).abs().max()}"
+        assert torch.allclose(a, b, tolerance, tolerance), f"call {number} differs by {(a - b).abs().max()}"
 
 
-@pytest.mark.parametrize(("opt_level", "dtype"), [(0, "f32"), (0, "bf16"), (1, "f32"), (2, "f32"), (2, "bf16")])
+@pytest.mark.parametrize(("opt_level", "dtype"), [(1, "f32"), (2, "f32"), (2, "bf16")])
 def test_compact_and_indexed_rows_give_the_same_bits(opt_level: int, dtype: str) -> None:
     assert_equal([compiled(rows, opt_level, dtype)[1] for rows in BOTH])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f32", 1e-5), ("bf16", 0.05)])
+def test_they_agree_where_attention_is_not_fused(dtype: str, tolerance: float) -> None:
+    assert_equal([compiled(rows, 0, dtype)[1] for rows in BOTH], tolerance)
 
 
 def test_without_sinks_too() -> None:
     assert_equal([compiled(rows, 2, g=NO_SINK)[1] for rows in BOTH])
 
 
-def test_the_cache_holds_what_the_other_holds_in_its_first_rows() -> None:
+def test_the_cache_holds_what_the_other_holds_but_for_selected_rows() -> None:
     sessions = [compiled(rows, 2)[1] for rows in BOTH]
     for session in sessions:
         outputs(session)
-    (compact, indexed), sr = (session.interpreter for session in sessions), GEOMETRY.sink_recent
+    compact, indexed = (session.interpreter for session in sessions)
+    kept = slice(GEOMETRY.sink, GEOMETRY.sink + GEOMETRY.topk)
     picks = indexed.tensor("selected")[:, 2]
+    assert picks.min() >= GEOMETRY.sink
+    assert (indexed.tensor("selected")[:, 1] == -1).all(), "a prompt that fits"
     for kind in "kv":
-        rows = compact.tensor(f"{kind}_cache")[:, 2]
-        assert torch.equal(indexed.tensor(f"{kind}_cache")[:, 2], rows[:, :, :sr])
-        prompt = indexed.tensor(f"{kind}_store")[:, 2]
-        assert picks.min() >= GEOMETRY.sink
-        assert torch.equal(prompt.gather(2, picks[..., None].expand(-1, -1, -1, prompt.shape[3])), rows[:, :, sr:])
+        rows, cache = (interpreter.tensor(f"{kind}_cache") for interpreter in (compact, indexed))
+        assert torch.equal(rows[:, 1], cache[:, 1])
+        prompt, selected = indexed.tensor(f"{kind}_store")[:, 2], rows[:, 2, :, kept]
+        assert torch.equal(prompt.gather(2, picks[..., None].expand(-1, -1, -1, prompt.shape[3])), selected)
+        assert not cache[:, 2, :, kept].any(), "they are not copied"
+        others = [row for row in range(GEOMETRY.budget) if not kept.start <= row < kept.stop]
+        assert torch.equal(rows[:, 2, :, others], cache[:, 2, :, others])
 
 
 def test_decode_changes_no_prompt_and_no_index() -> None:
@@ -111,14 +122,14 @@ def test_rows_that_decode_reads_by_index_are_not_gathered() -> None:
         assert not steps(opt_level, CachedAttention)
         bodies = [body for body in compiled("indexed", opt_level)[0].bodies if isinstance(body.steps[0], GatherRows)]
         gathered = {param.shape[2] for body in bodies for param in body.params if param.access != "read"}
-        assert gathered == {GEOMETRY.sink_recent}, "at the end of a prompt, and no selected rows"
+        assert gathered == {GEOMETRY.budget}, "at the end of a prompt, zeros for selected rows"
     for opt_level in (0, 1, 2):
         tables = _tables(compiled("indexed", opt_level)[0])
         assert {"k_store", "v_store"} <= tables, "what DDR may hold: a step fetches few of its rows"
         assert not {"k_cache", "v_cache", "selected"} & tables
     program, _ = compiled("indexed", 2)
     tensors = {tensor.name: tensor.shape for tensor in program.tensors}
-    assert tensors["k_cache"] == (2, BATCH, 2, GEOMETRY.sink_recent, 8)
+    assert tensors["k_cache"] == (2, BATCH, 2, GEOMETRY.budget, 8)
     assert tensors["k_store"] == tensors["v_store"] == (2, BATCH, 2, CONTEXT, 8)
     assert tensors["selected"] == (2, BATCH, 2, GEOMETRY.topk)
     assert not {"k_scratch", "v_scratch"} & tensors.keys(), "prefill appends to the prompt itself"
@@ -136,5 +147,5 @@ def evaluated(rows: str) -> list[Tensor]:
 
 def test_the_ir_itself_computes_the_same_too() -> None:
     for a, b, c in zip(evaluated("compact"), evaluated("indexed"), outputs(compiled("indexed", 2)[1]), strict=True):
-        assert torch.equal(a, b)
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(c, b, rtol=1e-3, atol=1e-4)

@@ -207,7 +207,8 @@ def test_a_step_writes_one_row_of_each_state(g: Geometry) -> None:
     session.decode({1: 7})
     for name in names:
         changed = (~same(session.interpreter.tensor(name), before[name])).any(-1).nonzero()
-        row = algorithm.row(len(PROMPT), QUERY) if name.endswith("cache") else len(PROMPT)
+        ring_row = g.sink + (len(PROMPT) - g.sink) % g.recent
+        row = ring_row if name.endswith("cache") else len(PROMPT)
         assert {(slot, place) for _, slot, _, place in changed.tolist()} == {(1, row)}, name
 
 
@@ -265,10 +266,9 @@ class Trial:
 
     def ring(self, rows: Tensor) -> Tensor:
         """Sinks and ring of each slot, of a store [B, Hkv, T, D]."""
-        none = torch.empty(rows.shape[1], 0, dtype=torch.int64)
-        return torch.stack(
-            [algorithm.assemble(slot[:, :n], none, self.g) for slot, n in zip(rows, self.live.tolist(), strict=True)]
-        )
+        pairs = zip(rows, self.live.tolist(), strict=True)
+        near = [(slot[:, :n], query_selection.near_positions(n, rows.shape[1], self.g)) for slot, n in pairs]
+        return torch.stack([algorithm.assemble(slot, positions) for slot, positions in near])
 
 
 @pytest.mark.parametrize("dim", [8, 24])

@@ -140,7 +140,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @prefill.head(!h {sscc.input = "hidden"}, tensor<1xi64> {sscc.input = "last"}) -> (tensor<1x1x9xf32> {sscc.output = "logits"})
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}, tensor<2x1xi64> {sscc.input = "positions"}) -> (tensor<2x1x8xf32> {sscc.output = "hidden"})
   func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, !c {sscc.state = "k_cache"}, !c {sscc.state = "v_cache"},
-    tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
+    tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "base"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, !c {sscc.state = "k_cache"}, !c {sscc.state = "v_cache"})
   func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"}) -> (tensor<2x1x9xf32> {sscc.output = "logits"})
 }
@@ -189,7 +189,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.embed(tensor<2x1xi64> {sscc.input = "ids"}, tensor<2x1xi64> {sscc.input = "positions"}, tensor<9x8xf32> {sscc.weight = "tied"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, tensor<1x1x5xf32> {sscc.output = "table.0"})
   func.func private @decode.layer.0(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<1x1x5xf32> {sscc.input = "table.0"}, !c {sscc.state = "k_cache"},
-    !c {sscc.state = "v_cache"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "prompt_len"}, tensor<2xi1> {sscc.input = "active"})
+    !c {sscc.state = "v_cache"}, tensor<2xi64> {sscc.input = "position"}, tensor<2xi64> {sscc.input = "base"}, tensor<2xi1> {sscc.input = "active"})
     -> (tensor<2x1x8xf32> {sscc.output = "hidden"}, !c {sscc.state = "k_cache"}, !c {sscc.state = "v_cache"})
   func.func private @decode.head(tensor<2x1x8xf32> {sscc.input = "hidden"}, tensor<9x8xf32> {sscc.weight = "tied"}) -> (tensor<2x1x9xf32> {sscc.output = "logits"})
 }

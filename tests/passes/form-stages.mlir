@@ -365,17 +365,17 @@ module {
 // PASSES: form-stages
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 module attributes {kv.geometry = #geometry} {
-  // Attention keeps its ten operands: the caches to read are streams, the same caches to update lie in memory.
+  // Attention keeps its eleven operands: the caches to read are streams, the same caches to update lie in memory.
   // CHECK-LABEL: func.func private @k(
-  // CHECK: %[[R:.+]]:3 = call @body.decode_attention(%arg0, %arg3, %arg4, %arg1, %arg2, %arg1, %arg2, %arg5, %arg5, %arg6) {df.stage = "decode_attention"}
+  // CHECK: %[[R:.+]]:3 = call @body.decode_attention(%arg0, %arg3, %arg4, %arg1, %arg2, %arg1, %arg2, %arg5, %arg5, %arg6, %arg7) {df.stage = "decode_attention"}
   // CHECK-NEXT: return %[[R]]#0, %[[R]]#1, %[[R]]#2
   // CHECK-LABEL: func.func private @body.decode_attention(
-  // CHECK: "kv.decode_attention"(%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %arg8, %arg9)
+  // CHECK: "kv.decode_attention"(%arg0, %arg1, %arg2, %arg3, %arg4, %arg5, %arg6, %arg7, %arg8, %arg9, %arg10)
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %k: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v_cache"},
-      %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x8xf32> {sscc.input = "vn"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %n: index {sscc.input = "n"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x8xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>,
-      tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a, %n) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64} : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>,
+      tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
     return %r#0, %r#1, %r#2 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
   }
@@ -390,8 +390,7 @@ module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i
   // they are to be, without one.
   // CHECK-LABEL: func.func private @k(
   // CHECK: %[[P:.+]] = call @body.select(%arg1, %arg2, %arg0, %arg4, %arg5) {df.stage = "select"}
-  // CHECK-NEXT: %[[I:.+]] = call @body.kept_positions(%arg4)
-  // CHECK-NEXT: %[[R:.+]] = call @body.concat(%[[I]], %[[P]])
+  // CHECK-NEXT: %[[R:.+]] = call @body.kept_positions(%arg4, %arg5, %[[P]])
   // CHECK-NEXT: %[[K:.+]] = call @body.gather(%arg0, %[[R]], %arg3)
   // CHECK-NEXT: return %[[K]], %[[P]]
   // CHECK-LABEL: func.func private @body.select(
@@ -405,8 +404,7 @@ module attributes {kv.geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i
     %scores = "kv.observation_scores"(%s, %l, %k, %n) {scale = 0.5 : f64} : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>, tensor<1x2x8x8xf32>, index) -> tensor<2x8xf32>
     %pooled = "kv.pool"(%scores, %n) : (tensor<2x8xf32>, index) -> tensor<2x8xf32>
     %picked = "kv.select"(%pooled, %n, %topk) : (tensor<2x8xf32>, index, index) -> tensor<2x1xi64>
-    %kept = "kv.kept_positions"(%n) : (index) -> tensor<2x3xi64>
-    %rows = tensor.concat dim(1) %kept, %picked : (tensor<2x3xi64>, tensor<2x1xi64>) -> tensor<2x4xi64>
+    %rows = "kv.kept_positions"(%n, %topk, %picked) : (index, index, tensor<2x1xi64>) -> tensor<2x4xi64>
     %k1 = "kv.gather"(%k, %rows, %kc) : (tensor<1x2x8x8xf32>, tensor<2x4xi64>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
     return %k1, %picked : tensor<1x2x4x8xf32>, tensor<2x1xi64>
   }

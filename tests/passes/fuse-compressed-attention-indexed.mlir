@@ -1,5 +1,5 @@
-// Indexed rows: attention over several segments, and what must stay as it is. B 2, H 4, Hkv 2, D 8, Dv 6, T 8; SR is 3,
-// topk 2.
+// Indexed rows: attention over the cache and rows of a prompt in the place of some of its rows, and what must stay as it
+// is. B 2, H 4, Hkv 2, D 8, Dv 6, T 8; the cache has 1 + 2 + 2 = 5 rows.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 2 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64, rows = "indexed"}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 
@@ -10,24 +10,24 @@
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // No gathered tensor is left: its index and its source are operands.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: {{.*}}, %[[N:arg11]]: index
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[N]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -36,26 +36,26 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: the cache comes last
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Which segment is the cache is seen from the update; the mask says which rows come first.
+  // The cache is the segment that is updated; its rows come first in the mask.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 0>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
+  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: {{.*}}, %[[N:arg11]]: index
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[N]], %[[KP]], %[[VP]], %[[I]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
   // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %kp, %vp, %far, %i, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -64,31 +64,28 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: three segments
 // PASSES: fuse-compressed-attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Each with its own index.
+  // Rows of an index are one segment.
   // CHECK-LABEL: func.func private @k(
-  // CHECK-SAME: %[[Q:arg0]]: {{.*}}, %[[KN:arg1]]: {{.*}}, %[[VN:arg2]]: {{.*}}, %[[KC:arg3]]: {{.*}}, %[[VC:arg4]]: {{.*}}, %[[KP:arg5]]: {{.*}}, %[[VP:arg6]]: {{.*}}, %[[I:arg7]]: {{.*}}, %[[P:arg8]]: {{.*}}, %[[T:arg9]]: {{.*}}, %[[A:arg10]]: tensor<2xi1>
-  // CHECK-NEXT: %[[I1:.+]] = tensor.extract_slice %[[I]][0, 0, 0] [2, 2, 1]
-  // CHECK-NEXT: %[[I2:.+]] = tensor.extract_slice %[[I]][0, 0, 1] [2, 2, 1]
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN]], %[[VN]], %[[KC]], %[[VC]], %[[KC]], %[[VC]], %[[P]], %[[T]], %[[A]], %[[KP]], %[[VP]], %[[I1]], %[[KP]], %[[VP]], %[[I2]]) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1>, resultSegmentSizes = array<i32: 1, 1, 1>, scale = 5.000000e-01 : f64}
-  // CHECK-NEXT: return %[[O]]#0, %[[O]]#1, %[[O]]#2
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
     %i1 = tensor.extract_slice %i[0, 0, 0] [2, 2, 1] [1, 1, 1] : tensor<2x2x2xi64> to tensor<2x2x1xi64>
     %i2 = tensor.extract_slice %i[0, 0, 1] [2, 2, 1] [1, 1, 1] : tensor<2x2x2xi64> to tensor<2x2x1xi64>
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %one = tensor.extract_slice %valid[0, 3] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
-    %two = tensor.extract_slice %valid[0, 4] [2, 1] [1, 1] : tensor<2x5xi1> to tensor<2x1xi1>
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %one = tensor.extract_slice %valid[0, 5] [2, 1] [1, 1] : tensor<2x7xi1> to tensor<2x1xi1>
+    %two = tensor.extract_slice %valid[0, 6] [2, 1] [1, 1] : tensor<2x7xi1> to tensor<2x1xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %two, %i2, %kp, %vp, %one, %i1) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x1xi1>, tensor<2x2x1xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -102,19 +99,19 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -128,20 +125,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -155,20 +152,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %k1, %v1, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -182,20 +179,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kc, %vc, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -209,21 +206,21 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %e: tensor<2x2x1xi64> {sscc.input = "e"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
-    %i3 = tensor.concat dim(2) %i, %e : (tensor<2x2x2xi64>, tensor<2x2x1xi64>) -> tensor<2x2x3xi64>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %e: tensor<2x2x3xi64> {sscc.input = "e"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
+    %i3 = tensor.concat dim(2) %i, %e : (tensor<2x2x2xi64>, tensor<2x2x3xi64>) -> tensor<2x2x5xi64>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %i3, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x3xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x5xi64>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -237,19 +234,19 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %m: tensor<2x2xi1> {sscc.input = "m"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %m: tensor<2x2xi1> {sscc.input = "m"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %m, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -263,20 +260,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 2] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 4] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -290,20 +287,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %b: tensor<2xi1> {sscc.input = "b"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%p, %t, %b) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %b: tensor<2xi1> {sscc.input = "b"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %b, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -317,20 +314,20 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"}, %s: tensor<2xi64> {sscc.input = "s"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %row = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
-    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x3x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x8xf32>
-    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x3x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x3x6xf32>
-    %valid = "kv.validity"(%s, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %s: tensor<2xi64> {sscc.input = "s"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%s, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }
 
@@ -344,16 +341,70 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.decode_attention
   // CHECK: "kv.cached_attention"
   func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
-      %kc: tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x3x6xf32> {sscc.state = "v_cache"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
       %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
       %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
-      %t: tensor<2xi64> {sscc.input = "prompt_len"}, %a: tensor<2xi1> {sscc.input = "active"})
-      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x3x8xf32> {sscc.state = "k_cache"}, tensor<2x2x3x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %valid = "kv.validity"(%p, %t, %a) : (tensor<2xi64>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x5xi1>
-    %near = tensor.extract_slice %valid[0, 0] [2, 3] [1, 1] : tensor<2x5xi1> to tensor<2x3xi1>
-    %far = tensor.extract_slice %valid[0, 3] [2, 2] [1, 1] : tensor<2x5xi1> to tensor<2x2xi1>
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %valid = "kv.validity"(%p, %a, %n, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
     %o = "kv.cached_attention"(%q, %kc, %vc, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (tensor<2x4x1x8xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>, tensor<2x3xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
-    return %o, %kc, %vc : tensor<2x4x1x6xf32>, tensor<2x2x3x8xf32>, tensor<2x2x3x6xf32>
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %kc, %vc : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
+  }
+}
+
+// -----
+
+// CASE: another index
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The mask knows the rows of the cache that it replaces.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %j: tensor<2x2x2xi64> {sscc.input = "j"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %n, %j) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
+  }
+}
+
+// -----
+
+// CASE: another number of selected positions
+// PASSES: fuse-compressed-attention
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // The new row would be in another place than the fused operation puts it.
+  // CHECK-LABEL: func.func private @k(
+  // CHECK-NOT: kv.decode_attention
+  // CHECK: "kv.cached_attention"
+  func.func private @k(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
+      %kc: tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, %vc: tensor<2x2x5x6xf32> {sscc.state = "v_cache"},
+      %kp: tensor<2x2x8x8xf32> {sscc.state = "k_store"}, %vp: tensor<2x2x8x6xf32> {sscc.state = "v_store"},
+      %i: tensor<2x2x2xi64> {sscc.state = "selected"}, %p: tensor<2xi64> {sscc.input = "position"},
+      %t: tensor<2xi64> {sscc.input = "base"}, %a: tensor<2xi1> {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %m: index {sscc.input = "m"})
+      -> (tensor<2x4x1x6xf32> {sscc.output = "o"}, tensor<2x2x5x8xf32> {sscc.state = "k_cache"}, tensor<2x2x5x6xf32> {sscc.state = "v_cache"}) attributes {sscc.kernel} {
+    %row = "kv.row"(%p, %t, %n) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
+    %k1 = "kv.update"(%kc, %kn, %row, %a) : (tensor<2x2x5x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x8xf32>
+    %v1 = "kv.update"(%vc, %vn, %row, %a) : (tensor<2x2x5x6xf32>, tensor<2x2x1x6xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x5x6xf32>
+    %valid = "kv.validity"(%p, %a, %m, %i) : (tensor<2xi64>, tensor<2xi1>, index, tensor<2x2x2xi64>) -> tensor<2x7xi1>
+    %near = tensor.extract_slice %valid[0, 0] [2, 5] [1, 1] : tensor<2x7xi1> to tensor<2x5xi1>
+    %far = tensor.extract_slice %valid[0, 5] [2, 2] [1, 1] : tensor<2x7xi1> to tensor<2x2xi1>
+    %o = "kv.cached_attention"(%q, %k1, %v1, %near, %kp, %vp, %far, %i) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (tensor<2x4x1x8xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>, tensor<2x5xi1>, tensor<2x2x8x8xf32>, tensor<2x2x8x6xf32>, tensor<2x2xi1>, tensor<2x2x2xi64>) -> tensor<2x4x1x6xf32>
+    return %o, %k1, %v1 : tensor<2x4x1x6xf32>, tensor<2x2x5x8xf32>, tensor<2x2x5x6xf32>
   }
 }

@@ -1,4 +1,4 @@
-// B 2, H 4, Hkv 2, D 8, Dv 6; the cache has 1 + 2 + 1 = 4 rows, the scratch 8, a chunk 4.
+// B 2, H 4, Hkv 2, D 8, Dv 6; the cache has 1 + 1 + 2 = 4 rows, the scratch 8, a chunk 4.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 1 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 8 : i64}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 1 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 !q = tensor<2x4x1x8xf32>
@@ -24,8 +24,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: scf.for
   // CHECK: %[[KI:.+]] = tensor.extract_slice
   // CHECK-NEXT: %[[VI:.+]] = tensor.extract_slice
-  // CHECK-NEXT: %[[MASK:.+]] = "kv.validity"(%[[P:arg[0-9]+]], %[[T:arg[0-9]+]], %[[A:arg[0-9]+]])
-  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN:arg1]], %[[VN:arg2]], %[[KI]], %[[VI]], %[[KI]], %[[VI]], %[[P]], %[[T]], %[[A]]) {{{.*}}scale = 2.500000e-01 : f64}
+  // CHECK-NEXT: %[[MASK:.+]] = "kv.validity"(%[[P:arg5]], %[[A:arg7]], %[[N:arg8]])
+  // CHECK-NEXT: %[[O:.+]]:3 = "kv.decode_attention"(%[[Q]], %[[KN:arg1]], %[[VN:arg2]], %[[KI]], %[[VI]], %[[KI]], %[[VI]], %[[P]], %[[T:arg6]], %[[A]], %[[N]]) {{{.*}}scale = 2.500000e-01 : f64}
   // CHECK-SAME: loc("layers.0.attention"("model.py":5:0))
   // CHECK-NEXT: tensor.insert_slice %[[O]]#1 into
   // CHECK-NEXT: tensor.insert_slice %[[O]]#2 into
@@ -35,7 +35,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NOT: kv.cached_attention
   func.func private @k(%q: !q {sscc.input = "q"}, %kn: tensor<2x2x1x8xf32> {sscc.input = "kn"}, %vn: tensor<2x2x1x6xf32> {sscc.input = "vn"},
       %kc: tensor<3x2x2x4x8xf32> {sscc.state = "k_cache"}, %vc: tensor<3x2x2x4x6xf32> {sscc.state = "v_cache"}, %p: !i {sscc.input = "position"},
-      %t: !i {sscc.input = "prompt_len"}, %a: !f {sscc.input = "active"}, %m: tensor<2x4xi1> {sscc.input = "mask"})
+      %t: !i {sscc.input = "base"}, %a: !f {sscc.input = "active"}, %n: index {sscc.input = "topk"}, %m: tensor<2x4xi1> {sscc.input = "mask"})
       -> (tensor<3x2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<3x2x2x4x6xf32> {sscc.state = "v_cache"}, tensor<2x4xi1> {sscc.output = "mask"})
       attributes {sscc.kernel} {
     %c0 = arith.constant 0 : index
@@ -44,10 +44,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     %r:3 = scf.for %i = %c0 to %c3 step %c1 iter_args(%x = %kc, %y = %vc, %z = %m) -> (tensor<3x2x2x4x8xf32>, tensor<3x2x2x4x6xf32>, tensor<2x4xi1>) {
       %k = tensor.extract_slice %x[%i, 0, 0, 0, 0] [1, 2, 2, 4, 8] [1, 1, 1, 1, 1] : tensor<3x2x2x4x8xf32> to !k
       %v = tensor.extract_slice %y[%i, 0, 0, 0, 0] [1, 2, 2, 4, 6] [1, 1, 1, 1, 1] : tensor<3x2x2x4x6xf32> to !v
-      %row = "kv.row"(%p) : (!i) -> !i
+      %row = "kv.row"(%p, %t, %n) : (!i, !i, index) -> !i
       %k1 = "kv.update"(%k, %kn, %row, %a) : (!k, tensor<2x2x1x8xf32>, !i, !f) -> !k
       %v1 = "kv.update"(%v, %vn, %row, %a) : (!v, tensor<2x2x1x6xf32>, !i, !f) -> !v
-      %valid = "kv.validity"(%p, %t, %a) : (!i, !i, !f) -> tensor<2x4xi1>
+      %valid = "kv.validity"(%p, %a, %n) : (!i, !f, index) -> tensor<2x4xi1>
       %o = "kv.cached_attention"(%q, %k1, %v1, %valid) {operandSegmentSizes = array<i32: 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0>, scale = 0.25 : f64} : (!q, !k, !v, tensor<2x4xi1>) -> tensor<2x4x1x6xf32>
         loc("layers.0.attention"("model.py":5:0))
       %x1 = tensor.insert_slice %k1 into %x[%i, 0, 0, 0, 0] [1, 2, 2, 4, 8] [1, 1, 1, 1, 1] : !k into tensor<3x2x2x4x8xf32>

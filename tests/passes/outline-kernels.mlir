@@ -79,17 +79,17 @@ module attributes {kv.geometry = #geometry} {
   // What a loop computes becomes a call inside the loop; an index that it reads becomes a scalar parameter.
   // CHECK-LABEL: func.func public @prefill(
   // CHECK: scf.for %[[I:.+]] = %arg1 to %arg2 step %{{.+}} iter_args(%[[X:.+]] = %arg0)
-  // CHECK-NEXT: func.call @kept_positions.0(%[[I]]) : (index) -> tensor<1x3xi64>
+  // CHECK-NEXT: func.call @kept_positions.0(%[[I]], %arg1) : (index, index) -> tensor<1x4xi64>
   // CHECK-NEXT: func.call @exp.1(%[[X]])
   // CHECK: scf.if
   // CHECK-NEXT: func.call @exp.2(
-  // CHECK-LABEL: func.func private @kept_positions.0(%arg0: index {sscc.input = "x0"}) -> (tensor<1x3xi64> {sscc.output = "y0"})
-  // CHECK-NEXT: "kv.kept_positions"(%arg0)
+  // CHECK-LABEL: func.func private @kept_positions.0(%arg0: index {sscc.input = "x0"}, %arg1: index {sscc.input = "x1"}) -> (tensor<1x4xi64> {sscc.output = "y0"})
+  // CHECK-NEXT: "kv.kept_positions"(%arg0, %arg1)
   func.func public @prefill(%h: !h {sscc.input = "hidden"}, %lo: index {sscc.input = "phase"}, %hi: index {sscc.input = "chunk"}) -> (!h {sscc.output = "logits"}) {
     %one = arith.constant 1 : index
     %0 = scf.for %i = %lo to %hi step %one iter_args(%x = %h) -> !h {
       %e = tensor.empty() : !h
-      %p = "kv.kept_positions"(%i) : (index) -> tensor<1x3xi64>
+      %p = "kv.kept_positions"(%i, %lo) : (index, index) -> tensor<1x4xi64>
       %a = linalg.exp ins(%x : !h) outs(%e : !h) -> !h
       scf.yield %a : !h
     }

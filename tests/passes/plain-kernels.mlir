@@ -12,15 +12,15 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
   // CHECK: func.func private @row.0({{.+}} attributes {sscc.kernel, sscc.plain} {
   // CHECK-NOT: df.load
   // CHECK: call @body.row({{.+}}) {df.stage = "row"}
-  func.func private @layer(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+  func.func private @layer(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<2x2x4x8xf32> {sscc.state = "k"}) {
-    %r = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %r = "kv.row"(%p, %p, %c) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %u = "kv.update"(%k, %n, %r, %a) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
     return %u : tensor<2x2x4x8xf32>
   }
-  func.func public @main(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+  func.func public @main(%k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<2x2x4x8xf32> {sscc.state = "k"}) {
-    %u = func.call @layer(%k, %n, %p, %a) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
+    %u = func.call @layer(%k, %n, %p, %a, %c) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>, index) -> tensor<2x2x4x8xf32>
     return %u : tensor<2x2x4x8xf32>
   }
 }
@@ -36,12 +36,12 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
   // CHECK: func.func private @decode_attention.0({{.+}} attributes {sscc.kernel, sscc.plain} {
   func.func private @layer(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"},
       %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v"},
-      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k"},
           tensor<2x2x4x8xf32> {sscc.state = "v"}, tensor<2x2x4x8xf32> {sscc.output = "t"}) {
-    %o:3 = "kv.decode_attention"(%q, %n, %n, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
+    %o:3 = "kv.decode_attention"(%q, %n, %n, %k, %v, %k, %v, %p, %p, %a, %c) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
       : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>,
-         tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+         tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
     %e = tensor.empty() : tensor<2x2x4x8xf32>
     %t = linalg.tanh ins(%o#1 : tensor<2x2x4x8xf32>) outs(%e : tensor<2x2x4x8xf32>) -> tensor<2x2x4x8xf32>
@@ -49,11 +49,11 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
   }
   func.func public @main(%q: tensor<2x4x1x8xf32> {sscc.input = "q"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"},
       %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %v: tensor<2x2x4x8xf32> {sscc.state = "v"},
-      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<2x4x1x8xf32> {sscc.output = "o"}, tensor<2x2x4x8xf32> {sscc.state = "k"},
           tensor<2x2x4x8xf32> {sscc.state = "v"}, tensor<2x2x4x8xf32> {sscc.output = "t"}) {
-    %o:4 = func.call @layer(%q, %n, %k, %v, %p, %a)
-      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi1>)
+    %o:4 = func.call @layer(%q, %n, %k, %v, %p, %a, %c)
+      : (tensor<2x4x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
     return %o#0, %o#1, %o#2, %o#3 : tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>
   }
@@ -75,7 +75,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
   // CHECK: df.load
   // CHECK: func.func private @row.0({{.+}} attributes {sscc.kernel, sscc.plain} {
   func.func private @layer(%h: tensor<4x1x8xf32> {sscc.state = "h"}, %w: tensor<8x8xf32> {sscc.weight = "w"}, %lo: index {sscc.input = "lo"}, %hi: index {sscc.input = "hi"},
-      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<4x1x8xf32> {sscc.state = "h"}, tensor<2x2x4x8xf32> {sscc.state = "k"}) {
     %one = arith.constant 1 : index
     %done = scf.for %i = %lo to %hi step %one iter_args(%x = %h) -> (tensor<4x1x8xf32>) {
@@ -87,15 +87,15 @@ module attributes {kv.geometry = #geometry, sscc.program = #facts} {
       %new = tensor.insert_slice %y into %x[%i, 0, 0] [1, 1, 8] [1, 1, 1] : tensor<1x8xf32> into tensor<4x1x8xf32>
       scf.yield %new : tensor<4x1x8xf32>
     }
-    %r = "kv.row"(%p) : (tensor<2xi64>) -> tensor<2xi64>
+    %r = "kv.row"(%p, %p, %c) : (tensor<2xi64>, tensor<2xi64>, index) -> tensor<2xi64>
     %u = "kv.update"(%k, %n, %r, %a) : (tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>) -> tensor<2x2x4x8xf32>
     return %done, %u : tensor<4x1x8xf32>, tensor<2x2x4x8xf32>
   }
   func.func public @main(%h: tensor<4x1x8xf32> {sscc.state = "h"}, %w: tensor<8x8xf32> {sscc.weight = "w"}, %lo: index {sscc.input = "lo"}, %hi: index {sscc.input = "hi"},
-      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"})
+      %k: tensor<2x2x4x8xf32> {sscc.state = "k"}, %n: tensor<2x2x1x8xf32> {sscc.input = "n"}, %p: tensor<2xi64> {sscc.input = "p"}, %a: tensor<2xi1> {sscc.input = "a"}, %c: index {sscc.input = "c"})
       -> (tensor<4x1x8xf32> {sscc.state = "h"}, tensor<2x2x4x8xf32> {sscc.state = "k"}) {
-    %u:2 = func.call @layer(%h, %w, %lo, %hi, %k, %n, %p, %a)
-      : (tensor<4x1x8xf32>, tensor<8x8xf32>, index, index, tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>)
+    %u:2 = func.call @layer(%h, %w, %lo, %hi, %k, %n, %p, %a, %c)
+      : (tensor<4x1x8xf32>, tensor<8x8xf32>, index, index, tensor<2x2x4x8xf32>, tensor<2x2x1x8xf32>, tensor<2xi64>, tensor<2xi1>, index)
       -> (tensor<4x1x8xf32>, tensor<2x2x4x8xf32>)
     return %u#0, %u#1 : tensor<4x1x8xf32>, tensor<2x2x4x8xf32>
   }

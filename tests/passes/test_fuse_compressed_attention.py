@@ -36,7 +36,7 @@ TYPES = {
     CHUNK: pairs("q=1x4x4x8xf32 c=1x2x8x8xf32 n=1x2x4x8xf32 o=1x4x1x8xf32 l=1x4x1x1xf32 g=1x4x4x1xf32"),
 }
 ARGUMENTS = {
-    DECODE: pairs("q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f p2=!i a2=!f m2=!m x=!i"),
+    DECODE: pairs("q=!q k=!c v=!c kn=!n vn=!n p=!i t=!i a=!f topk=index p2=!i a2=!f topk2=index m2=!m x=!i"),
     CHUNK: pairs("q=!q k=!c v=!c kn=!n vn=!n seen=!o l=!l s=index n=index s2=index n2=index q2=!q g2=!g"),
 }
 FUSED = {DECODE: "kv.decode_attention", CHUNK: "kv.chunk_attention"}
@@ -73,12 +73,23 @@ def test_the_pattern_itself_fuses(pattern: str) -> None:
     assert counts == {FUSED[pattern]: 1, **OTHERS[pattern]}
 
 
+@pytest.mark.parametrize(("number", "fuses"), [(2, True), (1, False)])
+def test_equal_constants_are_one_number(number: int, fuses: bool) -> None:
+    """Operations of one step may have constants of their own; so the step has the same rows."""
+    constants = f"    %two = arith.constant 2 : index\n    %other = arith.constant {number} : index\n"
+    body = DECODE.replace("%p, %t, %topk)", "%p, %t, %two)").replace("%p, %a, %topk)", "%p, %a, %other)")
+    after = run_ir(module(constants + body, DECODE), ("fuse-compressed-attention",))
+    assert ("kv.decode_attention" in after) == fuses
+
+
 @pytest.mark.parametrize(
     ("pattern", "old", "new"),
     [
         pytest.param(DECODE, '"kv.validity"(%p,', '"kv.validity"(%p2,', id="validity from another position"),
-        pytest.param(DECODE, "%t, %a)", "%t, %a2)", id="validity of other slots"),
-        pytest.param(DECODE, '"kv.row"(%p)', '"kv.row"(%p2)', id="row of another position"),
+        pytest.param(DECODE, "%p, %a, %topk)", "%p, %a2, %topk)", id="validity of other slots"),
+        pytest.param(DECODE, "%p, %a, %topk)", "%p, %a, %topk2)", id="validity of another number of kept rows"),
+        pytest.param(DECODE, '"kv.row"(%p,', '"kv.row"(%p2,', id="row of another position"),
+        pytest.param(DECODE, "%p, %t, %topk)", "%p, %t, %topk2)", id="row in a cache with another number of kept rows"),
         pytest.param(DECODE, "%vn, %row, %a)", "%vn, %x, %a)", id="rows differ"),
         pytest.param(DECODE, "%vn, %row, %a)", "%vn, %row, %a2)", id="one update of other slots"),
         pytest.param(DECODE, "%v1, %valid)", "%v1, %m2)", id="a mask of the caller"),

@@ -210,15 +210,15 @@ def test_a_value_cannot_be_needed_in_two_ways() -> None:
 
 
 ATTENTION = """
-  %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %m) {scale = 0.5 : f64,
-      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>,
+  %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %t, %m, %c) {scale = 0.5 : f64,
+      operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>} : (tensor<2x4x1x8xf32>,
     tensor<2x2x1x8xf32>, tensor<2x2x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>,
-    tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>)
+    tensor<2x2x4x8xf32>, tensor<2xi64>, tensor<2xi64>, tensor<2xi1>, index)
     -> (tensor<2x4x1x8xf32>, tensor<2x2x4x8xf32>, tensor<2x2x4x8xf32>)
 """
 CACHES = (
     "%q: tensor<2x4x1x8xf32>, %k: tensor<2x2x4x8xf32>, %v: tensor<2x2x4x8xf32>, %kn: tensor<2x2x1x8xf32>, "
-    "%vn: tensor<2x2x1x8xf32>, %p: tensor<2xi64>, %t: tensor<2xi64>, %m: tensor<2xi1>"
+    "%vn: tensor<2x2x1x8xf32>, %p: tensor<2xi64>, %t: tensor<2xi64>, %m: tensor<2xi1>, %c: index"
 )
 
 
@@ -230,13 +230,15 @@ CACHES = (
 def test_attention(axis: int, expected: list[int]) -> None:
     example = TilingExample(ATTENTION, CACHES)
     tiling = tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
-    assert [tiling.axes[value] for value in example.arguments.values()] == expected
+    *tensors, number = example.arguments.values()
+    assert [tiling.axes[value] for value in tensors] == expected
+    assert number not in tiling.axes
 
 
 @pytest.mark.parametrize(("axis", "expected"), [(0, WHOLE), (1, 0)], ids=["slots", "KV heads"])
 def test_learned_sinks_are_cut_with_the_heads(axis: int, expected: int) -> None:
-    text = ATTENTION.replace("%m)", "%m, %s)").replace("1, 0, 0, 0, 0, 0, 0, 0>", "1, 1, 0, 0, 0, 0, 0, 0>")
-    text = text.replace("tensor<2xi1>)", "tensor<2xi1>, tensor<4xf32>)")
+    text = ATTENTION.replace("%c)", "%c, %s)").replace("1, 0, 0, 0, 0>", "1, 1, 0, 0, 0>")
+    text = text.replace("index)", "index, tensor<4xf32>)")
     example = TilingExample(text, CACHES + ", %s: tensor<4xf32>")
     tiling = tile_back(example.ops, [(result, axis) for result in example.ops[0].results])
     assert tiling.axes[example.arguments["s"]] == expected

@@ -1,4 +1,4 @@
-// Layers that keep other rows than the geometry says are groups. B 2, C 4, D 8; SR is 3, topk 1, the context 6 tokens.
+// Layers that keep other rows than the geometry says are groups. B 2, C 4, D 8; caches have 1 + 1 + 2 rows, the context 6 tokens.
 #geometry = {sink = 1 : i64, recent = 2 : i64, topk = 1 : i64, obs = 3 : i64, pool = 1 : i64, pool_mode = "avg", max_context = 6 : i64}
 #program = {batch = 2 : i64, chunk = 4 : i64, dtype = "f32", layers = 3 : i64, vocab_size = 9 : i64, config = "{}", digest = "", eos = "[]"}
 !h = tensor<2x4x1x8xf32>
@@ -16,11 +16,13 @@
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK-SAME: tensor<2x4x5x8xf32> {sscc.state = "k_cache"}
-  // CHECK-NEXT: "kv.row"({{.*}}) {kv.group = "window5"}
-  // CHECK: "kv.validity"({{.*}}) {kv.group = "window5"} : {{.*}} -> tensor<2x5xi1>
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 0 : index
+  // CHECK-NEXT: "kv.row"(%{{[a-z0-9]+}}, %{{[a-z0-9]+}}, %[[TOPK]]) {kv.group = "window5"}
+  // CHECK: "kv.validity"({{.*}}, %[[TOPK]]) {kv.group = "window5"} : {{.*}} -> tensor<2x5xi1>
   // CHECK-LABEL: func.func private @decode.layer.1(
   // CHECK-SAME: tensor<2x4x4x8xf32> {sscc.state = "k_cache"}
-  // CHECK-NEXT: "kv.row"(%{{[a-z0-9]+}}) :
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
+  // CHECK-NEXT: "kv.row"(%{{[a-z0-9]+}}, %{{[a-z0-9]+}}, %[[TOPK]]) :
   // CHECK-LABEL: func.func private @decode.layer.2(
   // CHECK-SAME: tensor<2x4x5x8xf32> {sscc.state = "k_cache"}
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})

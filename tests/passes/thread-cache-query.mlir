@@ -22,11 +22,14 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[L:arg7]]: tensor<2x2x8x2xi8> {sscc.state = "landmarks"}
   // CHECK-SAME: %[[S:arg8]]: tensor<2x2x8x1xbf16> {sscc.state = "landmark_scales"}
   // CHECK-SAME: %[[P:arg9]]: tensor<2xi64> {sscc.input = "position"}
+  // CHECK-SAME: %[[BASE:arg10]]: tensor<2xi64> {sscc.input = "base"}
   // CHECK-SAME: %[[ACTIVE:arg11]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-SAME: tensor<2x2x8x2xi8> {sscc.state = "landmarks"}, tensor<2x2x8x1xbf16> {sscc.state = "landmark_scales"})
   //
   // The step's row goes to the ring, and to the row of its position in the stores, with its landmark.
-  // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[P]])
+  // The ring begins behind the sinks, whatever the prompt: nothing is kept between them.
+  // CHECK-NEXT: %[[ZERO:.+]] = arith.constant 0 : index
+  // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[P]], %[[BASE]], %[[ZERO]])
   // CHECK-NEXT: %[[LM:.+]]:2 = "kv.landmarks"(%[[K]])
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
@@ -35,10 +38,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[L1:.+]] = "kv.update"(%[[L]], %[[LM]]#0, %[[P]], %[[ACTIVE]])
   // CHECK-NEXT: %[[S1:.+]] = "kv.update"(%[[S]], %[[LM]]#1, %[[P]], %[[ACTIVE]])
   //
-  // As many chosen rows are seen as if the prompt had ended here: the live positions count, not the prompt's.
-  // CHECK: %[[N:.+]] = linalg.generic {{.*}} ins(%[[P]]
-  // CHECK: arith.addi
-  // CHECK: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[N]], %[[ACTIVE]]) {{.*}} -> tensor<2x4xi1>
+  // Chosen rows stand behind those of the cache, and are seen once there are more positions than rows of the cache.
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
+  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[P]], %[[ACTIVE]], %[[TOPK]]) {{.*}} -> tensor<2x4xi1>
   // CHECK-NEXT: %[[F:.+]] = "kv.landmark_scores"(%[[Q]], %[[L1]], %[[S1]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[I:.+]] = "kv.choose"(%[[Q]], %[[K1]], %[[F]], %[[P]], %[[ACTIVE]]) {scale = 2.500000e-01 : f64}
   // CHECK-NEXT: %[[NEAR:.+]] = tensor.extract_slice %[[VALID]][0, 0] [2, 3]
@@ -73,7 +75,8 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-LABEL: func.func private @prefill.compress.0(
   // CHECK-NOT: kv.observation_scores
   // CHECK-NOT: kv.select
-  // CHECK: %[[KEPT:.+]] = "kv.kept_positions"
+  // CHECK: %[[ZERO:.+]] = arith.constant 0 : index
+  // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%{{.+}}, %[[ZERO]]) : (index, index) -> tensor<2x3xi64>
   // CHECK: "kv.gather"(%arg0, %[[KEPT]], 
   func.func private @prefill.layer.0(%q: tensor<1x4x4x8xf32> {sscc.input = "hidden"}, %k: tensor<1x2x4x8xf32> {sscc.weight = "k"},
       %v: tensor<1x2x4x6xf32> {sscc.weight = "v"}) -> (tensor<1x4x4x6xf32> {sscc.output = "hidden"})

@@ -10,7 +10,7 @@
 // PASSES: thread-cache
 // LOCATIONS
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // States and slots are appended to the arguments; the caches are results too. A cache has sink + recent + topk rows,
+  // States and slots are appended to the arguments; the caches are results too. A cache has sink + topk + recent rows,
   // and values have their own head dim.
   // CHECK-LABEL: func.func private @decode.layer.3(
   // CHECK-SAME: %[[Q:arg0]]: tensor<2x4x1x8xf32> {sscc.input = "hidden"}
@@ -19,16 +19,17 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[KC:arg3]]: tensor<2x2x4x8xf32> {sscc.state = "k_cache"}
   // CHECK-SAME: %[[VC:arg4]]: tensor<2x2x4x6xf32> {sscc.state = "v_cache"}
   // CHECK-SAME: %[[POSITION:arg5]]: tensor<2xi64> {sscc.input = "position"}
-  // CHECK-SAME: %[[TOPK:arg6]]: tensor<2xi64> {sscc.input = "prompt_len"}
+  // CHECK-SAME: %[[BASE:arg6]]: tensor<2xi64> {sscc.input = "base"}
   // CHECK-SAME: %[[ACTIVE:arg7]]: tensor<2xi1> {sscc.input = "active"}
   // CHECK-SAME: {sscc.output = "hidden"}, tensor<2x2x4x8xf32> {sscc.state = "k_cache"}, tensor<2x2x4x6xf32> {sscc.state = "v_cache"})
   // CHECK-SAME: attributes {sscc.entry = "decode", sscc.layer = 3 : i64}
   //
   // The new row is written before anything is read, and every new operation has the location of the attention.
-  // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[POSITION]]) {{.*}} loc("layers.3"("model.py":5:0))
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index loc("layers.3"("model.py":5:0))
+  // CHECK-NEXT: %[[ROW:.+]] = "kv.row"(%[[POSITION]], %[[BASE]], %[[TOPK]]) {{.*}} loc("layers.3"("model.py":5:0))
   // CHECK-NEXT: %[[K1:.+]] = "kv.update"(%[[KC]], %[[K]], %[[ROW]], %[[ACTIVE]])
   // CHECK-NEXT: %[[V1:.+]] = "kv.update"(%[[VC]], %[[V]], %[[ROW]], %[[ACTIVE]])
-  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[TOPK]], %[[ACTIVE]])
+  // CHECK-NEXT: %[[VALID:.+]] = "kv.validity"(%[[POSITION]], %[[ACTIVE]], %[[TOPK]])
   // CHECK-NEXT: %[[OUT:.+]] = "kv.cached_attention"(%[[Q]], %[[K1]], %[[V1]], %[[VALID]]) {{{.*}}scale = 2.500000e-01 : f64}
   // CHECK-SAME: loc("layers.3"("model.py":5:0))
   //
@@ -78,14 +79,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: tensor<2x1xi64> {sscc.state = "selected"})
   //
   // Keys decide which positions are selected, for keys and values alike.
+  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
   // CHECK-NEXT: %[[SCORES:.+]] = "kv.observation_scores"(%arg2, %arg3, %arg0, %[[N]]) {scale = 2.500000e-01 : f64} {{.*}} -> tensor<2x8xf32>
   // CHECK-NEXT: %[[POOLED:.+]] = "kv.pool"(%[[SCORES]], %[[N]])
-  // CHECK-NEXT: %[[TOPK:.+]] = arith.constant 1 : index
   // CHECK-NEXT: %[[PICKED:.+]] = "kv.select"(%[[POOLED]], %[[N]], %[[TOPK]]) {{.*}} -> tensor<2x1xi64>
   //
-  // Sinks, then the ring, then what was selected: the positions in the rows of the cache, in order.
-  // CHECK-NEXT: %[[KEPT:.+]] = "kv.kept_positions"(%[[N]]) {{.*}} -> tensor<2x3xi64>
-  // CHECK-NEXT: %[[INDEX:.+]] = tensor.concat dim(1) %[[KEPT]], %[[PICKED]] {{.*}} -> tensor<2x4xi64>
+  // Sinks, then what was selected, then the ring: the positions in the rows of the cache, in order.
+  // CHECK-NEXT: %[[INDEX:.+]] = "kv.kept_positions"(%[[N]], %[[TOPK]], %[[PICKED]]) {{.*}} -> tensor<2x4xi64>
   // CHECK-NEXT: %[[PLACE:.+]] = tensor.extract_slice %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 8]
   // CHECK-NEXT: %[[ROWS:.+]] = "kv.gather"(%arg0, %[[INDEX]], %[[PLACE]]) {{.*}} -> tensor<1x2x4x8xf32>
   // CHECK-NEXT: %[[K2:.+]] = tensor.insert_slice %[[ROWS]] into %[[KC]][%[[SLOT]], 0, 0, 0] [1, 2, 4, 8]
@@ -107,9 +107,9 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: without sinks
 // PASSES: thread-cache
 module attributes {kv.geometry = #no_sink, sscc.program = #program} {
-  // The cache begins with the ring.
+  // The cache begins with what was selected.
   // CHECK-LABEL: func.func private @prefill.compress.0(
-  // CHECK: tensor.concat dim(1) {{.*}} : (tensor<4x2xi64>, tensor<4x1xi64>) -> tensor<4x3xi64>
+  // CHECK: "kv.kept_positions"({{.*}} : (index, index, tensor<4x1xi64>) -> tensor<4x3xi64>
   func.func private @prefill.layer.0(%h: tensor<1x4x4x8xf32> {sscc.input = "hidden"}) -> (tensor<1x4x4x8xf32> {sscc.output = "hidden"})
       attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
     %o = "kv.self_attention"(%h, %h, %h) {layer = 0 : i64, scale = 0.25 : f64}
@@ -123,13 +123,14 @@ module attributes {kv.geometry = #no_sink, sscc.program = #program} {
 // CASE: only a ring
 // PASSES: thread-cache
 module attributes {kv.geometry = #ring, sscc.program = #program} {
-  // Without top-K nothing is observed, scored or selected, and with one part there is nothing to concatenate.
+  // Without top-K nothing is observed, scored or selected.
   // CHECK-LABEL: func.func private @prefill.layer.0(
   // CHECK-NOT: observe
   // CHECK-LABEL: func.func private @prefill.compress.0(
   // CHECK-NOT: selected
   // CHECK-NOT: kv.observation_scores
-  // CHECK: %[[RING:.+]] = "kv.kept_positions"
+  // CHECK: %[[TOPK:.+]] = arith.constant 0 : index
+  // CHECK-NEXT: %[[RING:.+]] = "kv.kept_positions"(%{{.+}}, %[[TOPK]]) {{.*}} -> tensor<4x2xi64>
   // CHECK-NEXT: %[[KC:.+]] = tensor.extract_slice %arg2[%arg4, 0, 0, 0]
   // CHECK-NEXT: %[[K:.+]] = "kv.gather"(%arg0, %[[RING]], %[[KC]])
   // CHECK-NEXT: tensor.insert_slice %[[K]] into %arg2[%arg4, 0, 0, 0] [1, 4, 2, 8]

@@ -188,10 +188,10 @@ module attributes {kv.geometry = #geometry} {
   // CHECK: tensor.insert_slice %[[A]]#2 into %[[V]][0, %{{.+}}, 0, 0] [1, 1, 1024, 128]
   // CHECK: return %[[R]]#0, %[[R]]#1, %[[R]]#2
   func.func private @k(%q: !q {sscc.input = "q"}, %k: !c {sscc.state = "k_cache"}, %v: !c {sscc.state = "v_cache"}, %kn: !n {sscc.input = "kn"}, %vn: !n {sscc.input = "vn"},
-      %p: tensor<1xi64> {sscc.input = "position"}, %a: tensor<1xi1> {sscc.input = "a"})
+      %p: tensor<1xi64> {sscc.input = "position"}, %a: tensor<1xi1> {sscc.input = "a"}, %n: index {sscc.input = "n"})
       -> (!q {sscc.output = "o"}, !c {sscc.state = "k_cache"}, !c {sscc.state = "v_cache"}) attributes {sscc.kernel} {
-    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0>, scale = 0.5 : f64}
-      : (!q, !n, !n, !c, !c, !c, !c, tensor<1xi64>, tensor<1xi64>, tensor<1xi1>) -> (!q, !c, !c)
+    %r:3 = "kv.decode_attention"(%q, %kn, %vn, %k, %v, %k, %v, %p, %p, %a, %n) {operandSegmentSizes = array<i32: 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0>, scale = 0.5 : f64}
+      : (!q, !n, !n, !c, !c, !c, !c, tensor<1xi64>, tensor<1xi64>, tensor<1xi1>, index) -> (!q, !c, !c)
     return %r#0, %r#1, %r#2 : !q, !c, !c
   }
 }

@@ -26,7 +26,7 @@ from tests.runtime.broken.build import identity, port, window, write
 ROLES = {"prefill_logits": "output", "logits": "output"}
 INPUTS = {
     "prefill": ("tokens", "position_ids"),
-    "decode": ("token", "position_id", "position", "prompt_len", "active"),
+    "decode": ("token", "position_id", "position", "base", "active"),
 }
 SCALARS = ("length", "slot", "phase", "chunk", "steps")
 
@@ -81,7 +81,7 @@ def _tensors(s: Signature) -> tuple[Tensor, ...]:
         **dict.fromkeys(INPUTS["prefill"], ("i64", (1, s.scratch_tokens))),
         **dict.fromkeys(("token", "position_id"), ("i64", (s.batch, 1))),
         "position": ("i64", (s.batch,)),
-        "prompt_len": ("i64", (s.batch,)),
+        "base": ("i64", (s.batch,)),
         "active": ("i1", (s.batch,)),
         "prefill_logits": (s.dtype, (1, s.vocab_size)),
         "logits": (s.dtype, (s.batch, s.vocab_size)),

@@ -13,11 +13,13 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import (
     Body,
     CausalAttention,
+    DecodeAttention,
     Entry,
     For,
     Kernel,
     Launch,
     Param,
+    Pipeline,
     Pool,
     Program,
     Scalar,
@@ -29,11 +31,15 @@ from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.contract import ContractErrors, Protocol, prove
 from sscc.runtime.validator.kernels import KernelProofErrors
 from tests.errors import raises
-from tests.runtime.broken.build import change, read, setting, write
+from tests.runtime.broken.build import change, port, read, setting, update, write
 from tests.runtime.fake import GEOMETRY, LAYERED, SIGNATURE
 from tests.runtime.session_program import session_program
 from tests.runtime.signatures import altered, row_bytes
 
+BY_QUERY = altered(
+    SIGNATURE,
+    geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed", policy="query", landmark_bits=2),
+)
 INDEXED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, rows="indexed"))
 ENCODED = altered(SIGNATURE, geometry=Geometry(2, 4, 3, 2, 3, "avg", 20, dtype="int8"))
 WIDE = altered(SIGNATURE, value_dim=6)
@@ -177,12 +183,12 @@ BROKEN: dict[str, tuple[Callable[[Program], Program], ErrorKind, dict[str, Any]]
     ),
     "entry of another name": (_entry("decode", name="generate"), ContractErrors.ENTRIES, {}),
     "input missing": (
-        _entry("decode", inputs=("token", "position", "prompt_len")), ContractErrors.INPUTS,
-        {"entry": "decode", "actual": ["token", "position", "prompt_len"]},
+        _entry("decode", inputs=("token", "position", "base")), ContractErrors.INPUTS,
+        {"entry": "decode", "actual": ["token", "position", "base"]},
     ),
     "inputs swapped": (
-        _entry("decode", inputs=("position", "token", "prompt_len", "active")), ContractErrors.INPUTS,
-        {"actual": ["position", "token", "prompt_len", "active"]},
+        _entry("decode", inputs=("position", "token", "base", "active")), ContractErrors.INPUTS,
+        {"actual": ["position", "token", "base", "active"]},
     ),
     "output missing": (_entry("decode", outputs=()), ContractErrors.OUTPUTS, {"entry": "decode", "actual": []}),
     "another output": (
@@ -267,10 +273,20 @@ def test_inputs_that_no_session_gives_are_refused() -> None:
         prove(dataclasses.replace(program, tensors=(*program.tensors, more)), SIGNATURE)
 
 
-@pytest.mark.parametrize("signature", [INDEXED, ENCODED])
-def test_rows_of_another_kind_are_refused(signature: Signature) -> None:
-    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", actual="state f32 [2, 2, 2, 9, 4]"):
+@pytest.mark.parametrize(
+    ("signature", "expected"),
+    [(ENCODED, "state i8 [2, 2, 2, 9, 8]"), (BY_QUERY, "state f32 [2, 2, 2, 6, 4]")],
+    ids=["encoded", "by query"],
+)
+def test_rows_of_another_kind_are_refused(signature: Signature, expected: str) -> None:
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", actual="state f32 [2, 2, 2, 9, 4]", expected=expected):
         prove(session_program(SIGNATURE), signature)
+
+
+def test_indexed_rows_are_those_of_prompts_that_stay() -> None:
+    """The caches are as large as those of copied rows."""
+    with raises(ContractErrors.TENSOR_MISSING, tensor="k_store", expected="state f32 [2, 2, 2, 24, 4]"):
+        prove(session_program(SIGNATURE), INDEXED)
 
 
 def test_layers_that_keep_different_numbers_of_rows_have_one_cache() -> None:
@@ -286,8 +302,8 @@ def test_layers_that_keep_different_numbers_of_rows_have_one_cache() -> None:
 
 def test_indexed_caches_of_layers_that_select_different_numbers_are_stacked() -> None:
     signature = altered(INDEXED, geometry=INDEXED.geometry.with_layers([3, 1]))
-    with raises(ContractErrors.TENSOR_DIFFERS, expected="state f32 [2, 2, 2, 6, 4]"):
-        prove(session_program(SIGNATURE), signature)
+    with raises(ContractErrors.TENSOR_DIFFERS, tensor="k_cache", expected="state f32 [2, 2, 2, 9, 4]"):
+        prove(session_program(LAYERED), signature)
 
 
 def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
@@ -299,7 +315,7 @@ def test_what_layers_of_different_numbers_of_rows_hold_and_read() -> None:
         "all layers: 4/2 heads of 4, 7 to 9 rows: sink 2, recent 4, top-K by layer 3 1"
     ]
     indexed = altered(INDEXED, geometry=INDEXED.geometry.with_layers([3, 1]))
-    assert (indexed.read_bytes, indexed.held_bytes) == ((9 + 7) * row, 2 * (6 + 24) * row)
+    assert (indexed.read_bytes, indexed.held_bytes) == ((9 + 7) * row, 2 * (9 + 24) * row)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +348,38 @@ def test_steps_of_another_geometry_are_refused(step: Any, kind: ErrorKind, field
     body = Body("other", params, ("n",), (), (), (step,))
     with raises(kind, **fields):
         prove(session_program(SIGNATURE, bodies=(body,)), SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    ("signature", "topk", "kind", "fields"),
+    [
+        (SIGNATURE, 2, ContractErrors.SELECTION, {"selected": [2], "budgets": [3]}),
+        (SIGNATURE, 0, ContractErrors.SELECTION, {"selected": [0], "budgets": [3]}),
+        (LAYERED, 2, ContractErrors.SELECTION, {"selected": [2], "budgets": [1, 3]}),
+        (SIGNATURE, "some", ContractErrors.SELECTION_VARIES, {}),
+    ],
+)
+def test_decode_attention_of_another_number_of_selected_rows_is_refused(
+    signature: Signature, topk: int | str, kind: ErrorKind, fields: dict[str, Any]
+) -> None:
+    names = ("q", "nk", "nv", "k", "v", "k", "v", "p", "b", "a", "top", "o")
+    new, cache = (2, 2, 1, 4), (2, 2, 9, 4)
+    params = (
+        read("q", 2, 4, 1, 4), read("nk", *new), read("nv", *new), update("k", *cache), update("v", *cache),
+        read("p", 2, dtype="i64"), read("b", 2, dtype="i64"), read("a", 2, dtype="i1"), write("o", 2, 4, 1, 4),
+    )  # fmt: skip
+    body = Body("attend", params, ("top",), (), (), (DecodeAttention(*names, 0.5, 2, 4),))
+    ports = tuple(port(param.name, param.shape) for param in params)
+
+    def program(count: int | str) -> Program:
+        stage = Stage("attention", "attend", (), ports, (count,), ())
+        before = (Scalar("some", "add", (1, 1)),)
+        kernel = Kernel("attend_all", params, (), (*before, Pipeline("p", "i", 0, 1, (), (), (stage,))))
+        return session_program(signature, bodies=(body,), kernels=(kernel,))
+
+    prove(program(3), signature)
+    with raises(kind, kernel="attend_all", stage="attention", **fields):
+        prove(program(topk), signature)
 
 
 @pytest.mark.parametrize("signature", [SIGNATURE, SHORT, altered(SIGNATURE, prefill_chunk=1)])

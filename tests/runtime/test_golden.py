@@ -19,11 +19,11 @@ from sscc.runtime.golden_replay import GoldenReplayErrors, compare, replay
 from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 
-PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9), (10, 0)
+PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (0, 1)
 
 
 def record() -> Golden:
-    """What the fake interpreter makes: ten rows of prompt use 2 + 4 + 3 cache rows."""
+    """What the fake interpreter makes: ten tokens of a prompt use 2 + 3 + 4 rows of the cache."""
     interpreter = FakeInterpreter()
     tensors = {}
     for layer in range(SIGNATURE.layers):
@@ -79,7 +79,7 @@ def test_rows_that_are_not_valid_are_not_compared() -> None:
 
 def test_a_near_tie_is_excused_counted_and_its_rows_adopted() -> None:
     golden = changed(record(), "selected.0", (1, 0), 2)  # ours picked 3 instead
-    golden = changed(golden, "k_cache.0", (1, 6, 0), 5.0)  # and so the row differs
+    golden = changed(golden, "k_cache.0", (1, 2, 0), 5.0)  # and so the row differs
     interpreter = FakeInterpreter()
     report = replay(fake_session(interpreter), golden)
     assert report.passed
@@ -94,11 +94,28 @@ def test_picks_are_matched_by_position_when_one_shifts_the_rows() -> None:
     tensors = {name: array.copy() for name, array in golden.tensors.items()}
     tensors["selected.0"][0] = [4, 5, 6]  # ours: 2, 4, 5
     for kind in ("k_cache.0", "v_cache.0"):
-        tensors[kind][0, 6:8] = tensors[kind][0, 7:9].copy()
-        tensors[kind][0, 8] = 77.0
+        tensors[kind][0, 2:4] = tensors[kind][0, 3:5].copy()
+        tensors[kind][0, 4] = 77.0
     report = replay(fake_session(), replace(golden, tensors=tensors))
     assert report.passed
     assert report.excused == 1
+
+
+def test_of_a_prompt_that_fits_the_cache_nothing_is_selected() -> None:
+    """All of its rows are compared where they stand, and a position that is selected all the same is no near tie."""
+    interpreter = FakeInterpreter()
+    interpreter.states["selected"].fill(-1)
+    golden = replace(record(), prompt=PROMPT[:9], new_tokens=())
+    tensors = {name: t for name, t in golden.tensors.items() if "cache" in name}
+    tensors |= {f"selected.{layer}": interpreter.states["selected"][layer].copy() for layer in range(2)}
+    golden = replace(golden, tensors=tensors)
+    assert replay(fake_session(interpreter), golden).passed
+    for row in range(9):
+        assert not replay(fake_session(interpreter), changed(golden, "k_cache.0", (1, row, 0), 5.0)).passed
+    interpreter.states["selected"][1, 0, 0] = 4
+    report = replay(fake_session(interpreter), golden)
+    assert report.first_failure is not None
+    assert (report.first_failure.name, report.excused) == ("selected.1", 0)
 
 
 def test_too_many_differing_picks_are_no_near_ties() -> None:

@@ -65,16 +65,16 @@ def attend() -> tuple[Body, Kernel]:
         "k_cache": (CACHE, "f32", "update"),
         "v_cache": (CACHE, "f32", "update"),
         "position": ((B,), "i64", "read"),
-        "prompt_len": ((B,), "i64", "read"),
+        "base": ((B,), "i64", "read"),
         "active": ((B,), "i1", "read"),
         "out": ((B, H, 1, D), "f32", "write"),
     }
     params = tuple(Param(name, *rest) for name, rest in shapes.items())
-    names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active", "out")
+    names = ("q", "nk", "nv", "k_cache", "v_cache", "k_cache", "v_cache", "position", "base", "active", "topk", "out")
     step = DecodeAttention(*names, 0.5, GEOMETRY.sink, GEOMETRY.recent)
-    stage = Stage("attend", "attend", (), tuple(Port(view(p.name, *p.shape)) for p in params), (), ())
+    stage = Stage("attend", "attend", (), tuple(Port(view(p.name, *p.shape)) for p in params), (GEOMETRY.topk,), ())
     pipeline = Pipeline("p", "i", 0, 1, (), (), (stage,))
-    return Body("attend", params, (), (), (), (step,)), Kernel("attend", params, (), (pipeline,))
+    return Body("attend", params, ("topk",), (), (), (step,)), Kernel("attend", params, (), (pipeline,))
 
 
 def artifact_program() -> Program:

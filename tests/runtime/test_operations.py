@@ -19,7 +19,7 @@ from tests.runtime.programs import DTYPES, one_stage, run_kernel
 NO_WINDOW = Span()
 STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
-SIZES |= {"R0": 4, "T0": 7, "R1": 3, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
+SIZES |= {"R0": 3, "T0": 7, "R1": 4, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
 SCALARS = (
     {"start": 4, "length": 7, "topk": 3},
     {"start": 8, "length": 12, "topk": 2},
@@ -32,19 +32,17 @@ SETTINGS: dict[str, Any] = {
     "scale": 0.5, "sink": 2, "recent": 4, "pool": 3, "width": 3, "pool_mode": "avg", "mode": "max", "window": 0,
     "topk": 3, "bits": 2, "fetch": 2, "softcap": None, "first": 0,
 }  # fmt: skip
-INTEGERS = {"row": 7, "position": 6, "prompt_len": SETTINGS["sink"] + SETTINGS["recent"] + 2}
+INTEGERS = {"row": 7, "position": 6, "base": SETTINGS["sink"] + 2}
 RESIDENT = {"resident": [2, 4, -1], "places": [1, 0, 2]}
 """Of the positions 2 .. 6, which are candidates."""
 BY_QUERY = {"landmark_scores", "choose_rows", "fetch_rows", "query_attention"}
 """Their caches have sinks and ring alone."""
 LATE = 10
 """With this position they have more candidates than they choose."""
-BEYOND = 11
-"""Tokens of a prompt that fill more rows than the cache has: some of a segment behind it."""
 PLAIN, INDEXED = ("key", "value"), ("key", "value", "index")
 MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
     "cached_attention": [((*PLAIN, "valid"),), ((*PLAIN, "valid"), (*PLAIN, "valid", "index"))],
-    "decode_attention": [(), (PLAIN,), (INDEXED,)],
+    "decode_attention": [(), (INDEXED,)],
 }
 """By operation: the operands of its segments."""
 DTYPE = {"f": torch.float32, "f32": torch.float32, "row": torch.float32, "any": torch.float32, "prompt": torch.float32,
@@ -94,12 +92,12 @@ class OperationTrial:
         stride = window.stride if window.chunked else None
         self.spec, settings = spec_of(kind, members), {**SETTINGS, "window": window.size, "window_stride": stride}
         self.scalars = {name: scalars[name] for name in self.spec.numbers}
-        self.integers = INTEGERS | ({"prompt_len": BEYOND} if members else {})
+        self.integers = INTEGERS
         ring: dict[str, int] = {}
         if kind.kind in BY_QUERY:
             self.integers, ring = {**self.integers, "position": LATE}, {"R": SIZES["SR"]}
         live = self.integers["position"] + 1
-        self.sizes = {**SIZES, **self.scalars, **ring, "valid": self.integers["prompt_len"], "live": live}
+        self.sizes = {**SIZES, **self.scalars, **ring, "valid": min(live, self.spec.rows(SIZES)), "live": live}
         self.sizes |= {name: value for name, value in settings.items() if value is not None}
         generator = torch.Generator().manual_seed(0)
         self.contents: dict[str, torch.Tensor] = {}

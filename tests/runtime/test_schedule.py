@@ -53,10 +53,10 @@ STEPS = (
     schedule.Pool("s", "p", "n", 7, "avg"),
     schedule.Select("s", "i", "n", "top", 4, 8),
     schedule.GatherRows("s", "i", "o"),
-    schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),
+    schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),
     schedule.DecodeAttention(
-        *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.125, 4, 8),  # type: ignore[arg-type]
-        (schedule.MoreRows("kp", "vp", "i"), schedule.MoreRows("kr", "vr")),
+        *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),  # type: ignore[arg-type]
+        (schedule.SelectedRows("kp", "vp", "i"),),
     ),
     schedule.Landmarks("k", "c", "s", 2),
     schedule.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
@@ -172,7 +172,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", ScheduleErrors.NOT_JSON, {}),
         ("[]", ScheduleErrors.FORMAT_VERSION, {}),
-        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 9}),
+        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 10}),
         (
             edited("arena_bytes", value="64"), RecordErrors.WRONG_VALUE,
             {"place": "program.arena_bytes", "value": "64", "expected": "int"},
@@ -202,7 +202,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
             edited("tensors", 0, value=7), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[0]", "value": 7, "expected": "Tensor"},
         ),
-        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 9}),
+        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 10}),
         (
             edited("tensors", 1, "sources", value="w"), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[1].sources", "value": "w", "expected": "a list"},

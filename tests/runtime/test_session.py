@@ -45,7 +45,7 @@ def test_decode_masks_other_slots_and_counts_positions() -> None:
         "token": [[5], [6]],
         "position_id": [[8], [1]],
         "position": [8, 1],
-        "prompt_len": [8, 1],
+        "base": [5, 2],
         "active": [True, True],
     }
     _, inputs, _ = interpreter.calls[-1]
@@ -53,7 +53,7 @@ def test_decode_masks_other_slots_and_counts_positions() -> None:
         "token": [[0], [9]],
         "position_id": [[0], [2]],
         "position": [0, 2],
-        "prompt_len": [0, 1],
+        "base": [0, 2],
         "active": [False, True],
     }
     assert (session.position(0), session.position(1)) == (9, 3)
@@ -159,7 +159,7 @@ def test_replay_feeds_the_last_token_where_it_stands() -> None:
         "token": [[4], [0]],
         "position_id": [[7], [0]],
         "position": [7, 0],
-        "prompt_len": [8, 0],
+        "base": [5, 0],
         "active": [True, False],
     }
     assert session.position(0) == 8
@@ -170,13 +170,13 @@ def test_replay_feeds_the_last_token_where_it_stands() -> None:
         session.replay(1)
 
 
-@pytest.mark.parametrize(("length", "rows"), [(3, 3), (6, 6), (8, 8), (9, 9), (20, 9)])
+@pytest.mark.parametrize(("length", "rows"), [(3, 3), (6, 6), (8, 8), (9, 9), (10, 9), (20, 9)])
 def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
     interpreter = FakeInterpreter()
     session = fake_session(interpreter)
     session.prefill(0, [1] * length)
     snapshot = session.snapshot(0)
-    picks = 2 * 2 * 8 * max(rows - 6, 0)  # positions that each layer and KV head has selected
+    picks = 2 * 2 * 8 * 3 * (length > 9)  # positions that each layer and KV head has selected
     assert snapshot.nbytes == session.snapshot_bytes(0) == rows * row_bytes(SIGNATURE) + picks
     before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
     session.restore(1, snapshot)
@@ -190,13 +190,14 @@ def test_a_snapshot_has_the_rows_that_are_valid(length: int, rows: int) -> None:
     assert np.array_equal(session.replay(1), session.replay(0))
 
 
-@pytest.mark.parametrize("length", [3, 8, 20])
+@pytest.mark.parametrize("length", [3, 7, 8, 9, 10, 20])
 def test_a_snapshot_of_rows_of_all_layers_has_all_of_them(length: int) -> None:
     interpreter = FakeInterpreter(LAYERED)
     session = Session(LAYERED, interpreter)
     session.prefill(0, [1] * length)
     snapshot = session.snapshot(0)
-    picks = 2 * 2 * 8 * min(max(length - 6, 0), 3)  # as many for every layer as for that of the largest budget
+    most = max([topk for topk in (3, 1) if length > 6 + topk], default=0)
+    picks = 2 * 2 * 8 * most  # as many for every layer as for that which selects the most
     assert snapshot.nbytes == session.snapshot_bytes(0) == LAYERED.held_bytes + picks
     before = {name: interpreter.states[name].copy() for name in ("k_cache", "v_cache")}
     interpreter.states["k_cache"][0] = 0

@@ -22,7 +22,8 @@ from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import altered
 
 IDENTITY = ProgramIdentity("a" * 64, "b" * 64)
-PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+"""More tokens than the cache has rows, so that positions are selected."""
 
 
 def session_with(signature: Signature = SIGNATURE, identity: ProgramIdentity = IDENTITY) -> Session:
@@ -55,7 +56,7 @@ def resealed(data: bytes) -> bytes:
     return with_metadata(data, digest=hashlib.sha256(data[size:]).hexdigest())
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 9, 20])
+@pytest.mark.parametrize("length", [1, 2, 5, 9, 10, 20])
 def test_a_file_has_what_the_slot_had(tmp_path: Path, length: int) -> None:
     first, other = session_with(), session_with()
     prompt = (PROMPT * 3)[:length]
@@ -66,7 +67,7 @@ def test_a_file_has_what_the_slot_had(tmp_path: Path, length: int) -> None:
     assert np.array_equal(other.load_slot(0, path), logits)
     for name in ("k_cache", "v_cache"):
         states = [session.interpreter.tensor(name) for session in (first, other)]
-        rows = SIGNATURE.geometry.kept_rows(length, length)
+        rows = SIGNATURE.geometry.kept_rows(length)
         assert np.array_equal(states[0][:, 1, :, :rows], states[1][:, 0, :, :rows])
     assert other.position(0) == length
     assert np.array_equal(other.kept(0).layers[1].reasons, first.kept(1).layers[1].reasons)
@@ -131,7 +132,8 @@ def test_a_slot_of_another_program_is_refused_by_name(name: str) -> None:
             lambda data: (HEADER_BYTES + 1).to_bytes(8, "little") + bytes(HEADER_BYTES * 2),
             SlotMessageErrors.HEADER_SIZE, {},
         ),
-        (lambda data: with_metadata(data, version="2"), SlotMessageErrors.OTHER_VERSION, {"version": "2", "ours": 1}),
+        (lambda data: with_metadata(data, version="1"), SlotMessageErrors.OTHER_VERSION, {"version": "1", "ours": 2}),
+        (lambda data: with_metadata(data, version="3"), SlotMessageErrors.OTHER_VERSION, {"version": "3", "ours": 2}),
         (
             lambda data: with_metadata(data, format="pt"), SlotMessageErrors.OTHER_FORMAT,
             {"where": "it", "format": "pt"},

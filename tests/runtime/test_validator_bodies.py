@@ -21,13 +21,13 @@ from sscc.ir.schedule import (
     GatherRows,
     Instr,
     Local,
-    MoreRows,
     ObservationScores,
     Param,
     Pool,
     Product,
     Reduction,
     Select,
+    SelectedRows,
     UpdateRows,
     Vector,
     View,
@@ -422,15 +422,16 @@ def test_a_parameter_or_local_without_elements_or_beyond_all_memory_is_refused()
 
 # ------------------------------------------------------------------------------------------ steps of the algorithm
 
-_ATTEND = ("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "out")
+_ATTEND = ("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "out")
 DECODE = DecodeAttention(*_ATTEND, 0.5, 1, 3)
-SLOT = (read("p", 2, dtype="i64"), read("t", 2, dtype="i64"), read("a", 2, dtype="i1"))
+SLOT = (read("p", 2, dtype="i64"), read("b", 2, dtype="i64"), read("a", 2, dtype="i1"))
 
 
 def attend(step: DecodeAttention, heads: int = 4, kv: int = 2) -> BodyFacts:
     new = (read("nk", 2, kv, 1, 8), read("nv", 2, kv, 1, 8))
     caches = (update("kc", 2, kv, 6, 8), update("vc", 2, kv, 6, 8))
-    return facts(read("q", 2, heads, 1, 8), *new, *caches, *SLOT, write("out", 2, heads, 1, 8), steps=(step,))
+    params = (read("q", 2, heads, 1, 8), *new, *caches, *SLOT, write("out", 2, heads, 1, 8))
+    return facts(*params, steps=(step,), scalars=("top",))
 
 
 @pytest.mark.parametrize(
@@ -443,6 +444,8 @@ def attend(step: DecodeAttention, heads: int = 4, kv: int = 2) -> BodyFacts:
         ({"sink": -1}, StepProofErrors.RING, {"sink": -1, "recent": 3}),
         ({"recent": 0}, StepProofErrors.RING, {"sink": 1, "recent": 0}),
         ({"position": "lost"}, BodyProofErrors.UNKNOWN_NAME, {"name": "lost"}),
+        ({"base": "lost"}, BodyProofErrors.UNKNOWN_NAME, {"name": "lost"}),
+        ({"topk": "lost"}, BodyProofErrors.UNKNOWN_SCALAR, {"scalar": "lost"}),
     ],
 )
 def test_attention_with_impossible_settings_is_refused(
@@ -484,13 +487,13 @@ def test_a_written_operand_is_no_other_one(
     params = (update("q", 2, 4, 1, 8), *new, *caches, *SLOT, write("out", 2, 4, 1, 8))
     swapped = Window("other_heads", View("kc", (2, 2, 6, 8), (48, 96, 8, 1)))
     with raises(kind, **error_fields):
-        facts(*params, steps=(dataclasses.replace(DECODE, **fields),), windows=(swapped,))
+        facts(*params, steps=(dataclasses.replace(DECODE, **fields),), windows=(swapped,), scalars=("top",))
     halves = (
         Window("first", View("c", (2, 2, 6, 8), (192, 96, 8, 1))),
         Window("second", View("c", (2, 2, 6, 8), (192, 96, 8, 1), 48)),
     )
     apart = dataclasses.replace(DECODE, key="first", k_cache="first", value="second", v_cache="second")
-    facts(params[0], *new, update("c", 384), *SLOT, params[-1], steps=(apart,), windows=halves)
+    facts(params[0], *new, update("c", 384), *SLOT, params[-1], steps=(apart,), windows=halves, scalars=("top",))
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
@@ -504,7 +507,8 @@ def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
     def attend_over(step: DecodeAttention, width: int = 5, dtype: str = "f32") -> BodyFacts:
         rows = (read("nk", 2, 1, 1, 8), update("kc", 2, 1, 6, 12 if dtype == "i8" else 8, dtype=dtype))
         others = (read("nv", 2, 1, 1, 5), read("kp", 2, 1, 9, 8), read("vp", 2, 1, 9, 5), *SLOT)
-        return facts(read("q", 2, 4, 1, 8), *rows, *others, write("out", 2, 4, 1, width), steps=(step,))
+        params = (read("q", 2, 4, 1, 8), *rows, *others, read("s", 2, 1, 2, dtype="i64"), write("out", 2, 4, 1, width))
+        return facts(*params, steps=(step,), scalars=("top",))
 
     attend_over(latent)
     attend_over(latent, 4, "i8")
@@ -513,19 +517,22 @@ def test_values_are_apart_or_the_first_numbers_of_keys() -> None:
     with raises(StepProofErrors.VALUES_TOO_WIDE, values=9, key=8):
         attend_over(latent, 9)
     with raises(StepProofErrors.VALUES_MISSING, missing=["new_value", "value", "v_cache"]):
-        attend_over(dataclasses.replace(latent, segments=(MoreRows("kp", "vp"),)))
-    attend_over(dataclasses.replace(latent, segments=(MoreRows("kp", ""),)))
+        attend_over(dataclasses.replace(latent, segments=(SelectedRows("kp", "vp", "s"),)))
+    attend_over(dataclasses.replace(latent, segments=(SelectedRows("kp", "", "s"),)))
 
 
-def test_indexed_rows_follow_the_ring() -> None:
-    step = DecodeAttention(*_ATTEND, 0.5, 1, 4, (MoreRows("kp", "vp", "s"),))
+def test_selected_rows_stand_between_sinks_and_ring() -> None:
+    step = DecodeAttention(*_ATTEND, 0.5, 1, 2, (SelectedRows("kp", "vp", "s"),))
     new = (read("nk", 2, 2, 1, 8), read("nv", 2, 2, 1, 8), update("kc", 2, 2, 6, 8), update("vc", 2, 2, 6, 8))
     prompts = (read("kp", 2, 2, 9, 8), read("vp", 2, 2, 9, 8), read("s", 2, 2, 3, dtype="i64"))
     params = (read("q", 2, 4, 1, 8), *new, *prompts, *SLOT, write("out", 2, 4, 1, 8))
+    with raises(StepProofErrors.SELECTED_ROWS, segments=1, selected=3, rows=6, ring=4):
+        facts(*params, steps=(dataclasses.replace(step, recent=3),), scalars=("top",))
     with raises(StepProofErrors.RING_TOO_LARGE, last=6, sink=1, recent=6, rows=6):
-        facts(*params, steps=(dataclasses.replace(step, recent=6),))
-    listed = facts(*params, steps=(step,)).data
-    assert [line.rsplit(" ", 1)[1] for line in listed] == ["'kp'", "'vp'"]
+        facts(*params, steps=(dataclasses.replace(step, recent=6, segments=()),), scalars=("top",))
+    found = facts(*params, steps=(step,), scalars=("top",))
+    assert [line.rsplit(" ", 1)[1] for line in found.data] == ["'kp'", "'vp'"]
+    assert [need[:3] for need in found.needs] == [("top", 0, 3)]
 
 
 def test_gathered_rows_are_listed() -> None:

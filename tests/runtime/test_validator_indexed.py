@@ -14,9 +14,9 @@ from sscc.ir.schedule import (
     Entry,
     GatherRows,
     Kernel,
-    MoreRows,
     Pipeline,
     Program,
+    SelectedRows,
     Stage,
 )
 from sscc.runtime.validator import Report, validate
@@ -25,10 +25,10 @@ from sscc.runtime.validator.steps import StepProofErrors
 from tests.errors import raises
 from tests.runtime.broken.build import place, port, read, update, whole, write
 
-B, H, V, D, SR, T, K = 2, 4, 2, 4, 6, 20, 3
-ROWS = MoreRows("kp", "vp", "i")
-STEP = DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 2, 4, (ROWS,))
-CACHE, PROMPT = (B, V, SR, D), (B, V, T, D)
+B, H, V, D, R, T, K = 2, 4, 2, 4, 9, 20, 3
+ROWS = SelectedRows("kp", "vp", "i")
+STEP = DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "o", 0.5, 2, 4, (ROWS,))
+CACHE, PROMPT = (B, V, R, D), (B, V, T, D)
 PARAMS = {
     "q": read("q", B, H, 1, D),
     "nk": read("nk", B, V, 1, D),
@@ -39,14 +39,15 @@ PARAMS = {
     "vp": read("vp", *PROMPT),
     "i": read("i", B, V, K, dtype="i64"),
     "p": read("p", B, dtype="i64"),
-    "t": read("t", B, dtype="i64"),
+    "b": read("b", B, dtype="i64"),
     "a": read("a", B, dtype="i1"),
     "o": write("o", B, H, 1, D),
 }
 
 
-def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> Report:
-    """Validates a program of one stage that fires one step."""
+def check(step: Any, params: dict[str, Any], most: int = K) -> Report:
+    """Validates a program of one stage that fires one step, which selects `most` rows at most."""
+    scalars = ("top",)
     roles = {"read": "input", "update": "state", "write": "output"}
     tensors, arena = place(*((p.name, p.shape, p.dtype, roles[p.access]) for p in params.values()))
     body = Body("b", tuple(params.values()), scalars, (), (), (step,))
@@ -56,8 +57,7 @@ def check(step: Any, params: dict[str, Any], scalars: tuple[str, ...] = ()) -> R
     results = tuple(p.name for p in params.values() if p.access == "write")
     launch = replace(whole(tensors, "k", *params), scalars=scalars)
     entry = Entry("main", names, results, scalars, (), (launch,))
-    ranges = {name: (0, K) if name == "top" else (1, T) for name in scalars}
-    return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges=ranges)
+    return validate(Program(tensors, (body,), (kernel,), (entry,), arena), ranges={"top": (0, most)})
 
 
 def test_rows_that_the_index_decides_are_listed() -> None:
@@ -71,7 +71,18 @@ def test_rows_that_the_index_decides_are_listed() -> None:
 @pytest.mark.parametrize(
     ("step", "params", "kind", "fields"),
     [
-        ({"sink": 3}, {}, StepProofErrors.RING_TOO_LARGE, {"last": 6, "sink": 3, "recent": 4, "rows": 6}),
+        ({"sink": 3}, {}, StepProofErrors.SELECTED_ROWS, {"segments": 1, "selected": K, "rows": R, "ring": 7}),
+        (
+            {}, {"i": read("i", B, V, K + 1, dtype="i64")}, StepProofErrors.SELECTED_ROWS,
+            {"segments": 1, "selected": K + 1, "rows": R, "ring": 6},
+        ),
+        (
+            {"segments": (ROWS, ROWS)}, {}, StepProofErrors.SELECTED_ROWS,
+            {"segments": 2, "selected": K, "rows": R, "ring": 6},
+        ),
+        ({"segments": (), "recent": 8}, {}, StepProofErrors.RING_TOO_LARGE, {"last": 9, "sink": 2, "rows": R}),
+        ({"segments": (replace(ROWS, index=""),)}, {}, BodyProofErrors.UNKNOWN_NAME, {"name": ""}),
+        ({"topk": "other"}, {}, BodyProofErrors.UNKNOWN_SCALAR, {"scalar": "other"}),
         ({"recent": 0}, {}, StepProofErrors.RING, {"sink": 2, "recent": 0}),
         ({"segments": (replace(ROWS, key="missing"),)}, {}, BodyProofErrors.UNKNOWN_NAME, {"name": "missing"}),
         ({}, {"vp": read("vp", B, V, T - 1, D)}, BodyProofErrors.OPERAND, {"operand": "segments[0].value"}),

@@ -28,11 +28,11 @@ E = D // 2
 QUERY = read("q", B, H, 1, D)
 NEW = (read("nk", B, V, 1, D), read("nv", B, V, 1, W))
 CACHES = (update("kc", B, V, R, D), update("vc", B, V, R, W))
-SLOTS = (read("p", B, dtype="i64"), read("t", B, dtype="i64"), read("a", B, dtype="i1"))
+SLOTS = (read("p", B, dtype="i64"), read("b", B, dtype="i64"), read("a", B, dtype="i1"))
 CHUNK = (read("q", 1, H, C, D), read("nk", 1, V, C, D), read("nv", 1, V, C, W))
 SCRATCH = (update("ks", 1, V, T, D), update("vs", 1, V, T, W))
 PROMPT = (read("k", 1, V, T, D), read("v", 1, V, T, W))
-SLOT_READS = {"p": (B, 0), "t": (B, 0), "a": (B, 0)}
+SLOT_READS = {"p": (B, 0), "b": (B, 0), "a": (B, 0)}
 NEW_READS = {"nk": (B * V * D, 0), "nv": (B * V * W, 0)}
 
 CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[str, tuple[int, int]]]] = {
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
     "update of encoded rows": (
         sch.UpdateRows("kc", "nk", "p", "a"),
         (update("kc", B, V, R, D + ENCODED, dtype="i8"), read("nk", B, V, 1, D + ENCODED, dtype="i8"), *SLOTS),
-        {"kc": (0, B * V * (D + ENCODED)), "nk": (B * V * (D + ENCODED), 0), "p": (B, 0), "t": (0, 0), "a": (B, 0)},
+        {"kc": (0, B * V * (D + ENCODED)), "nk": (B * V * (D + ENCODED), 0), "p": (B, 0), "b": (0, 0), "a": (B, 0)},
         {},
     ),
     "quantize": (
@@ -112,28 +112,28 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {},
     ),
     "decode": (
-        sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 0, 1),
+        sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "o", 0.5, 0, 1),
         (QUERY, *NEW, *CACHES, *SLOTS, write("o", B, H, 1, W)),
         {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W)},
-        {},
+        {"top": (0, R - 1)},
     ),
     "decode, latent rows": (
-        sch.DecodeAttention("q", "nk", "", "kc", "", "kc", "", "p", "t", "a", "o", 0.5, 0, 1),
+        sch.DecodeAttention("q", "nk", "", "kc", "", "kc", "", "p", "b", "a", "top", "o", 0.5, 0, 1),
         (QUERY, NEW[0], CACHES[0], *SLOTS, write("o", B, H, 1, D - 1)),
         {"q": (B * H * D, 0), "nk": NEW_READS["nk"], **SLOT_READS, "o": (0, B * H * (D - 1)),
          "kc": (B * V * R * D, B * V * D)},
-        {},
+        {"top": (0, R - 1)},
     ),
     "indexed": (
-        sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "t", "a", "o", 0.5, 0, R,
-                            (sch.MoreRows("kp", "vp", "i"),)),
+        sch.DecodeAttention("q", "nk", "nv", "kc", "vc", "kc", "vc", "p", "b", "a", "top", "o", 0.5, 1,
+                            R - K - 1, (sch.SelectedRows("kp", "vp", "i"),)),
         (QUERY, *NEW, *CACHES, read("kp", B, V, T, D), read("vp", B, V, T, W), read("i", B, V, K, dtype="i64"),
          *SLOTS, write("o", B, H, 1, W)),
         {"q": (B * H * D, 0), **NEW_READS, **SLOT_READS, "o": (0, B * H * W), "i": (B * V * K, 0),
          "kc": (B * V * R * D, B * V * D), "vc": (B * V * R * W, B * V * W),
          "kp": (B * V * K * D, 0), "vp": (B * V * K * W, 0)},
-        {},
+        {"top": (0, K)},
     ),
     "landmarks": (
         sch.Landmarks("k", "c", "s", 4),
@@ -311,7 +311,8 @@ def test_a_cap_is_above_nothing_and_not_large(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sink", "recent"),
     [
-        ("decode", 0, 1), ("decode", 0, R), ("decode", R - 1, 1), ("indexed", 0, R), ("indexed", R - 1, 1),
+        ("decode", 0, 1), ("decode", 0, R), ("decode", R - 1, 1), ("indexed", 0, R - K),
+        ("indexed", R - K - 1, 1),
         ("query", 0, R), ("query", R - 1, 1), ("choose", 0, 3), ("landmark scores", 5, 9), ("select", 0, 0),
         ("select", 5, 0), ("select", 0, 5),
     ],
@@ -340,6 +341,15 @@ def test_the_rows_that_cannot_be_kept(
 ) -> None:
     with raises(kind, sink=sink, recent=recent, **fields):
         changed(name, sink=sink, recent=recent)
+
+
+def test_selected_rows_have_room_between_sinks_and_ring() -> None:
+    for sink, recent in ((1, R - K), (R - K, 1)):
+        with raises(StepProofErrors.SELECTED_ROWS, segments=1, selected=K, rows=R, ring=R - K + 1):
+            changed("indexed", sink=sink, recent=recent)
+    segment = CASES["indexed"][0].segments[0]
+    with raises(StepProofErrors.SELECTED_ROWS, segments=2, selected=K, rows=R, ring=R - K):
+        changed("indexed", segments=(segment, segment))
 
 
 @pytest.mark.parametrize("name", ["causal", "decode", "chunk"])

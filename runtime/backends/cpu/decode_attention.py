@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, MoreRows, Segment
+from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, Segment, SelectedRows
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
@@ -45,6 +45,7 @@ class Part:
     Attributes:
         value: `key` where V are the first numbers of K's rows.
         index: which rows of `key` and `value` they are; "" where these one after another.
+        in_place: True if rows stand in the place of some of the first part's, where the index is not negative.
     """
 
     key: str
@@ -52,16 +53,30 @@ class Part:
     index: str
     first: int
     count: int
+    in_place: bool = False
 
 
-def parts_of(segments: Sequence[Segment | MoreRows | DecodeAttention], meta: Mapping[str, Meta]) -> list[Part]:
-    """The segments, numbered through."""
+def parts_of(segments: Sequence[Segment], meta: Mapping[str, Meta]) -> list[Part]:
+    """Return the segments, numbered through."""
     parts, first = [], 0
     for segment in segments:
-        index = "" if isinstance(segment, DecodeAttention) else segment.index
-        count = meta[index or segment.key][0][2]
-        parts.append(Part(segment.key, segment.value or segment.key, index, first, count))
+        count = meta[segment.index or segment.key][0][2]
+        parts.append(Part(segment.key, segment.value or segment.key, segment.index, first, count))
         first += count
+    return parts
+
+
+def _cache_and_more(
+    step: DecodeAttention, behind: Sequence[SelectedRows], meta: Mapping[str, Meta]
+) -> list[Part]:
+    """Return the cache, the selected rows in it, and rows behind it."""
+    rows = meta[step.key][0][2]
+    parts = [Part(step.key, step.value or step.key, "", 0, rows)]
+    for segments, first in ((step.segments, step.sink), (behind, rows)):
+        for segment in segments:
+            count = meta[segment.index][0][2]
+            value = segment.value or segment.key
+            parts.append(Part(segment.key, value, segment.index, first, count, segments is step.segments))
     return parts
 
 
@@ -119,7 +134,7 @@ class Attention:
         whole = depth if parts[0].value == parts[0].key else width  # values may be the first numbers of keys
         value_rows = Rows.of(width, meta[parts[0].value][0], values, whole=whole)
         block = Block(keys, value_rows, heads // kv_heads, features, scattered, ahead)
-        return cls(slots, kv_heads, sum(part.count for part in parts), block)
+        return cls(slots, kv_heads, sum(part.count for part in parts if not part.in_place), block)
 
 
 def _is_dense(part: Part, meta: Mapping[str, Meta]) -> bool:
@@ -130,14 +145,20 @@ def _is_dense(part: Part, meta: Mapping[str, Meta]) -> bool:
 # ---------------------------------------------------------------------------------------------------- lowering
 
 
-def lower_decode_attention(step: DecodeAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
-    """The step on operands of static shapes and strides, named as in the step.
+def lower_decode_attention(
+    step: DecodeAttention, meta: Mapping[str, Meta], features: Features, behind: Sequence[SelectedRows] = ()
+) -> Lowered:
+    """Lower the step on operands of static shapes and strides, named as in the step.
 
-    A negative position of an active slot is reported, and an index beyond its rows, which gives a row of zeros, as a
-    negative one does. Raises InputError where a row is not contiguous, or where what is read of a cache is of another
-    dtype than the cache.
+    A negative position of an active slot is reported, and an index beyond its rows, which names no row.
+
+    Args:
+        behind: rows behind those of the cache, zeros where their index names none; the step selects none then.
+
+    Raises InputError where a row is not contiguous, or where what is read of a cache is of another dtype than the
+    cache.
     """
-    parts = parts_of((step, *step.segments), meta)
+    parts = _cache_and_more(step, behind, meta)
     attention = Attention.of(step, parts, meta, features)
     check_strides(step.kind, meta, [name for _, new, cache in _sides(step) for name in (new, cache)])
     for read, _, cache in _sides(step):
@@ -247,26 +268,34 @@ class UnitRows:
     has_new: Value
 
 
-def _visible(unit: Unit, step: DecodeAttention, topk: int) -> tuple[Value, Value, Value, Value]:
-    """The unit's first row and number of rows, the new row, and how many of the slot's rows come before SR."""
-    f, size = unit.context.f, step.sink + step.recent
+def _visible(unit: Unit, step: DecodeAttention, end: Value) -> tuple[Value, Value]:
+    """Return the unit's first row and number of rows, of those before `end` that its slot sees."""
+    f = unit.context.f
     position = unit.of_slot(step.position)
     report_index(f, unit.of_slot(step.active).ne(0) & (position < 0))
     seen = f.select(unit.of_slot(step.active).ne(0), f.max(position + 1, 0), 0)
-    written = f.min(seen, size)
+    total = f.min(seen, end)
     if step.window_stride is not None:  # of the ring a query sees its chunk
-        written = f.min(written, f.max(position, 0) % step.window_stride + 1)
-    chosen = f.min(f.max(unit.of_slot(step.prompt_len) - size, 0), topk)
-    total = written + f.select(seen.eq(0), 0, chosen)
+        total = f.min(total, f.max(position, 0) % step.window_stride + 1)
     part = f.ceildiv(f.ceildiv(total, unit.attention.splits), LANES) * LANES
     first = f.min(unit.split * part, total)
-    row = f.select(position < step.sink, position, f.max(position - step.sink, 0) % step.recent + step.sink)
-    return first, f.min(part, total - first), row, written
+    return first, f.min(part, total - first)
+
+
+def _new_row(unit: Unit, step: DecodeAttention) -> tuple[Value, Value]:
+    """Return the row of the cache that the step writes, and where those end that it reads: behind the ring."""
+    f, position = unit.context.f, unit.of_slot(step.position)
+    topk = unit.context.scalars[step.topk] if step.topk else f.constant(0)
+    most = topk + step.sink
+    base = f.min(f.max(unit.of_slot(step.base), step.sink), most) if step.base else most
+    end = most + step.recent
+    return f.select(position < base, position, f.max(position - base, 0) % (end - base) + base), end
 
 
 def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
-    f, size = unit.context.f, step.sink + step.recent
-    first, count, row, written = _visible(unit, step, unit.attention.rows - size)
+    f = unit.context.f
+    row, end = _new_row(unit, step)
+    first, count = _visible(unit, step, end + sum(part.count for part in parts[1:] if not part.in_place))
     zeros = zero_row(unit) if any(part.index for part in parts) else None
 
     def source(part: Part, side: str) -> RowSource:
@@ -277,22 +306,21 @@ def _rows(unit: Unit, step: DecodeAttention, parts: Sequence[Part]) -> UnitRows:
         fresh = f.address_of(unit.at(cache))
 
         def at(number: Value) -> Value:
-            known = f.min(number, f.like(first + count - 1, number))
-            r = f.select(known < written, known, known + (size - written))
+            r = f.min(number, f.like(first + count - 1, number))
             row_address = sources[0].row(r)
             if sources[0].name != cache:
                 row_address = f.select(r.eq(row), r * unit.row_bytes(cache) + fresh, row_address)
             for source in sources[1:]:
                 inside = (r >= source.part.first) & (r < source.part.first + source.part.count)
-                place = number + (size - written - source.part.first)  # of those inside, but for rows that are none
-                row_address = f.select(inside, source.row(place, inside & known.eq(number)), row_address)
+                place = number - source.part.first  # of those inside, but for rows that are none
+                other = row_address if source.part.in_place else None
+                row_address = f.select(inside, source.row(place, inside & r.eq(number), other), row_address)
             return row_address
 
         return at
 
     def later(number: Value) -> list[Value]:
-        place = number + (size - written - parts[-1].first)
-        return [source(parts[-1], side).nearest(place) for side in ("key", "value")]
+        return [source(parts[-1], side).nearest(number - parts[-1].first) for side in ("key", "value")]
 
     dense = all(unit.row_bytes(part.index) == DTYPE_BYTES["i64"] for part in parts if part.index)
     lanes = ADDRESSES if dense else 1
@@ -322,10 +350,10 @@ class RowSource:
         index = unit.at(part.index) if part.index else None
         return cls(unit, part, name, unit.context.f.address_of(unit.at(name)), index, zeros)
 
-    def row(self, number: Value, mask: Value | None = None) -> Value:
-        """The address, as i64, of a row of the segment, or of several whose numbers follow one another. Where there is
-        an index, one beyond the rows is reported where `mask` is set; elsewhere the number may be any, and
-        stands for a row of zeros."""
+    def row(self, number: Value, mask: Value | None = None, other: Value | None = None) -> Value:
+        """Return the address, as i64, of a row of the segment, or of several whose numbers follow one another. Where
+        there is an index, one beyond the rows is reported where `mask` is set; elsewhere the number may be any. A row
+        that an index does not name is at address `other`, or where there is none a row of zeros."""
         unit, f = self.unit, self.unit.context.f
         if self.index is None or self.zeros is None or mask is None:
             return number * unit.row_bytes(self.name) + self.base
@@ -339,7 +367,8 @@ class RowSource:
             index = f.load(self.index + number * unit.row_bytes(self.part.index), I64)
             report_index(f, mask & (index >= length))
         exists = mask & (index >= 0) & (index < length)
-        return f.select(exists, index * unit.row_bytes(self.name) + self.base, f.like(self.zeros, index))
+        other = f.like(self.zeros, index) if other is None else other
+        return f.select(exists, index * unit.row_bytes(self.name) + self.base, other)
 
     def nearest(self, number: Value) -> Value:
         """Addresses, as i64, of the `ADDRESSES` rows that the index names from a number on, or nearest to it. Some may

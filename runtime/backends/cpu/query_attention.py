@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, MoreRows, QueryAttention
+from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention, SelectedRows
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.approximations import LOG2E, tanh
 from sscc.runtime.backends.cpu.decode_attention import lower_decode_attention
@@ -46,7 +46,7 @@ from sscc.runtime.backends.cpu.row_choice import (
 from sscc.runtime.backends.cpu.row_copies import SIZES, Meta, ScratchPieces, address, check_strides, row_stride
 from sscc.runtime.backends.cpu.scoring import Scoring
 
-_CHOSEN, _LENGTH = "%chosen", "%length"
+_CHOSEN = "%chosen"
 """Operands that attention reads from shared scratch: the chosen positions, and the positions that a slot holds."""
 
 
@@ -322,9 +322,9 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
     """
     rows, choice = _sizes(step, operands, features)
     near = ResidentRows.of(step, operands, choice) if step.fetch else None
-    inner, extra, own = _attention(step, choice)
+    inner, behind, extra, own = _attention(step, choice)
     known = operands | {name: meta for name, (meta, _) in extra.items()}
-    attention = lower_decode_attention(inner, known, features)
+    attention = lower_decode_attention(inner, known, features, behind)
     private, (scale, cap) = _scoring_scratch(rows, choice.group, choice.scoring_bytes), _logit_scale(step, LOG2E)
 
     def operand_of(context: Context, name: str) -> Operand:
@@ -356,8 +356,6 @@ def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], featu
             choose_rows(unit, slot.candidates, chosen, step.topk)
         else:
             keep_rows(unit, near, step, slot, context.private + choice.choosing_bytes)
-        with f.when(unit.kv_head.eq(0)):
-            f.store(slot.length, address(f, operand_of(context, _LENGTH), unit.slot))
 
     def attend(phase: Phase) -> Phase:
         def emit(context: Context) -> None:
@@ -384,24 +382,23 @@ def _sizes(
 
 def _attention(
     step: QueryAttention, choice: Choice
-) -> tuple[DecodeAttention, dict[str, tuple[Meta, int]], int]:
-    """The attention over what is chosen, its operands in shared scratch with their places there, and their bytes."""
+) -> tuple[DecodeAttention, tuple[SelectedRows, ...], dict[str, tuple[Meta, int]], int]:
+    """Return the attention over what is chosen, the chosen rows, which are behind those of the cache, its operands in
+    shared scratch with their places there, and their bytes."""
     shape = (choice.slots, choice.kv_heads, step.topk)
     chosen: Meta = (shape, dense_strides(shape), "i64")
-    length: Meta = ((choice.slots,), (1,), "i64")
-    chosen_bytes = align(choice.slots * choice.kv_heads * step.topk * 8)
-    extra = {_CHOSEN: (chosen, 0), _LENGTH: (length, chosen_bytes)}
+    extra, chosen_bytes = {_CHOSEN: (chosen, 0)}, align(choice.slots * choice.kv_heads * step.topk * 8)
+    behind = (SelectedRows(step.k_store, step.v_store, _CHOSEN),) if step.topk else ()
     if step.fetch:
-        extra, chosen_bytes = {_LENGTH: (length, 0)}, 0
-    segments = (MoreRows(step.k_store, step.v_store, _CHOSEN),) if step.topk else ()
-    if step.fetch:
-        segments = (MoreRows(step.k_resident, step.v_resident, step.places),)
+        extra, chosen_bytes = {}, 0
+        behind = (SelectedRows(step.k_resident, step.v_resident, step.places),)
     inner = DecodeAttention(
-        step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache, step.position,
-        _LENGTH, step.active, step.out, step.scale, step.sink, step.recent, segments, step.softcap,
-        step.sink_logits,
+        query=step.query, new_key=step.new_key, new_value=step.new_value, key=step.key, value=step.value,
+        k_cache=step.k_cache, v_cache=step.v_cache, position=step.position, base="", active=step.active, topk="",
+        out=step.out, scale=step.scale, sink=step.sink, recent=step.recent, softcap=step.softcap,
+        sink_logits=step.sink_logits,
     )  # fmt: skip
-    return inner, extra, chosen_bytes + align(choice.slots * 8)
+    return inner, behind, extra, chosen_bytes
 
 
 def _new_row(unit: Unit, step: QueryAttention, slot: Slot) -> tuple[Value, Value]:

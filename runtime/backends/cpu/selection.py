@@ -101,7 +101,8 @@ def lower_select(step: Select, operands: dict[str, Meta], features: Features) ->
                 store_keys(f, candidate_scores, mask, keys + (place.index - step.sink) * 4)
             target = address(f, context.operands[step.selected], head.index)
             topk = context.scalars[step.topk]
-            choose(f, keys, step.sink, end - step.sink, topk, room, target, context.private, limit)
+            scored = f.select(length > topk + (step.sink + step.recent), end - step.sink, 0)
+            choose(f, keys, step.sink, scored, topk, room, target, context.private, limit)
 
     return Lowered((Phase(kv_heads, select, choice_bytes(limit, room)),), kv_heads * row)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sscc.ir.schedule import CachedAttention, DecodeAttention
-from sscc.runtime.backends.reference.cache import check_rows, gathered, update_rows
+from sscc.runtime.backends.reference.cache import ReferenceCacheErrors, check_rows, gathered, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.interface import Interface
 from sscc.runtime.backends.reference.operands import Members
@@ -59,9 +59,33 @@ def cached_attention_step(
     cached_attention(query, rows, masks, out, scoring=Scoring(scale, softcap, sink_logits), wide=wide)
 
 
-def decode_attention_step(*, segments: Members, wide: torch.dtype, **others: Any) -> None:
+def decode_attention_step(
+    *, segments: Members, position: Tensor, base: Tensor, active: Tensor, key: Tensor, topk: int, sink: int,
+    recent: int, window_stride: int | None, wide: torch.dtype, **others: Any,
+) -> None:  # fmt: skip
     """The step `DecodeAttention` (shapes there)."""
-    decode_attention(segments=[SegmentRows.of(segment) for segment in segments], wide=wide, **others)
+    if not 0 <= topk <= key.shape[2] - sink - recent:
+        raise ReferenceCacheErrors.TOO_MANY(topk=topk, most=key.shape[2] - sink - recent)
+    row = ring_row(position, base, sink, topk, recent)
+    newest = position if window_stride is None else torch.remainder(position, window_stride)
+    seen = rows_seen(newest + 1, active, sink + topk + recent, key.shape[2])
+    selected = [InPlace(SegmentRows.of(segment), slice(sink, sink + segment["index"].shape[2])) for segment in segments]
+    decode_attention(
+        key=key, position=position, active=active, row=row, masks=[seen], selected=selected, wide=wide, **others
+    )
+
+
+def ring_row(position: Tensor, base: Tensor, sink: int, topk: int, recent: int) -> Tensor:
+    """The row of each slot's position [B], where rings begin at `base` [B]."""
+    first = base.clamp(sink, sink + topk)
+    ring = sink + topk + recent - first
+    return torch.where(position < first, position, first + torch.remainder(position - first, ring))
+
+
+def rows_seen(written: Tensor, active: Tensor, end: int, rows: int) -> Tensor:
+    """Return the rows that each slot sees, [B, rows]: the first `written` [B] of them, before `end`; none if the slot
+    is not active."""
+    return (torch.arange(rows) < written.clamp(max=end)[:, None]) & active[:, None]
 
 
 def cached_attention(
@@ -89,52 +113,45 @@ def decode_attention(
     k_cache: Tensor,
     v_cache: Tensor | None,
     position: Tensor,
-    prompt_len: Tensor,
     active: Tensor,
     out: Tensor,
     sink_logits: Tensor | None = None,
     *,
-    segments: Sequence[SegmentRows] = (),
-    sink: int,
-    recent: int,
+    row: Tensor,
+    masks: Sequence[Tensor],
+    behind: Sequence[SegmentRows] = (),
+    selected: Sequence[InPlace] = (),
     scale: float,
     softcap: float | None = None,
-    window_stride: int | None = None,
     wide: torch.dtype,
 ) -> None:
-    """The step `DecodeAttention` (shapes there).
+    """Attention over a cache with a new row in it, which is then written to the cache.
+
+    Args:
+        row: [B], the new row's place.
+        masks: of the cache's rows and of those behind it, which ones each slot sees.
+        behind: rows behind those of the cache.
+        selected: rows in the place of some of the cache's.
 
     Raises InputError where an active slot's row is not in the cache, or an index that is read beyond its rows.
     """
-    row = torch.where(position < sink, position, sink + torch.remainder(position - sink, recent))
     check_rows(row[active], key.shape[2])
     new_key = as_stored(new_key, k_cache)
-    counts = [key.shape[2], *(segment.count for segment in segments)]
-    ring = (sink + recent, window_stride)
-    masks = _valid(position, prompt_len, active, sum(counts), *ring).split(counts, 1)
-    more = [segment.seen(mask) for segment, mask in zip(segments, masks[1:], strict=True)]
-    keys = [rows_with(key, new_key, row, active), *(segment.keys for segment in more)]
+    more = [segment.seen(mask) for segment, mask in zip(behind, masks[1:], strict=True)]
+    there = [part.seen(masks[0]) for part in selected]
+    keys = [_replaced(rows_with(key, new_key, row, active), [(part, part.rows.key) for part in there])]
+    keys += [segment.keys for segment in more]
     values = None
     if new_value is not None and value is not None and v_cache is not None:
         new_value = as_stored(new_value, v_cache)
-        values = [rows_with(value, new_value, row, active), *(segment.values for segment in more)]
+        sources = [(part, part.rows.value) for part in there if part.rows.value is not None]
+        values = [_replaced(rows_with(value, new_value, row, active), sources)]
+        values += [segment.values for segment in more]
     scoring = Scoring(scale, softcap, sink_logits)
     out.copy_(_attend(query, key.shape[1], keys, values, masks, out.shape[-1], scoring, wide))
     update_rows(k_cache, new_key, row, active)
     if new_value is not None and v_cache is not None:
         update_rows(v_cache, new_value, row, active)
-
-
-def _valid(
-    position: Tensor, prompt_len: Tensor, active: Tensor, rows: int, sink_recent: int, stride: int | None
-) -> Tensor:
-    """Which rows each slot sees, [B, rows]: written sinks and ring rows, where there is a stride those of its chunk,
-    and as many selected ones as its prompt has tokens beyond them; none if not active."""
-    row = torch.arange(rows)
-    newest = position if stride is None else torch.remainder(position, stride)
-    written = row < (newest + 1).clamp(max=sink_recent)[:, None]
-    selected = (row >= sink_recent) & (row < prompt_len[:, None])
-    return (written | selected) & active[:, None]
 
 
 # --------------------------------------------------------------------------------------------- tiles of rows
@@ -178,6 +195,37 @@ class SegmentRows:
         if index is None:
             return lambda begin, end: source[:, :, begin:end]
         return lambda begin, end: gathered(source, index[:, :, begin:end])
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """Rows by an index, [B, Hkv, K], that stand in the place of some of a cache where it is not negative."""
+
+    rows: SegmentRows
+    place: slice
+
+    def seen(self, mask: Tensor) -> InPlace:
+        """Without those that a slot does not see (`mask` [B, R], of the cache's rows), so that they are not read."""
+        assert self.rows.index is not None
+        count = self.place.stop - self.place.start
+        index = torch.where(mask[:, None, self.place], self.rows.index[..., :count], -1)
+        return replace(self, rows=replace(self.rows, index=index))
+
+
+def _replaced(cache: Fetch, sources: Sequence[tuple[InPlace, Tensor]]) -> Fetch:
+    """The rows of a cache, with rows of sources in the place of some."""
+
+    def fetch(begin: int, end: int) -> Tensor:
+        block = cache(begin, end)
+        for part, source in sources:
+            first, last = max(begin, part.place.start), min(end, part.place.stop)
+            if first < last and part.rows.index is not None:
+                index = part.rows.index[:, :, first - part.place.start : last - part.place.start]
+                where = slice(first - begin, last - begin)
+                block[:, :, where] = torch.where(index[..., None] < 0, block[:, :, where], gathered(source, index))
+        return block
+
+    return fetch if sources else cache
 
 
 def rows_with(source: Tensor, new: Tensor, row: Tensor, active: Tensor) -> Fetch:

@@ -11,6 +11,7 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored
 
 class ReferenceCacheErrors(ErrorKind):
     UPDATED_OUTSIDE = InputError, "a cache of {size} rows is updated at the rows {rows}"
+    TOO_MANY = InputError, "a step selects {topk} rows of a prompt, its cache has {most} between sinks and ring"
     GATHERED_OUTSIDE = InputError, "row {row} is gathered from a source of {size} rows"
 
 

@@ -14,7 +14,13 @@ from torch import Tensor
 from sscc.ir import landmarks, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.runtime.backends.reference.attention import SegmentRows, decode_attention, rows_with
+from sscc.runtime.backends.reference.attention import (
+    SegmentRows,
+    decode_attention,
+    ring_row,
+    rows_seen,
+    rows_with,
+)
 from sscc.runtime.backends.reference.cache import check_rows, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import Scoring
@@ -246,7 +252,7 @@ def query_attention(
     selected = torch.full((*key.shape[:2], topk), -1)
     residents = [state for state in (resident, places, k_resident, v_resident) if state is not None]
     far = [store for store in (k_store, v_store) if store is not None]
-    row = torch.where(position < sink, position, sink + (position - sink) % recent)
+    row = ring_row(position, position, sink, 0, recent)
     ring = rows_with(key, as_stored(new_key, key), row, active)(0, key.shape[2])
     for slot, begin, end in _candidates(position, active, sink, recent, codes.shape[2]):
         candidate_scores = _scores(query[slot], _landmarks_at(slot, begin, end, codes, scales), bits, scoring, wide)
@@ -264,9 +270,10 @@ def query_attention(
     new = [as_stored(new_key, k_store), *landmark]
     if new_value is not None and v_store is not None:
         new.insert(1, as_stored(new_value, v_store))
+    seen = rows_seen(position + 1, active, sink + recent + topk, sink + recent + topk)
     decode_attention(
-        query, new_key, new_value, key, value, k_cache, v_cache, position, position + 1, active, out, sink_logits,
-        segments=[chosen], sink=sink, recent=recent, scale=scale, softcap=softcap, wide=wide,
+        query, new_key, new_value, key, value, k_cache, v_cache, position, active, out, sink_logits, row=row,
+        masks=seen.split([sink + recent, topk], 1), behind=[chosen], scale=scale, softcap=softcap, wide=wide,
     )  # fmt: skip
     stores = [store for store in (*far, codes, scales) if store is not None]
     for store, rows in zip(stores, new, strict=True):

@@ -113,11 +113,11 @@ def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: in
     """The step `Select` (shapes there). A stable sort keeps equal scores in order of position."""
     _check_length(length, scores)
     check_topk(topk, selected)
-    candidates = scores[:, sink : max(length - recent, sink)]
-    count = min(candidates.shape[1], topk)
-    order = torch.sort(candidates, dim=1, descending=True, stable=True).indices[:, :count]
-    selected[:, :count] = torch.sort(order, dim=1).values + sink
-    selected[:, count:] = -1
+    selected[:] = -1
+    if length > sink + topk + recent:
+        candidates = scores[:, sink : length - recent]
+        order = torch.sort(candidates, dim=1, descending=True, stable=True).indices[:, :topk]
+        selected[:, :topk] = torch.sort(order, dim=1).values + sink
 
 
 def check_topk(topk: int, selected: Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -235,43 +237,98 @@ GEOMETRIES = [
 ]
 
 
+def own_topks(geometry: Geometry) -> list[int]:
+    """Numbers of positions that a layer may select."""
+    return sorted({0, geometry.topk // 2, geometry.topk})
+
+
+def base_of(n: int, g: Geometry, topk: int) -> int:
+    """The first row of the ring after a prompt of `n` tokens in a layer that selects `topk`."""
+    return min(max(n, g.sink), g.sink + topk)
+
+
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_rows(geometry: Geometry) -> None:
+    """Also of a base that is none of this layer: it is the nearest one that is."""
     n = geometry.max_context
-    work = f'%out = "kv.row"(%position) : (tensor<{n}xi64>) -> tensor<{n}xi64>'
-    program = emit(entry(f"position: {n}xi64", f"{n}xi64", work), geometry)
-    rows = run(program, position=torch.arange(n))
-    assert rows.tolist() == [geometry.row(p) for p in range(n)]
+    cases = [(p, base) for p in range(n) for base in range(geometry.budget + 2)]
+    b = len(cases)
+    work = f'%out = "kv.row"(%position, %base, %k) : (tensor<{b}xi64>, tensor<{b}xi64>, index) -> tensor<{b}xi64>'
+    program = emit(entry(f"position: {b}xi64, base: {b}xi64", f"{b}xi64", work, scalars="k"), geometry)
+    position, base = (torch.tensor(column) for column in zip(*cases, strict=True))
+    for topk in own_topks(geometry):
+        rows = run(program, {"k": topk}, position=position, base=base).tolist()
+        budget = geometry.sink_recent + topk
+        for (p, given), row in zip(cases, rows, strict=True):
+            first = base_of(given, geometry, topk)
+            assert row == (p if p < first else first + (p - first) % (budget - first)), (p, given, topk)
+            assert row == p or first <= row < budget
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_validity(geometry: Geometry) -> None:
-    cases = [(p, n, a) for p in range(geometry.max_context) for n in range(geometry.budget + 2) for a in (True, False)]
-    b, r, sr = len(cases), geometry.budget, geometry.sink_recent
+    cases = [(p, a) for p in range(geometry.max_context) for a in (True, False)]
+    b, r = len(cases), geometry.budget
     work = (
-        f'%out = "kv.validity"(%position, %prompt_len, %active) : (tensor<{b}xi64>, tensor<{b}xi64>, tensor<{b}xi1>) '
+        f'%out = "kv.validity"(%position, %active, %k) : (tensor<{b}xi64>, tensor<{b}xi1>, index) '
         f"-> tensor<{b}x{r}xi1>"
     )
-    program = emit(entry(f"position: {b}xi64, prompt_len: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work), geometry)
-    position, prompt_len, active = (torch.tensor(column) for column in zip(*cases, strict=True))
-    valid = run(program, position=position, prompt_len=prompt_len, active=active)
-    ends = [sr + geometry.valid_topk(n) for _, n, _ in cases]
-    expected = [
-        [a and (row < min(p + 1, sr) or sr <= row < end) for row in range(r)]
-        for (p, _, a), end in zip(cases, ends, strict=True)
-    ]
-    assert valid.tolist() == expected
+    program = emit(entry(f"position: {b}xi64, active: {b}xi1", f"{b}x{r}xi1", work, scalars="k"), geometry)
+    position, active = (torch.tensor(column) for column in zip(*cases, strict=True))
+    for topk in own_topks(geometry):
+        valid = run(program, {"k": topk}, position=position, active=active)
+        ends = [min(p + 1, geometry.sink_recent + topk) for p, _ in cases]
+        assert valid.tolist() == [
+            [a and row < end for row in range(r)] for (_, a), end in zip(cases, ends, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("geometry", [geometry for geometry in GEOMETRIES if geometry.topk])
+def test_validity_of_rows_that_an_index_replaces(geometry: Geometry) -> None:
+    """The slots of a batch have prompts that select nothing, all that there is room for, or less."""
+    g, k = replace(geometry, rows="indexed"), geometry.topk
+    chosen = [[-1] * k, list(range(k)), [0] * (k // 2) + [-1] * (k - k // 2)]
+    cases = [(p, a, index) for p in range(g.max_context) for a in (True, False) for index in chosen]
+    b, r = len(cases), g.budget
+    work = (
+        f'%out = "kv.validity"(%position, %active, %k, %index) : (tensor<{b}xi64>, tensor<{b}xi1>, index, '
+        f"tensor<{b}x2x{k}xi64>) -> tensor<{b}x{r + k}xi1>"
+    )
+    arguments = f"position: {b}xi64, active: {b}xi1, index: {b}x2x{k}xi64"
+    program = emit(entry(arguments, f"{b}x{r + k}xi1", work, scalars="k"), g)
+    position, active = (torch.tensor([case[column] for case in cases]) for column in range(2))
+    index = torch.tensor([[case[2]] * 2 for case in cases])
+    for topk in own_topks(geometry):
+        valid = run(program, {"k": topk}, position=position, active=active, index=index)
+        for (p, a, of_slot), flags in zip(cases, valid.tolist(), strict=True):
+            seen = [a and row < min(p + 1, g.sink_recent + topk) for row in range(r)]
+            there = [g.sink <= row < g.sink + k and of_slot[row - g.sink] >= 0 for row in range(r)]
+            expected = [flag and not selected for flag, selected in zip(seen, there, strict=True)]
+            expected += [seen[g.sink + j] and there[g.sink + j] for j in range(k)]
+            assert flags == expected, (p, a, of_slot, topk)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_kept_positions(geometry: Geometry) -> None:
-    rows = geometry.sink_recent
-    work = f'%out = "kv.kept_positions"(%n) : (index) -> tensor<2x{rows}xi64>'
-    program = emit(entry("x: 1xf32", f"2x{rows}xi64", work, scalars="n"), geometry)
-    for n in range(1, geometry.max_context + 1):
-        held = {geometry.row(p): p for p in range(n) if p >= geometry.sink}  # the newest wins
-        expected = [row if row < geometry.sink else held.get(row, -1) for row in range(rows)]
-        assert run(program, {"n": n}, x=torch.zeros(1)).tolist() == [expected, expected], n
+    g, k, rows = geometry, geometry.topk, geometry.budget
+    plain = f'%out = "kv.kept_positions"(%n, %k) : (index, index) -> tensor<2x{rows}xi64>'
+    programs = [emit(entry("x: 1xf32", f"2x{rows}xi64", plain, scalars="n k"), g)]
+    if k:
+        work = f'%out = "kv.kept_positions"(%n, %k, %x) : (index, index, tensor<2x{k}xi64>) -> tensor<2x{rows}xi64>'
+        programs += [emit(entry(f"x: 2x{k}xi64", f"2x{rows}xi64", work, scalars="n k"), g)]
+    selected = torch.tensor([list(range(50, 50 + k)), list(range(70, 70 + k))])
+    for n, topk in itertools.product(range(1, g.max_context + 1), own_topks(g)):
+        base, budget = base_of(n, g, topk), g.sink_recent + topk
+        fits = n <= budget
+        held: dict[int, int] = {}
+        for p in range(n):
+            if fits or p < g.sink or p >= n - g.recent:
+                held[p if p < base else base + (p - base) % (budget - base)] = p
+        for program, inputs in zip(programs, (torch.zeros(1), selected), strict=False):
+            chosen = selected.tolist() if program is not programs[0] else [[-1] * k] * 2
+            more = [{} if fits else {g.sink + j: chosen[head][j] for j in range(topk)} for head in range(2)]
+            expected = [[{**held, **more[head]}.get(row, -1) for row in range(rows)] for head in range(2)]
+            assert run(program, {"n": n, "k": topk}, x=inputs).tolist() == expected, (n, topk)
 
 
 # --------------------------------------------------------------------------------------------- updates in place

@@ -36,7 +36,7 @@ TWICE = Body(
     (Window("w0", View("t0", (3,), (2,), 1)),),
     (
         Vector((3,), (Access("x0", ROW),), Access("w0", ROW), (Instr("v0", "addf", ("in0", "in0"), "f32"),), "v0"),
-        DecodeAttention("q", "k", "v", "x0", "x0", "x0", "x0", "p", "n", "a", "y0", 0.5, 4, 8),
+        DecodeAttention("q", "k", "v", "x0", "x0", "x0", "x0", "p", "n", "a", "s", "y0", 0.5, 4, 8),
     ),
     "model.layers.0 model.py:7",
 )
@@ -118,7 +118,7 @@ PROGRAM = Program(
     grid=(2, 4),
 )
 LINES = """\
-schedule: 1 kernels, 2 bodies, 128 bytes of working memory on each of 2x4 ranks, format 9
+schedule: 1 kernels, 2 bodies, 128 bytes of working memory on each of 2x4 ranks, format 10
   hbm 0x0000000000 input     f32  2x3                  x
   hbm 0x0000000080 weight    bf16 2x3                  w (of a rank: 2:12/4)
 KERNEL decode_layer.looped    -- model.layers.0 model.py:9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -30,9 +31,10 @@ def geometries(draw: st.DrawFn) -> Geometry:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Geometry, int, int]:
-    """(geometry, prompt length around sink, SR, SR + 1, SR + topk or anywhere, seed)."""
+    """(geometry, prompt length around sink, sink + topk, the budget or anywhere, seed)."""
     g = draw(geometries())
-    edges = (1, g.sink, g.sink + 1, g.sink_recent, g.sink_recent + 1, g.budget, g.budget + 1, g.max_context)
+    kept = g.sink + g.topk
+    edges = (1, g.sink, g.sink + 1, kept, kept + 1, g.budget, g.budget + 1, g.max_context)
     anywhere = st.integers(1, g.max_context)
     n = draw(st.one_of(st.sampled_from([e for e in edges if 1 <= e <= g.max_context]), anywhere))
     return g, n, draw(st.integers(0, 1000))
@@ -46,11 +48,11 @@ def random_qkv(n: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[T
     return q, k, v
 
 
-def feed(rows: Tensor, x: Tensor, positions: range, g: Geometry) -> Tensor:
-    """Writes x [Hkv, n, D] at `positions`, one by one, into a copy of `rows` [Hkv, R, D]."""
+def feed(rows: Tensor, x: Tensor, positions: range, base: int, g: Geometry) -> Tensor:
+    """Write x [Hkv, n, D] at `positions`, one by one, into a copy of `rows` [Hkv, R, D] whose ring begins at `base`."""
     rows = rows.clone()
     for position in positions:
-        rows[:, algorithm.row(position, g)] = x[:, position]
+        rows[:, algorithm.row(position, base, g)] = x[:, position]
     return rows
 
 
@@ -63,52 +65,66 @@ def empty_rows(g: Geometry) -> Tensor:
 
 def test_worked_example_of_the_paper() -> None:
     g = Geometry(sink=1, recent=4, topk=0, obs=1, pool=1, pool_mode="avg", max_context=64)
-    assert algorithm.ring_positions(27, g).tolist() == [25, 26, 23, 24]
-    ring = algorithm.ring_positions(28, g).tolist()
-    assert ring == [25, 26, 27, 24]
-    assert algorithm.row(27, g) == algorithm.row(23, g) == 1 + 2
+    none, base = torch.empty(1, 0, dtype=torch.int64), algorithm.base(27, g)
+    assert algorithm.row_positions(none, 27, g)[0, 1:].tolist() == [25, 26, 23, 24]
+    assert algorithm.row_positions(none, 28, g)[0, 1:].tolist() == [25, 26, 27, 24]
+    assert algorithm.row(27, base, g) == algorithm.row(23, base, g) == 1 + 2
+
+
+def test_every_promise_of_the_layout_for_every_small_geometry() -> None:
+    """Every geometry of fewer than 4 sinks, 6 recent and 7 selected rows, every prompt up to the budget and a dozen
+    more tokens, three laps of the ring: what is in which row, written here as a cache would be."""
+    steps = 0
+    for sink, recent, topk in itertools.product(range(4), range(1, 6), range(7)):
+        budget = sink + recent + topk
+        g = Geometry(sink, recent, topk, 1, 1, "avg", 4 * budget + 16)
+        for n in range(1, budget + 12):
+            picked = list(range(sink, sink + topk))  # of a longer prompt, any of those between sinks and ring
+            base = algorithm.base(n, g)
+            assert base == g.base(n)
+            rows = algorithm.row_positions(torch.tensor([picked if n > budget else [-1] * topk]), n, g)[0].tolist()
+            held = {row: position for row, position in enumerate(rows) if position >= 0}
+            for t in range(n - 1, n + 3 * (budget - base)):
+                if t >= n:
+                    held[algorithm.row(t, base, g)] = t
+                assert algorithm.row(t, base, g) == g.row(t, base)
+                valid = algorithm.valid_rows(t, g).tolist()
+                assert valid == [row in held for row in range(budget)]
+                assert valid == sorted(valid, reverse=True), "rows in use are the first"
+                positions = set(held.values())
+                assert set(range(max(t + 1 - recent, 0), t + 1)) <= positions, "the newest are there"
+                assert set(range(min(sink, t + 1))) <= positions, "so are sinks"
+                if t < budget:
+                    assert held == {position: position for position in range(t + 1)}
+                if n <= sink + topk:
+                    assert set(range(n)) <= positions, "such a prompt is kept whole"
+                if n > budget:
+                    assert set(picked) <= positions
+                    assert len(positions) == budget
+                steps += 1
+    assert steps == 30_730
 
 
 @deterministic
 @given(cases())
 def test_a_ring_after_prefill_is_the_ring_after_feeding(case: tuple[Geometry, int, int]) -> None:
     g, n, seed = case
-    x = random_qkv(n, seed)[1]
-    selected = torch.full((KV_HEADS, g.topk), -1)
-    assembled = algorithm.assemble(x, selected, g)
-    assert torch.equal(assembled, feed(empty_rows(g), x, range(n), g))
+    x, base = random_qkv(n, seed)[1], algorithm.base(n, g)
+    assembled = algorithm.assemble(x, algorithm.row_positions(torch.full((KV_HEADS, g.topk), -1), n, g))
+    fed = feed(empty_rows(g), x, range(n), base, g)
+    if n > g.budget:
+        fed[:, g.sink : base] = 0  # of which none is selected here
+    assert torch.equal(assembled, fed)
 
 
 @deterministic
-@given(cases())
-def test_ring_holds_exactly_the_newest_positions(case: tuple[Geometry, int, int]) -> None:
-    g, n, _ = case
-    positions = algorithm.ring_positions(n, g)
-    held = sorted(p for p in positions.tolist() if p >= 0)
-    assert held == list(range(max(g.sink, n - g.recent), n))
-    for i, position in enumerate(positions.tolist()):
-        assert position == -1 or algorithm.row(position, g) == g.sink + i
-
-
-@deterministic
-@given(geometries(), st.integers(0, 500))
-def test_g_positions_one_lap_apart_share_a_row(g: Geometry, position: int) -> None:
-    row = algorithm.row(position, g)
-    assert row == position if position < g.sink_recent else g.sink <= row < g.sink_recent
-    if position >= g.sink_recent:
-        assert row == algorithm.row(position - g.recent, g)
-
-
-@deterministic
-@given(cases())
-def test_valid_rows_hold_the_kept_positions(case: tuple[Geometry, int, int]) -> None:
-    g, n, _ = case
-    valid = algorithm.valid_rows(n - 1, g.valid_topk(n), g)
-    held = [p >= 0 for p in algorithm.ring_positions(n, g).tolist()]
-    assert valid[: g.sink].tolist() == [row < n for row in range(g.sink)]
-    assert valid[g.sink : g.sink_recent].tolist() == held
-    assert valid[g.sink_recent :].tolist() == [j < g.valid_topk(n) for j in range(g.topk)]
-    assert int(valid.sum()) == g.kept_rows(n, n)
+@given(geometries(), st.integers(0, 60), st.integers(0, 500))
+def test_g_positions_one_lap_apart_share_a_row(g: Geometry, n: int, position: int) -> None:
+    base = algorithm.base(n, g)
+    row, lap = algorithm.row(position, base, g), g.budget - base
+    assert row == position if position < g.budget else base <= row < g.budget
+    if position >= g.budget:
+        assert row == algorithm.row(position - lap, base, g)
 
 
 # ---------------------------------------------------------------------------------------------------- selection
@@ -151,22 +167,26 @@ def test_e_selection_with_ties_and_few_candidates(case: tuple[Geometry, int, int
     assert selected.shape == (KV_HEADS, g.topk)
     for head in range(KV_HEADS):
         order = sorted(range(g.sink, n - g.recent), key=lambda t: (-float(scores[head, t]), t))
-        expected = sorted(order[: g.valid_topk(n)])
+        expected = sorted(order[: g.topk]) if n > g.budget else []
         assert selected[head].tolist() == expected + [-1] * (g.topk - len(expected))
 
 
-@pytest.mark.parametrize(("n", "count"), [(9, 0), (10, 0), (11, 1), (14, 4), (15, 5), (16, 5), (40, 5)])
-def test_e_valid_topk_at_its_edges(n: int, count: int) -> None:
+@pytest.mark.parametrize("n", [9, 14, 15, 16, 40])
+def test_e_a_prompt_that_fits_selects_nothing(n: int) -> None:
     g = Geometry(sink=3, recent=7, topk=5, obs=4, pool=3, pool_mode="avg", max_context=64)
     q, k, v = random_qkv(n, seed=n)
     keys, values, selected = algorithm.compress(q, k, v, SCALE, g)
-    assert g.valid_topk(n) == count
-    assert [(row >= 0).sum().item() for row in selected] == [count] * KV_HEADS
+    if n <= 15:
+        assert g.selected(n) == 0
+        assert (selected == -1).all()
+        assert torch.equal(keys[:, :n], k)
+        assert not keys[:, n:].any()
+        return
+    assert g.selected(n) == 5
+    assert (selected >= 0).all()
     for head in range(KV_HEADS):
-        picks = selected[head, :count]
-        assert torch.equal(keys[head, g.sink_recent : g.sink_recent + count], k[head, picks])
-        assert torch.equal(values[head, g.sink_recent : g.sink_recent + count], v[head, picks])
-    assert not keys[:, g.sink_recent + count :].any()
+        assert torch.equal(keys[head, 3:8], k[head, selected[head]])
+        assert torch.equal(values[head, 3:8], v[head, selected[head]])
 
 
 @deterministic
@@ -180,7 +200,7 @@ def test_h_static_shapes_give_the_same_selection(case: tuple[Geometry, int, int]
     candidate = (positions >= g.sink) & (positions < n - g.recent)
     order = scores.masked_fill(~candidate, -1.0).sort(dim=1, descending=True, stable=True).indices[:, : g.topk]
     picks = torch.where(candidate[order], order, g.max_context).sort(dim=1).values
-    static = torch.where(picks < g.max_context, picks, -1)
+    static = torch.where((picks < g.max_context) & (n > g.budget), picks, -1)
     assert torch.equal(static, algorithm.select(scores[:, :n], n, g))
 
 
@@ -219,12 +239,13 @@ def test_j_attention_token_by_token_is_causal_attention(case: tuple[Geometry, in
 @deterministic
 @given(geometries(), st.integers(0, 1000), st.data())
 def test_b_short_sequences_are_an_ordinary_static_cache(g: Geometry, seed: int, data: st.DataObject) -> None:
-    position = data.draw(st.integers(0, g.sink_recent - 1))
+    position = data.draw(st.integers(0, g.budget - 1))
+    base = algorithm.base(data.draw(st.integers(1, position + 1)), g)
     q, k, v = random_qkv(position + 1, seed)
     static_k, static_v = empty_rows(g), empty_rows(g)
     static_k[:, : position + 1], static_v[:, : position + 1] = k, v
-    fed_k, fed_v = (feed(empty_rows(g), x, range(position + 1), g) for x in (k, v))
-    valid = algorithm.valid_rows(position, 0, g)
+    fed_k, fed_v = (feed(empty_rows(g), x, range(position + 1), base, g) for x in (k, v))
+    valid = algorithm.valid_rows(position, g)
     assert torch.equal(valid, torch.arange(g.budget) <= position)
     ours = algorithm.cached_attention(q[:, -1], fed_k, fed_v, valid, SCALE)
     assert torch.equal(ours, algorithm.cached_attention(q[:, -1], static_k, static_v, valid, SCALE))
@@ -236,18 +257,17 @@ def test_b_short_sequences_are_an_ordinary_static_cache(g: Geometry, seed: int, 
 def test_c_with_room_for_all_only_the_ring_forgets(case: tuple[Geometry, int, int], steps: int) -> None:
     g, n, seed = case
     g = replace(g, topk=max(g.topk, n - g.sink_recent, 0), max_context=g.max_context + 64)
+    base = algorithm.base(n, g)
     q, k, v = random_qkv(n + steps, seed, torch.float64)
     rows_k, rows_v, _ = algorithm.compress(q[:, :n], k[:, :n], v[:, :n], SCALE, g)
-    valid = algorithm.valid_rows(n - 1, g.valid_topk(n), g)
-    replayed = algorithm.cached_attention(q[:, n - 1], rows_k, rows_v, valid, SCALE)
+    replayed = algorithm.cached_attention(q[:, n - 1], rows_k, rows_v, algorithm.valid_rows(n - 1, g), SCALE)
     torch.testing.assert_close(replayed, algorithm.causal_attention(q[:, :n], k[:, :n], v[:, :n], SCALE)[:, -1])
 
-    rows_k, rows_v = (feed(rows, x, range(n, n + steps), g) for rows, x in ((rows_k, k), (rows_v, v)))
+    rows_k, rows_v = (feed(rows, x, range(n, n + steps), base, g) for rows, x in ((rows_k, k), (rows_v, v)))
     last = n + steps - 1
     seen = torch.ones(last + 1, dtype=torch.bool)
-    seen[max(n - g.recent, g.sink) : max(last - g.recent + 1, 0)] = False
-    valid = algorithm.valid_rows(last, g.valid_topk(n), g)
-    decoded = algorithm.cached_attention(q[:, last], rows_k, rows_v, valid, SCALE)
+    seen[base : max(last - (g.budget - base) + 1, base)] = False
+    decoded = algorithm.cached_attention(q[:, last], rows_k, rows_v, algorithm.valid_rows(last, g), SCALE)
     torch.testing.assert_close(decoded, algorithm.cached_attention(q[:, last], k, v, seen, SCALE))
 
 
@@ -261,30 +281,16 @@ def test_d_permuting_the_batch_permutes_the_outputs(order: list[int], seed: int)
 
 @deterministic
 @given(cases())
-def test_f_sinks_and_topk_never_change(case: tuple[Geometry, int, int]) -> None:
+def test_f_rows_before_the_ring_never_change(case: tuple[Geometry, int, int]) -> None:
     g, n, seed = case
-    n = max(n, g.sink)
-    steps = 2 * g.recent + 1
+    n = max(n, g.sink, 1)
+    base = algorithm.base(n, g)
+    steps = 2 * (g.budget - base) + 1
     q, k, v = random_qkv(n + steps, seed)
-    rows = algorithm.compress(q[:, :n], k[:, :n], v[:, :n], SCALE, g)[0] if n else empty_rows(g)
-    later = feed(rows, k, range(n, n + steps), g)
-    assert torch.equal(later[:, : g.sink], rows[:, : g.sink])
-    assert torch.equal(later[:, g.sink_recent :], rows[:, g.sink_recent :])
-    assert not torch.equal(later[:, g.sink : g.sink_recent], rows[:, g.sink : g.sink_recent])
-
-
-@deterministic
-@given(geometries(), st.integers(0, 1000))
-def test_i_a_prompt_of_exactly_sink_recent_tokens(g: Geometry, seed: int) -> None:
-    n = g.sink_recent
-    q, k, v = random_qkv(n, seed)
-    keys, values, selected = algorithm.compress(q, k, v, SCALE, g)
-    assert g.valid_topk(n) == 0
-    assert (selected == -1).all()
-    assert torch.equal(keys[:, :n], k)
-    assert torch.equal(values[:, :n], v)
-    assert not keys[:, n:].any()
-    assert algorithm.valid_rows(n - 1, 0, g).tolist() == [True] * n + [False] * g.topk
+    rows = algorithm.compress(q[:, :n], k[:, :n], v[:, :n], SCALE, g)[0]
+    later = feed(rows, k, range(n, n + steps), base, g)
+    assert torch.equal(later[:, :base], rows[:, :base])
+    assert not (later[:, base:] == rows[:, base:]).all(-1).any(), "every row of the ring is written"
 
 
 def test_an_empty_mask_gives_zeros() -> None:

@@ -238,8 +238,9 @@ def test_nobody_can_tell_who_wrote_a_row(family: str) -> None:
         run.prefill(prompt[:15])
         return float(([run.decode(token) for token in prompt[15:]][-1] - whole).norm() / whole.norm())
 
-    assert apart(EagerQuerySelection(model, g, 4)) < 1e-3
-    assert apart(EagerSnapStream(model, g)) > 3e-3
+    by_query = apart(EagerQuerySelection(model, g, 4))
+    assert by_query < 1e-3
+    assert apart(EagerSnapStream(model, g)) > 3 * by_query
 
 
 @pytest.mark.parametrize("family", CONFIGS)

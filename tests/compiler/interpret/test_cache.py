@@ -81,57 +81,93 @@ def observed(q: Tensor, k: Tensor, g: Geometry, length: int) -> tuple[Tensor, Te
     return queries, sums
 
 
+@pytest.mark.parametrize("topk", [None, 2, 0])
 @pytest.mark.parametrize("g", GEOMETRIES)
-def test_rows_validity_and_ring(g: Geometry) -> None:
+def test_rows_validity_and_kept_positions(g: Geometry, topk: int | None) -> None:
+    """A layer that selects fewer positions than there is room for leaves rows behind its ring unused."""
+    own = g if topk is None else dataclasses.replace(g, topk=topk)
     positions = torch.arange(24)
-    (rows,) = kv("row", [positions], ["tensor<24xi64>"], g)
-    assert rows.tolist() == [algorithm.row(p, g) for p in range(24)]
-    prompt_len = g.sink_recent + positions % (g.topk + 2) - 1
-    active = positions % 5 != 0
-    (valid,) = kv("validity", [positions, prompt_len, active], [f"tensor<24x{g.budget}xi1>"], g)
-    for p in range(24):
-        expected = algorithm.valid_rows(p, g.valid_topk(int(prompt_len[p])), g) & bool(active[p])
-        assert torch.equal(valid[p], expected)
     for length in LENGTHS:
-        (kept,) = kv("kept_positions", [length], [f"tensor<2x{g.sink_recent}xi64>"], g)
-        wanted = torch.cat([torch.arange(g.sink), algorithm.ring_positions(length, g)])
-        assert torch.equal(kept, wanted.repeat(2, 1))
+        base = torch.full((24,), algorithm.base(length, own))
+        (rows,) = kv("row", [positions, base, own.topk], ["tensor<24xi64>"], g)
+        assert rows.tolist() == [algorithm.row(p, int(base[0]), own) for p in range(24)]
+    active = positions % 5 != 0
+    (valid,) = kv("validity", [positions, active, own.topk], [f"tensor<24x{g.budget}xi1>"], g)
+    for p in range(24):
+        assert torch.equal(valid[p, : own.budget], algorithm.valid_rows(p, own) & bool(active[p]))
+    assert not valid[:, own.budget :].any()
+    chosen = torch.tensor([[2, 4, 5, 7, 8, 9], [3, 4, 6, 7, 10, 11]])[:, : g.topk]
+    for length in LENGTHS:
+        found = kv("kept_positions", [length, own.topk], [f"tensor<2x{g.budget}xi64>"], g)
+        found += kv("kept_positions", [length, own.topk, chosen], [f"tensor<2x{g.budget}xi64>"], g)
+        for kept, selected in zip(found, (torch.full_like(chosen, -1), chosen), strict=True):
+            assert torch.equal(kept[:, : own.budget], algorithm.row_positions(selected[:, : own.topk], length, own))
+            assert kept[:, own.budget :].eq(-1).all()
+
+
+def test_a_base_outside_of_the_kept_rows_is_the_nearest_one_inside() -> None:
+    """Layers that select different numbers of positions have one base as an operand."""
+    position = torch.tensor([1, 2, 9, 17, 23])
+    for topk in (0, 3, G.topk):
+        own = dataclasses.replace(G, topk=topk)
+        for base in (-1, 0, G.sink + 1, G.sink + 3, G.budget, 24):
+            first = min(max(base, G.sink), G.sink + topk)
+            expected = [algorithm.row(p, first, own) for p in position.tolist()]
+            (rows,) = kv("row", [position, torch.full((5,), base), topk], ["tensor<5xi64>"], G)
+            assert rows.tolist() == expected
+
+
+@pytest.mark.parametrize("operation", ["row", "validity", "kept_positions"])
+@pytest.mark.parametrize("topk", [-1, G.topk + 1])
+def test_more_kept_rows_than_there_is_room_for_are_refused(operation: str, topk: int) -> None:
+    positions, flags = torch.arange(2), torch.ones(2, dtype=torch.bool)
+    operands, result = {
+        "row": ([positions, positions, topk], "tensor<2xi64>"),
+        "validity": ([positions, flags, topk], f"tensor<2x{G.budget}xi1>"),
+        "kept_positions": ([9, topk], f"tensor<2x{G.budget}xi64>"),
+    }[operation]
+    with raises(CacheUndefinedErrors.TOO_MANY, most=G.topk, topk=topk):
+        kv(operation, operands, [result], G)
+
+
+PROMPTS = (1, G.budget + 2, G.sink_recent + 1, G.sink + 1)
 
 
 def decode_inputs(g: Geometry) -> dict[str, Tensor]:
-    """Three slots: one with room, one that wraps around and has a top-K, one that is not active."""
+    """Four slots: one with room, one of a long prompt whose ring has turned, one that is not active, and one of a short
+    prompt whose ring has turned."""
     return {
-        "query": randn(3, H, 1, D),
-        "new_key": randn(3, HKV, 1, D, seed=1),
-        "new_value": randn(3, HKV, 1, DV, seed=2),
-        "key": randn(3, HKV, g.budget, D, seed=3),
-        "value": randn(3, HKV, g.budget, DV, seed=4),
-        "position": torch.tensor([1, 17, 6]),
-        "prompt_len": torch.tensor([2, g.sink_recent + 2, g.sink_recent + 1]),
-        "active": torch.tensor([True, True, False]),
+        "query": randn(4, H, 1, D),
+        "new_key": randn(4, HKV, 1, D, seed=1),
+        "new_value": randn(4, HKV, 1, DV, seed=2),
+        "key": randn(4, HKV, g.budget, D, seed=3),
+        "value": randn(4, HKV, g.budget, DV, seed=4),
+        "position": torch.tensor([1, 17, 6, 21]),
+        "base": torch.tensor([algorithm.base(n, g) for n in PROMPTS]),
+        "active": torch.tensor([True, True, False, True]),
     }
 
 
 def decoded(g: Geometry) -> tuple[Tensor, Tensor, Tensor]:
     """What decode attention gives by the definition: attention, K and V."""
     x = decode_inputs(g)
-    k, v, out = x["key"].clone(), x["value"].clone(), torch.zeros(3, H, 1, DV)
-    for slot in range(2):
+    k, v, out = x["key"].clone(), x["value"].clone(), torch.zeros(4, H, 1, DV)
+    for slot in (0, 1, 3):
         position = int(x["position"][slot])
-        row = algorithm.row(position, g)
+        row = algorithm.row(position, algorithm.base(PROMPTS[slot], g), g)
         k[slot, :, row], v[slot, :, row] = x["new_key"][slot, :, 0], x["new_value"][slot, :, 0]
-        valid = algorithm.valid_rows(position, g.valid_topk(int(x["prompt_len"][slot])), g)
+        valid = algorithm.valid_rows(position, g)
         out[slot, :, 0] = algorithm.cached_attention(x["query"][slot, :, 0], k[slot], v[slot], valid, SCALE)
     return out, k, v
 
 
 def test_update_and_cached_attention() -> None:
     x, (out, k, v) = decode_inputs(G), decoded(G)
-    (row,) = kv("row", [x["position"]], ["tensor<3xi64>"], G)
+    (row,) = kv("row", [x["position"], x["base"], G.topk], ["tensor<4xi64>"], G)
     (k_new,) = kv("update", [x["key"], x["new_key"], row, x["active"]], [_type(k)], G)
     (v_new,) = kv("update", [x["value"], x["new_value"], row, x["active"]], [_type(v)], G)
-    flags = f"tensor<3x{G.budget}xi1>"
-    (valid,) = kv("validity", [x["position"], x["prompt_len"], x["active"]], [flags], G)
+    flags = f"tensor<4x{G.budget}xi1>"
+    (valid,) = kv("validity", [x["position"], x["active"], G.topk], [flags], G)
     (result,) = kv("cached_attention", [x["query"], k_new, v_new, valid], [_type(out)], G, present="10111000000000")
     assert torch.equal(k_new, k)
     assert torch.equal(v_new, v)
@@ -143,18 +179,18 @@ def test_update_and_cached_attention() -> None:
 def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
     """`key` and `value` give the rows that are attended; the caches that are updated may be others."""
     x, (out, k, v) = decode_inputs(G), decoded(G)
-    names = "query new_key new_value key value key value position prompt_len active".split()
-    operands = [x[name] for name in names]
+    names = "query new_key new_value key value key value position base active".split()
+    operands: list[Tensor | int] = [*(x[name] for name in names), G.topk]
     if streamed:
         operands[5], operands[6] = x["key"] + 1, x["value"] + 1
     types = [_type(out), _type(k), _type(v)]
-    found, k_new, v_new = kv("decode_attention", operands, types, G, present="11111111110000000")
+    found, k_new, v_new = kv("decode_attention", operands, types, G, present="111111111110000")
     torch.testing.assert_close(found, out)
     if not streamed:
         assert torch.equal(k_new, k)
         assert torch.equal(v_new, v)
         return
-    row = algorithm.row(17, G)
+    row = algorithm.row(17, G.sink + G.topk, G)
     assert torch.equal(k_new[1, :, row], x["new_key"][1, :, 0])
     assert torch.equal(v_new[2], x["value"][2] + 1)
 
@@ -162,7 +198,7 @@ def test_decode_attention_is_all_of_it_in_one(*, streamed: bool) -> None:
 def test_a_row_outside_of_the_cache_is_refused() -> None:
     x = decode_inputs(G)
     with raises(CacheUndefinedErrors.ROW_OUT_OF_BOUNDS, op="kv.update", row=11, slot=1, rows=11):
-        kv("update", [x["key"], x["new_key"], torch.tensor([0, 11, 99]), x["active"]], [_type(x["key"])], G)
+        kv("update", [x["key"], x["new_key"], torch.tensor([0, 11, 99, 0]), x["active"]], [_type(x["key"])], G)
 
 
 @pytest.mark.parametrize("window", [1, 3, C, C + 1, 9, 24])
@@ -293,15 +329,13 @@ def test_compression_step_by_step(g: Geometry, length: int, topk: int | None) ->
     assert torch.equal(selected, chosen)
     k_type, v_type = f"tensor<1x{HKV}x{g.budget}x{D}xf32>", f"tensor<1x{HKV}x{g.budget}x{DV}xf32>"
     caches = [torch.zeros(1, HKV, g.budget, width) for width in (D, DV)]
-    (kept,) = kv("kept_positions", [length], [f"tensor<{HKV}x{g.sink_recent}xi64>"], g)
-    index = torch.cat([kept, selected], 1)
+    (index,) = kv("kept_positions", [length, own.topk, selected], [f"tensor<{HKV}x{g.budget}xi64>"], g)
     (k_new,), (v_new,) = (
         kv("gather", [rows, index, cache], [type_], g)
         for rows, cache, type_ in zip((k, v), caches, (k_type, v_type), strict=True)
     )
-    held = algorithm.valid_rows(length - 1, own.valid_topk(length), own)
     for new, rows in ((k_new, k_rows), (v_new, v_rows)):
-        assert torch.equal(new[0, :, : own.budget][:, held], rows[:, held])
+        assert torch.equal(new[0, :, : own.budget], rows)
         assert not new[0, :, own.budget :].any()
 
 

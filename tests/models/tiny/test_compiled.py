@@ -65,7 +65,7 @@ def _replayed(session: TorchSession, last: int) -> int:
         "token": torch.tensor([[last]]),
         "position_id": torch.tensor([[LENGTH - 1]]),
         "position": torch.tensor([LENGTH - 1]),
-        "prompt_len": torch.tensor([LENGTH]),
+        "base": torch.tensor([session.signature.geometry.base(LENGTH)]),
         "active": torch.tensor([True]),
     }
     outputs, _ = session.interpreter.run("decode", inputs)

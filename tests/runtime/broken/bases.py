@@ -124,7 +124,7 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
     tensors, arena = place(
         ("h_in", hidden, "f32", "input"),
         ("position", (BATCH,), "i64", "input"),
-        ("prompt_len", (BATCH,), "i64", "input"),
+        ("base", (BATCH,), "i64", "input"),
         ("active", (BATCH,), "i1", "input"),
         ("h_out", hidden, "f32", "output"),
         ("k_cache", caches, stored, "state"),
@@ -137,7 +137,7 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
         update("k_cache", *caches, dtype=stored),
         update("v_cache", *caches, dtype=stored),
         read("position", BATCH, dtype="i64"),
-        read("prompt_len", BATCH, dtype="i64"),
+        read("base", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
         write("h_out", *hidden),
     )
@@ -149,8 +149,8 @@ def looped_layers(layers: int = 2, stored: Dtype = "f32", width: int = DEPTH) ->
         _attend_body(cache, stored),
         add_body("add", hidden, hidden),
     )
-    names = ("h_in", "w", "k_cache", "v_cache", "position", "prompt_len", "active", "h_out")
-    inputs = ("h_in", "position", "prompt_len", "active")
+    names = ("h_in", "w", "k_cache", "v_cache", "position", "base", "active", "h_out")
+    inputs = ("h_in", "position", "base", "active")
     entry = Entry("decode", inputs, ("h_out",), (), (), (whole(tensors, "layers", *names),))
     return Program(tensors, bodies, (kernel,), (entry,), arena)
 
@@ -185,13 +185,13 @@ def _attend_body(cache: tuple[int, ...], stored: Dtype) -> Body:
         update("k_rows", *cache, dtype=stored),
         update("v_rows", *cache, dtype=stored),
         read("position", BATCH, dtype="i64"),
-        read("prompt_len", BATCH, dtype="i64"),
+        read("base", BATCH, dtype="i64"),
         read("active", BATCH, dtype="i1"),
         write("out", BATCH, HEADS, 1, DEPTH),
     )
-    names = ("query", "new_key", "new_value", "keys", "values", "k_rows", "v_rows", "position", "prompt_len", "active")
-    step = DecodeAttention(*names, "out", DEPTH**-0.5, SINK, RECENT)
-    return Body("attend", params, (), (), (), (step,))
+    names = ("query", "new_key", "new_value", "keys", "values", "k_rows", "v_rows", "position", "base", "active")
+    step = DecodeAttention(*names, "most", "out", DEPTH**-0.5, SINK, RECENT)
+    return Body("attend", params, ("most",), (), (), (step,))
 
 
 def _layer_pipeline(layers: int, cache: tuple[int, ...]) -> Pipeline:
@@ -241,11 +241,11 @@ def _layer_pipeline(layers: int, cache: tuple[int, ...]) -> Pipeline:
                 port("k_cache", cache, terms=layer),
                 port("v_cache", cache, terms=layer),
                 port("position", (BATCH,)),
-                port("prompt_len", (BATCH,)),
+                port("base", (BATCH,)),
                 port("active", (BATCH,)),
                 port("attended", q, 1),
             ),
-            (),
+            (TOPK,),
             ("q", "k", "v", "attended"),
             pcus=8,
         ),
@@ -393,8 +393,18 @@ def _prefill_bodies() -> tuple[Body, ...]:
             ObservationScores("observed", "keys", "scores", "length", DEPTH**-0.5, RECENT, "sums"),
             Pool("scores", "pooled", "length", 3, "avg"),
             Select("pooled", "picked", "length", "top", SINK, RECENT),
-            Vector((KV, SINK + RECENT), (), identity("index", 2), (Instr("row", "index", (1,), "i64"),), "row"),
-            Vector((KV, TOPK), (identity("picked", 2),), Access("index", ((1, 0, 0), (0, 1, ROWS - TOPK))), (), "in0"),
+            Vector((KV, ROWS), (), identity("index", 2), _written_rows(0), "position"),
+            Vector(
+                (KV, TOPK),
+                (identity("picked", 2),),
+                Access("index", ((1, 0, 0), (0, 1, SINK))),
+                (
+                    *_written_rows(SINK),
+                    Instr("is_picked", "cmpi_sge", ("in0", 0), "i1"),
+                    Instr("kept", "select", ("is_picked", "in0", "position"), "i64"),
+                ),
+                "kept",
+            ),
             GatherRows("keys", "index", "k_rows"),
             GatherRows("values", "index", "v_rows"),
         ),
@@ -407,6 +417,16 @@ def _prefill_bodies() -> tuple[Body, ...]:
         observe,
         compress,
         add_body("add_chunk", (CHUNK, HEADS, DEPTH), (CHUNK, HEADS, DEPTH)),
+    )
+
+
+def _written_rows(first: int) -> tuple[Instr, ...]:
+    """The position in each row from row `first` on, while a prompt fits the cache: -1 behind its last one."""
+    return (
+        Instr("column", "index", (1,), "i64"),
+        Instr("row", "addi", ("column", first), "i64"),
+        Instr("is_written", "cmpi_slt", ("row", "length"), "i1"),
+        Instr("position", "select", ("is_written", "row", -1), "i64"),
     )
 
 

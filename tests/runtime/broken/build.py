@@ -61,7 +61,8 @@ def most_moved(step: Op, params: Sequence[Param]) -> dict[str, tuple[int, int]]:
             width = numbers_in(width, sizes.get(letters[-1]))
         sizes |= dict(zip(letters, (*outer, width), strict=True))
     amounts = {**sizes, **spec.settings(step), "valid": spec.rows(sizes), "live": sizes.get("T", 0)}
-    amounts |= {name: number.most(sizes) for name, number in spec.numbers.items()}
+    for name, number in spec.numbers.items():
+        amounts[name] = number.most(amounts)
     read, written = Counter(by_name.keys()), Counter(by_name.keys())
     for name, region in regions.items():
         counts = spec.operands[name].moved(amounts, by_name[region].shape)

@@ -347,10 +347,22 @@ BOUNDS = (
             "where": "body 'attend', step 0 (decode_attention)", "last": 6, "sink": 1, "recent": 6, "rows": 6
         },
     ),
+    *(
+        Broken(
+            f"decode with {topk} kept rows between sinks and ring",
+            _LAYERS,
+            _edit(Stage, "attention", setting(scalars=(topk,))),
+            PipelineProofErrors.SCALAR_OUT_OF_RANGE, {
+                "where": "kernel 'layers', pipeline 'run', stage 'attention'", "scalar": "decode_attention topk",
+                "low": topk, "high": topk, "least": 0, "most": TOPK,
+            },
+        )
+        for topk in (-1, TOPK + 1)
+    ),
     Broken(
         "compression leaves a row out",
         _PREFILL,
-        _edit(Body, "compress_layer", _steps(lambda s: (*s[:3], dataclasses.replace(s[3], dims=(KV, 3)), *s[4:]))),
+        _edit(Body, "compress_layer", _steps(lambda s: (*s[:3], dataclasses.replace(s[3], dims=(KV, 5)), *s[4:]))),
         BodyProofErrors.READ_BEFORE_WRITTEN, {"where": "body 'compress_layer', step 5 (gather_rows)", "name": "index"},
     ),
     Broken(
@@ -1048,7 +1060,7 @@ CONTROL = (
     Broken(
         "input that is a state",
         _LAYERS,
-        _edit(Entry, "decode", setting(inputs=("h_in", "position", "prompt_len", "active", "k_cache"))),
+        _edit(Entry, "decode", setting(inputs=("h_in", "position", "base", "active", "k_cache"))),
         EntryProofErrors.ROLE, {"where": "entry 'decode'", "role": "input", "tensor": "k_cache", "actual": "state"},
     ),
     Broken(

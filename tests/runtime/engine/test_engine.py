@@ -62,7 +62,7 @@ def test_a_completion() -> None:
         assert (done.prompt_tokens, done.kept_rows, done.evicted_rows, done.cached_tokens) == (2, 4, 0, 0)
         assert 0 <= done.queued_seconds <= done.first_token_seconds <= done.seconds
         long = engine.generate(request(*[1] * 12, new=4))
-        assert (long.kept_rows, long.evicted_rows) == (9, 6)  # 12 + 3 fed positions, in 6 + 3 rows
+        assert (long.kept_rows, long.evicted_rows) == (9, 6)  # 12 + 3 positions, in as many rows as the cache has
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,12 @@ def test_a_kept_prompt_takes_no_prefill() -> None:
     options = EngineOptions(prompt_cache_bytes=10**6)
     interpreter = FakeInterpreter()
     with Engine(Session(SIGNATURE, interpreter), options=options) as engine:
-        first = engine.generate(request(1, 2, 3, new=5))
-        again = engine.generate(request(1, 2, 3, new=5))
+        first = engine.generate(request(1, 2, 3, new=8))
+        again = engine.generate(request(1, 2, 3, new=8))
         other = engine.generate(request(1, 2, 3, 4, new=5))
         assert (first.cached_tokens, again.cached_tokens, other.cached_tokens) == (0, 3, 0)
-        assert again.tokens == first.tokens == (4, 5, 6, 7, 8)
-        assert (again.kept_rows, again.evicted_rows, again.prompt_tokens) == (6, 1, 3)
+        assert again.tokens == first.tokens == (4, 5, 6, 7, 8, 9, 10, 0)
+        assert (again.kept_rows, again.evicted_rows, again.prompt_tokens) == (9, 1, 3)
         assert [entry for entry, _, _ in interpreter.calls].count("prefill") == 2
         metrics = engine.metrics()
         assert (metrics.cached_prompts, metrics.cached_prompt_tokens, metrics.prompt_tokens) == (1, 3, 10)

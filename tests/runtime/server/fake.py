@@ -97,11 +97,11 @@ class AlphabetInterpreter:
         if entry == "decode":
             self.go.wait()
             time.sleep(self.seconds)
-            counts = inputs["position"] - inputs["prompt_len"] + 1
+            counts = inputs["position"] - self._states["k_cache"][0, :, 0, 0, 1].astype(np.int64) + 1
             return {"logits": np.stack([self._logits(slot, int(count)) for slot, count in enumerate(counts)])}, ()
         assert scalars is not None
         slot, length = scalars["slot"], scalars["length"]
-        self._states["k_cache"][0, slot, 0, 0, 0] = inputs["tokens"][0, :length].sum()
+        self._states["k_cache"][0, slot, 0, 0, :2] = inputs["tokens"][0, :length].sum(), length
         return {"prefill_logits": self._logits(slot, 0)[None]}, moved_cursor(self._signature, scalars)
 
     def tensor(self, name: str) -> Array:

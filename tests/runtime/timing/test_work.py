@@ -139,16 +139,16 @@ def test_an_update_writes_one_row_per_slot_and_head() -> None:
 
 @pytest.mark.parametrize("valid", [None, 6, 1000])
 def test_decode_attention_streams_all_rows_and_computes_on_the_valid_ones(valid: int | None) -> None:
-    step = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "it", "m", "y", 1.0, 2, 3)
+    step = DecodeAttention("q", "nk", "nv", "k", "v", "kc", "vc", "ip", "ib", "m", "topk", "y", 1.0, 2, 3)
     shapes = {"q": (B, H, 1, D), "nk": (B, G, 1, D), "nv": (B, G, 1, D), "k": (B, G, R, D), "v": (B, G, R, D)}
-    shapes |= {"kc": (B, G, R, D), "vc": (B, G, R, D), "ip": (B,), "it": (B,), "m": (B,), "y": (B, H, 1, D)}
-    work = counted(step, shapes, valid_rows=valid)
+    shapes |= {"kc": (B, G, R, D), "vc": (B, G, R, D), "ip": (B,), "ib": (B,), "m": (B,), "y": (B, H, 1, D)}
+    work = counted(step, shapes, {"topk": R - 5}, valid_rows=valid)
     rows = {None: R, 6: 6, 1000: R}[valid]
     assert work.products == {"bf16": 2 * B * H * rows * 2 * D}
     assert work.vectors == ((B * H * rows, SOFTMAX_OPS),)
     assert work.read["k"] == work.read["v"] == B * G * R * D * 2
     assert work.written == {"kc": B * G * D * 2, "vc": B * G * D * 2, "y": B * H * D * 2}
-    capped = counted(replace(step, softcap=50.0), shapes, valid_rows=valid)
+    capped = counted(replace(step, softcap=50.0), shapes, {"topk": R - 5}, valid_rows=valid)
     assert capped.vectors == ((B * H * rows, SOFTMAX_OPS + CAP_OPS),)
     same = CachedAttention("q", (Segment("k", "v", "m"),), "y", 1.0)
     cached = counted(same, {**{n: shapes[n] for n in ("q", "k", "v", "y")}, "m": (B, R)}, valid_rows=valid)
@@ -169,10 +169,10 @@ def test_encoding_counts_numbers_and_moves_bytes() -> None:
 
 @pytest.mark.parametrize("valid", [None, 6])
 def test_decode_attention_on_encoded_rows_moves_their_bytes(valid: int | None) -> None:
-    step = DecodeAttention("q", "nk", "nv", "ek", "ev", "ekc", "evc", "ip", "it", "m", "y", 1.0, 2, 3)
+    step = DecodeAttention("q", "nk", "nv", "ek", "ev", "ekc", "evc", "ip", "ib", "m", "topk", "y", 1.0, 2, 3)
     shapes = {"q": (B, H, 1, D), "nk": (B, G, 1, D), "nv": (B, G, 1, W), "ek": (B, G, R, ED), "ev": (B, G, R, EW)}
-    shapes |= {"ekc": (B, G, R, ED), "evc": (B, G, R, EW), "ip": (B,), "it": (B,), "m": (B,), "y": (B, H, 1, W)}
-    work = counted(step, shapes, valid_rows=valid)
+    shapes |= {"ekc": (B, G, R, ED), "evc": (B, G, R, EW), "ip": (B,), "ib": (B,), "m": (B,), "y": (B, H, 1, W)}
+    work = counted(step, shapes, {"topk": R - 5}, valid_rows=valid)
     rows = R if valid is None else valid
     assert (work.read["ek"], work.read["ev"]) == (B * G * R * ED, B * G * R * EW)
     assert work.written == {"ekc": B * G * ED, "evc": B * G * EW, "y": B * H * W * 2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,11 +35,15 @@ class CompiledStep:
         lowered: the step.
         meta: its operands, in the order in which `__call__` gets them.
         features: what to compile for.
+        scalars: operands of one element that the phases get as numbers.
     """
 
-    def __init__(self, lowered: Lowered, meta: Mapping[str, Any], features: Features) -> None:
+    def __init__(
+        self, lowered: Lowered, meta: Mapping[str, Any], features: Features, scalars: Sequence[str] = ()
+    ) -> None:
         self.lowered = lowered
         self.names = list(meta)
+        self.scalars = list(scalars)
         module = Module()
         for i, phase in enumerate(lowered.phases):
             f = module.function(
@@ -51,22 +55,24 @@ class CompiledStep:
             operands = {
                 name: Operand(pointer, *about) for (name, about), pointer in zip(meta.items(), pointers, strict=False)
             }
-            phase.emit(Context(f, operands, {}, f["begin"], f["end"], f["scratch"], pointers[-1]))
+            numbers = {name: f.load(f["scalars"] + 8 * n, I64) for n, name in enumerate(self.scalars)}
+            phase.emit(Context(f, operands, numbers, f["begin"], f["end"], f["scratch"], pointers[-1]))
             f.returns()
         self.jit = Jit(module, features.cpu, optimisation(features))
         self._functions = [_FUNCTION(self.jit.addresses[f"phase{i}"]) for i in range(len(lowered.phases))]
         self._shared = _scratch(lowered.shared_bytes)
-        self._words = ScalarWords()
+        self._words = ScalarWords([0] * len(self.scalars))
         self._private = [_scratch(phase.private_bytes) for phase in lowered.phases]
 
     @property
     def reported(self) -> bool:
-        """Whether a call has found an index outside of what it indexes."""
+        """True if the latest call found an index outside its tensor."""
         return self._words.reported
 
     def __call__(self, tensors: Mapping[str, Tensor], parts: int = 1, *, backwards: bool = False) -> None:
         """Runs every phase as `parts` ranges of units, in order or backwards."""
         self._shared[0].fill_(_POISON)
+        self._words = self._words_of(tensors)
         pointers = [tensors[name].data_ptr() for name in self.names] + [self._shared[1]]
         args = (ctypes.c_void_p * len(pointers))(*pointers)
         for phase, function, (memory, private) in zip(self.lowered.phases, self._functions, self._private, strict=True):
@@ -77,8 +83,12 @@ class CompiledStep:
             assert bool((memory[-16:] == _POISON).all()), "a phase writes beyond its private scratch"
         assert bool((self._shared[0][-16:] == _POISON).all()), "a phase writes beyond the shared scratch"
 
+    def _words_of(self, tensors: Mapping[str, Tensor]) -> ScalarWords:
+        return ScalarWords([int(tensors[name]) for name in self.scalars])
+
     def timed(self, tensors: Mapping[str, Tensor]) -> None:
         """Runs every phase at once, without checks."""
+        self._words = self._words_of(tensors)
         pointers = [tensors[name].data_ptr() for name in self.names] + [self._shared[1]]
         args = (ctypes.c_void_p * len(pointers))(*pointers)
         for phase, function, (_, private) in zip(self.lowered.phases, self._functions, self._private, strict=True):

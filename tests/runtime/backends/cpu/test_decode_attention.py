@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import CachedAttention, DecodeAttention, MoreRows, Segment, UpdateRows
+from sscc.ir.schedule import CachedAttention, DecodeAttention, Segment, SelectedRows, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import Meta, NativeAttentionErrors, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
@@ -28,13 +28,13 @@ Tensors = dict[str, Tensor]
 F32, BF16 = torch.float32, torch.bfloat16
 HOST = Features.of_host()
 FEATURES = [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic"), pytest.param(AVX2, id="avx2")]
-SINK, RECENT = 3, 150
+SINK, RECENT, TOPK = 3, 150, 130
 SR = SINK + RECENT
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "base", "active", "topk",
     "out", 0.2, SINK, RECENT,
 )  # fmt: skip
-INDEXED = replace(DECODE, segments=(MoreRows("k_store", "v_store", "selected"),))
+INDEXED = replace(DECODE, segments=(SelectedRows("k_store", "v_store", "selected"),))
 CACHED = CachedAttention("query", (Segment("k_cache", "v_cache", "valid"),), "out", 0.2)
 # Relative error, of the whole output: the order of sums, and rounding the output to bf16.
 TOLERANCE = {F32: 1e-6, BF16: 4e-3}
@@ -45,10 +45,12 @@ SIZES = [(2, 2, 64, 64), (4, 2, 20, 33), (3, 1, 16, 128), (8, 2, 80, 96), (7, 1,
 DTYPES = [(F32, F32), (BF16, BF16), (BF16, F32), (F32, BF16)]
 """Dtype of the caches, and dtype of everything else."""
 SLOTS = {
-    "position": [700, 0, 60, 152, 2],
-    "prompt_len": [SR + 130, SR + 5, 9, SR + 1, SR + 40],
+    "position": [700, 0, 60, 400, 2],
+    "base": [SINK + TOPK, 9, 9, 40, 0],
     "active": [1, 0, 1, 1, 1],
 }
+"""Behind a prompt of many tokens; not active; while all rows fit; behind a short prompt, in the second lap of its ring;
+and in a prompt that is shorter than the sinks."""
 
 
 def strided(tensor: Tensor, padding: int) -> Tensor:
@@ -68,8 +70,9 @@ def decode_inputs(
     dtype: torch.dtype = F32,
     query: torch.dtype = F32,
     rows: int = 300,
+    topk: int = TOPK,
 ) -> Tensors:
-    """Operands of `DECODE` with five slots; rows that a slot does not see hold NaN."""
+    """Operands of `DECODE` with five slots, and with fewer kept rows than `topk` where the cache has fewer."""
     slots, generator = len(SLOTS["position"]), torch.Generator().manual_seed(heads * 1000 + depth)
 
     def normal(*shape: int) -> Tensor:
@@ -82,7 +85,8 @@ def decode_inputs(
         "k_cache": normal(slots, kv_heads, rows, depth).to(dtype),
         "v_cache": normal(slots, kv_heads, rows, width).to(dtype),
         "position": torch.tensor(SLOTS["position"]),
-        "prompt_len": torch.tensor(SLOTS["prompt_len"]),
+        "base": torch.tensor(SLOTS["base"]),
+        "topk": torch.tensor(min(topk, rows - SR)),
         "active": torch.tensor(SLOTS["active"], dtype=torch.bool),
         "out": torch.full((slots, heads, 1, width), 9.0).to(query),
     }
@@ -100,13 +104,24 @@ def copied(tensors: Tensors) -> Tensors:
 def decode_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tensors:
     """What the reference makes of copies, in f64."""
     t = copied(tensors)
-    names = (step.query, step.new_key, step.new_value, step.key, step.value, step.k_cache, step.v_cache)
-    attention.decode_attention(
-        *(t[name] for name in (*names, step.position, step.prompt_len, step.active, step.out)),
-        t.get("sinks"), sink=step.sink, recent=step.recent, scale=step.scale, softcap=step.softcap,
-        window_stride=step.window_stride, wide=torch.float64,
-    )  # fmt: skip
+    run_reference(t, step, torch.float64)
     return t
+
+
+def run_reference(t: Tensors, step: DecodeAttention, wide: torch.dtype) -> None:
+    """Run the reference's step on operands that are named as in the step."""
+    operands = {name: t.get(region) for name, region in vars(step).items() if isinstance(region, str)}
+    segments = [{name: t[region] for name, region in vars(segment).items() if region} for segment in step.segments]
+    attention.decode_attention_step(
+        **operands | {"topk": int(t[step.topk])}, segments=segments, sink=step.sink, recent=step.recent,
+        scale=step.scale, softcap=step.softcap, window_stride=step.window_stride, wide=wide,
+    )  # fmt: skip
+
+
+def row_of(position: int, base: int, topk: int) -> int:
+    """The row of a position of which none is selected: rows before the ring are never written again."""
+    first = min(max(base, SINK), SINK + topk)
+    return position if position < first else first + (position - first) % (SINK + topk + RECENT - first)
 
 
 LATENT = replace(DECODE, new_value="", value="", v_cache="")
@@ -134,7 +149,7 @@ def decode(tensors: Tensors, features: Features = HOST, step: DecodeAttention = 
 
 @functools.cache
 def _decode(meta: tuple[tuple[str, Meta], ...], features: Features, step: DecodeAttention) -> CompiledStep:
-    return CompiledStep(lower_decode_attention(step, dict(meta), features), dict(meta), features)
+    return CompiledStep(lower_decode_attention(step, dict(meta), features), dict(meta), features, (step.topk,))
 
 
 def check(got: Tensors, want: Tensors, tolerances: float = 1.0) -> None:
@@ -179,8 +194,7 @@ def test_values_may_be_the_first_numbers_of_keys(
     theirs, want = copied(ours), latent_reference(ours)
     decode(ours, step=LATENT)(ours)
     check(ours, want)
-    operands = {name: theirs.get(region) for name, region in vars(LATENT).items() if isinstance(region, str)}
-    attention.decode_attention(**operands, sink=SINK, recent=RECENT, scale=LATENT.scale, wide=torch.float32)
+    run_reference(theirs, LATENT, torch.float32)
     check(theirs, want, TORCH)
 
 
@@ -189,11 +203,11 @@ def test_values_may_be_the_first_numbers_of_keys(
 def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
     sizes: tuple[int, int, int], row_format: RowFormat, query: torch.dtype
 ) -> None:
-    """A part of a group of numbers among them. Rows behind an index are a segment."""
-    plain = latent_inputs(*sizes, F32, query)
-    plain["prompt_len"][0] = SR + 160
+    """A part of a group of numbers among them. Rows that an index names stand in the place of some of the cache's."""
+    plain = latent_inputs(*sizes, F32, query) | {"topk": torch.tensor(30)}
     depth, far = sizes[1], torch.randn(5, 1, 50, sizes[1], generator=torch.Generator().manual_seed(1))
     index = torch.arange(30).flip(0).expand(5, 1, 30).contiguous()
+    index[:, :, 7] = -1
 
     def stored(rows: Tensor) -> Tensor:
         return torch.from_numpy(row_format.encode(rows.float().numpy()))
@@ -203,23 +217,17 @@ def test_values_may_be_the_first_of_the_numbers_that_codes_stand_for(
 
     codes = plain | {"k_cache": stored(plain["k_cache"]), "far": stored(far), "index": index}
     meant = copied(plain | {"k_cache": numbers(codes["k_cache"]), "new_key": numbers(stored(plain["new_key"]))})
-    chosen = numbers(codes["far"])[:, :, index[0, 0]]
-    values = {"new_value": meant["new_key"], "v_cache": meant["k_cache"]}
+    meant["key"], chosen = meant["k_cache"].clone(), numbers(codes["far"])[:, :, index[0, 0]]
+    there = meant["key"][:, :, SINK : SINK + 30]
+    there.copy_(torch.where(index[..., None] < 0, there, chosen))
+    values = {"new_value": meant["new_key"], "v_cache": meant["k_cache"], "value": meant["key"]}
     meant |= {name: rows[..., : sizes[2]] for name, rows in values.items()}
     t = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in meant.items()}
-    operands = (t[name] for name in vars(DECODE).values() if isinstance(name, str))
-    more = attention.SegmentRows(chosen.double(), chosen[..., : sizes[2]].double(), None)
-    attention.decode_attention(
-        *operands, segments=[more], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float64
-    )
-    step = replace(LATENT, segments=(MoreRows("far", "", "index"),))
+    run_reference(t, replace(DECODE, key="key", value="value"), torch.float64)
+    step = replace(LATENT, segments=(SelectedRows("far", "", "index"),))
     theirs = copied(codes)
     decode(codes, step=step)(codes)
-    named = {name: theirs.get(region) for name, region in vars(step).items() if isinstance(region, str)}
-    segment = attention.SegmentRows(theirs["far"], None, index)
-    attention.decode_attention(
-        **named, segments=[segment], sink=SINK, recent=RECENT, scale=DECODE.scale, wide=torch.float32
-    )
+    run_reference(theirs, step, torch.float32)
     for got, tolerances in ((codes, 1.0), (theirs, TORCH)):
         assert torch.equal(numbers(got["k_cache"]).nan_to_num(), t["k_cache"].float().nan_to_num())
         assert (got["out"].double() - t["out"]).norm() <= tolerances * TOLERANCE[query] * t["out"].norm()
@@ -276,7 +284,7 @@ def test_bits_of_a_slot_do_not_depend_on_other_slots_or_on_rows_that_it_does_not
     compiled = decode(tensors)
     others["position"][[0, 1, 3]] = torch.tensor([9, 1000, 4])
     others["active"][[0, 1]] = torch.tensor([False, True])
-    others["prompt_len"][3] = SR + 99
+    others["base"][3] = SR + 99
     others["k_cache"][2, :, 61:] = torch.nan
     others["v_cache"][2, :, 61:] = torch.nan
     compiled(tensors)
@@ -304,12 +312,48 @@ def test_a_cache_behind_a_copy_gets_the_new_row_only_and_the_copy_stays() -> Non
 
 
 @pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("topk", [0, 1, 97, 147])
+def test_a_layer_may_keep_fewer_rows_than_the_cache_has(topk: int, features: Features) -> None:
+    """The rows behind its ring are neither read nor written."""
+    tensors = decode_inputs(6, 2, 20, 33, topk=topk)
+    end = SINK + topk + RECENT
+    for name in ("k_cache", "v_cache"):
+        tensors[name][:, :, end:] = 99.0
+    without = {**tensors, **{name: tensors[name][:, :, :end].contiguous() for name in ("k_cache", "v_cache")}}
+    want = decode_reference(tensors)
+    decode(tensors, features)(tensors)
+    check(tensors, want)
+    torch.testing.assert_close(decode_reference(without)["out"], want["out"])
+
+
+@pytest.mark.parametrize("features", [pytest.param(HOST, id="host"), pytest.param(GENERIC, id="generic")])
+@pytest.mark.parametrize("topk", [0, 5, 147])
+def test_the_row_of_a_position_is_that_of_its_ring(topk: int, features: Features) -> None:
+    """Before, in and behind the ring's first lap. A base beyond sinks and kept rows is the nearest one there."""
+    end = SINK + topk + RECENT
+    positions = [0, SINK, SINK + topk - 1, SINK + topk, end - 1, end, 2 * end + 7]
+    for base in (-(2**40), -1, 0, SINK, SINK + topk // 2, SINK + topk, SINK + topk + 1, end, 2**62):
+        for begin in range(0, len(positions), 5):
+            tensors = decode_inputs(2, 1, 16, 8, topk=topk)
+            of_slots = (positions[begin : begin + 5] + [1] * 5)[:5]
+            tensors |= {"position": torch.tensor(of_slots), "base": torch.full((5,), base)}
+            before = copied(tensors)
+            want = decode_reference(tensors)
+            decode(tensors, features)(tensors)
+            check(tensors, want)
+            for slot, position in enumerate(of_slots):
+                changed = (tensors["k_cache"][slot] != before["k_cache"][slot]).any(-1).any(0).nonzero()[:, 0]
+                written = [row_of(position, base, topk)] if tensors["active"][slot] else []
+                assert changed.tolist() == written
+
+
+@pytest.mark.parametrize("features", FEATURES)
 def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(features: Features) -> None:
     """Positions in several chunks, and at their borders; rows behind one's own in the ring would be noticed."""
     step = replace(DECODE, sink=0, recent=RECENT, window_stride=RECENT)
-    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT)
+    tensors = decode_inputs(4, 2, 20, 33, rows=RECENT) | {"topk": torch.tensor(0)}
     tensors["position"] = torch.tensor([2 * RECENT + 7, 5, RECENT - 1, RECENT, 3 * RECENT - 1])
-    tensors["prompt_len"] = torch.tensor([0, 3, RECENT - 2, RECENT, 9])
+    tensors["base"] = torch.tensor([0, 3, RECENT - 2, RECENT, 9])
     for slot, position in enumerate(tensors["position"].tolist()):
         for name in ("k_cache", "v_cache"):
             tensors[name][slot, :, position % RECENT :] = 99.0
@@ -321,7 +365,7 @@ def test_of_a_ring_that_is_a_chunk_a_query_sees_its_chunk(features: Features) ->
 def test_one_split_needs_no_second_phase() -> None:
     for rows, slots in ((200, 5), (1024, 64)):
         tensors = decode_inputs(2, 1, 16, 16, rows=rows)
-        for name in tensors if slots == 64 else ():
+        for name in tensors.keys() - {"topk"} if slots == 64 else ():
             tensors[name] = tensors[name].repeat(13, *[1] * (tensors[name].dim() - 1))[:slots]
         want = decode_reference(tensors)
         compiled = decode(tensors)
@@ -393,8 +437,8 @@ def encoded_reference(tensors: Tensors, step: DecodeAttention = DECODE) -> Tenso
     for new, sources in (("new_key", {step.key, step.k_cache}), ("new_value", {step.value, step.v_cache})):
         row = encoded(t[new])
         floats |= {name: decoded(t[name]).nan_to_num_() for name in sources} | {new: decoded(row)}
-        for slot, position in enumerate(t["position"].tolist()):
-            place = position if position < SINK else SINK + (position - SINK) % RECENT
+        for slot, (position, base) in enumerate(zip(t["position"].tolist(), t["base"].tolist(), strict=True)):
+            place = row_of(position, base, int(t["topk"]))
             if t["active"][slot]:
                 t["k_cache" if new == "new_key" else "v_cache"][slot, :, place] = row[slot, :, 0]
     return t | {"out": decode_reference(floats, step)["out"]}
@@ -493,75 +537,86 @@ def test_encoded_rows_that_do_not_fit_are_refused() -> None:
 
 
 def indexed_inputs(topk: int, dtype: torch.dtype, width: int = 33) -> tuple[Tensors, Tensors]:
-    """Operands of `INDEXED` over prompts of 500 rows, and of `DECODE` over the same rows in one cache."""
-    compact = decode_inputs(6, 2, 20, width, dtype, dtype, SR + topk)
+    """Operands of `INDEXED` over prompts of 500 rows, and of `DECODE` over the same rows in one cache.
+
+    An index names all rows of slot 0, and of no slot that has a short prompt. Of the others, and of the second head, it
+    names a part. Rows of the cache in whose place others stand are large numbers.
+    """
+    tensors = decode_inputs(6, 2, 20, width, dtype, dtype, SR + topk, topk)
     generator = torch.Generator().manual_seed(topk)
-    tensors = {name: compact[name].clone() for name in compact}
     selected = torch.full((5, 2, topk), -1)
-    for name, depth in (("k", 20), ("v", width)):
-        prompt = torch.randn(5, 2, 500, depth, generator=generator).to(dtype)
-        tensors[f"{name}_store"] = prompt
-        tensors[f"{name}_cache"] = compact[f"{name}_cache"][:, :, :SR].clone()
-    for b in range(5):
+    for b in (0, 1, 4):
         for h in range(2):
-            count = topk - topk // 4 * (h == 1)  # the second head's last rows are zeros
+            count = topk - topk // 4 * (h == 1)
             selected[b, h, :count] = torch.randperm(500, generator=generator)[:count].sort().values
-    tensors["selected"] = selected
-    for name in "kv":
-        compact[f"{name}_cache"][:, :, SR:] = cache.gathered(tensors[f"{name}_store"], selected)
+    compact = copied(tensors)
+    tensors["selected"], kept = selected, slice(SINK, SINK + topk)
+    for name, depth in (("k", 20), ("v", width)):
+        tensors[f"{name}_store"] = torch.randn(5, 2, 500, depth, generator=generator).to(dtype)
+        there, rows = compact[f"{name}_cache"][:, :, kept], cache.gathered(tensors[f"{name}_store"], selected)
+        there.copy_(torch.where(selected[..., None] < 0, there, rows))
+        tensors[f"{name}_cache"][:, :, kept].masked_fill_((selected >= 0)[..., None], 1e4)
     return tensors, compact
 
 
+def with_encoded_rows(tensors: Tensors) -> Tensors:
+    """The operands with their caches and prompts encoded."""
+    return tensors | {name: encoded(rows) for name, rows in tensors.items() if name[2:] in ("cache", "store")}
+
+
+@pytest.mark.parametrize("encode", [False, True])
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("topk", [1, 140])
 def test_indexed_attention_is_decode_attention_over_the_assembled_rows(
-    features: Features, dtype: torch.dtype, topk: int
+    features: Features, dtype: torch.dtype, topk: int, *, encode: bool
 ) -> None:
+    """Slots on both sides of the budget in one batch. Rows in whose place others stand keep their bytes."""
     tensors, compact = indexed_inputs(topk, dtype)
-    want = decode_reference(compact)
-    meta = meta_of(tensors)
-    CompiledStep(lower_decode_attention(INDEXED, meta, features), meta, features)(tensors, 3)
+    if encode:
+        tensors, compact = with_encoded_rows(tensors), with_encoded_rows(compact)
+    before, want = copied(tensors), copied(compact)
+    run_reference(want, DECODE, torch.float64)
+    decode(tensors, features, INDEXED)(tensors, 3)
     decode(compact, features)(compact)
     check(compact, want)
     assert torch.equal(tensors["out"], compact["out"])
+    replaced = torch.zeros(5, 2, SR + topk, 1, dtype=torch.bool)
+    replaced[:, :, SINK : SINK + topk, 0] = tensors["selected"] >= 0
     for name in ("k_cache", "v_cache"):
-        assert torch.equal(tensors[name], compact[name][:, :, :SR])
+        assert torch.equal(tensors[name], torch.where(replaced, before[name], compact[name]))
 
 
-@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("encode", [False, True])
-def test_any_number_of_segments_is_one_cache_of_their_rows(features: Features, *, encode: bool) -> None:
-    """The cache, some rows in place, some by an index, and some of the same ones in place again."""
-    tensors, compact = indexed_inputs(140, F32)
-    names = {"k": ["k_cache", "k_more", "k_store", "k_last"], "v": ["v_cache", "v_more", "v_store", "v_last"]}
-    for kind in "kv":
-        rows = compact[f"{kind}_cache"]
-        tensors[f"{kind}_more"], tensors[f"{kind}_last"] = rows[:, :, SR : SR + 37].clone(), rows[:, :, -20:].clone()
-    tensors["selected"] = tensors["selected"][:, :, 37:-20].clone()
+@pytest.mark.parametrize("features", FEATURES)
+def test_a_short_prompt_is_read_from_the_cache_alone(features: Features, *, encode: bool) -> None:
+    """An index that names no row changes nothing, and a prompt that it does not name is not read."""
+    tensors, _ = indexed_inputs(140, F32)
+    tensors["selected"].fill_(-1)
+    tensors["base"] = torch.tensor([SINK + 139, 9, 9, 40, 0])
     if encode:
-        for name in (name for side in names.values() for name in side):
-            tensors[name] = encoded(tensors[name])
-        compact |= {name: encoded(compact[name]) for name in ("k_cache", "v_cache")}
-    more = (MoreRows("k_more", "v_more"), INDEXED.segments[0], MoreRows("k_last", "v_last"))
-    meta = meta_of(tensors)
-    step = replace(DECODE, segments=more)
-    CompiledStep(lower_decode_attention(step, meta, features), meta, features)(tensors, 3)
-    decode(compact, features)(compact)
-    assert torch.equal(tensors["out"], compact["out"])
-    assert torch.equal(tensors["k_cache"], compact["k_cache"][:, :, :SR])
+        tensors = with_encoded_rows(tensors)
+    for name in ("k_store", "v_store"):
+        tensors[name].fill_(-1 if encode else torch.nan)
+    plain = copied({name: tensors[name] for name in tensors.keys() - {"selected", "k_store", "v_store"}})
+    theirs = copied(tensors)
+    run_reference(theirs, INDEXED, torch.float64)
+    decode(tensors, features, INDEXED)(tensors, 3)
+    decode(plain, features)(plain)
+    check({name: tensors[name] for name in plain}, {name: theirs[name] for name in plain})
+    assert all(torch.equal(tensors[name], plain[name]) for name in plain)
+    assert tensors["out"].isfinite().all()
 
 
 @pytest.mark.parametrize("index", [500, 2**62])
 def test_an_index_beyond_the_prompt_is_reported_where_it_is_read(index: int) -> None:
     tensors, _ = indexed_inputs(140, F32)
-    meta = meta_of(tensors)
-    compiled = CompiledStep(lower_decode_attention(INDEXED, meta, HOST), meta, HOST)
-    read = min(int(tensors["prompt_len"][0]) - SR, 140)
-    tensors["selected"][0, :, read:] = index  # rows that no query sees
+    compiled = decode(tensors, HOST, INDEXED)
+    read = SLOTS["position"][2] + 1 - SINK
+    tensors["selected"][2, :, read:] = tensors["selected"][[1, 4]] = index  # rows that no query sees
     compiled(tensors)
     assert not compiled.reported
-    tensors["selected"][0, :, read - 1] = index
+    tensors["selected"][2, :, read - 1] = index
     compiled(tensors)
     assert compiled.reported
 
@@ -599,7 +654,12 @@ def test_cached_attention_is_the_references(
 @pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 def test_cached_attention_over_segments_is_that_over_all_their_rows(features: Features, dtype: torch.dtype) -> None:
-    tensors, compact = indexed_inputs(140, dtype)
+    tensors, _ = indexed_inputs(140, dtype)
+    compact = copied(tensors)
+    for name in "kv":
+        tensors[f"{name}_cache"] = compact[f"{name}_cache"][:, :, :SR].clone()
+        rows = cache.gathered(tensors[f"{name}_store"], tensors["selected"])
+        compact[f"{name}_cache"] = torch.cat([tensors[f"{name}_cache"], rows], 2)
     masks = torch.rand(5, SR + 140, generator=torch.Generator().manual_seed(1)) < 0.6
     tensors |= {"near": masks[:, :SR].clone(), "far": masks[:, SR:].clone()}
     compact["valid"] = masks

@@ -52,9 +52,9 @@ def _gather() -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor], st
 
 
 def _decode() -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor], str]:
-    names = ("q", "k", "v", "k_cache", "v_cache", "k_cache", "v_cache", "rows", "valid", "active", "out")
+    names = ("q", "k", "v", "k_cache", "v_cache", "k_cache", "v_cache", "rows", "base", "active", "topk", "out")
     inputs = {name: torch.randn(2, 1, 1, 16) for name in "qkv"}
-    inputs |= {"rows": torch.tensor([3, 4]), "valid": torch.tensor([0, 0]), "active": torch.tensor([True, True])}
+    inputs |= {"rows": torch.tensor([3, 4]), "base": torch.tensor([2, 2]), "active": torch.tensor([True, True])}
     writes = {"k_cache": torch.zeros(2, 1, 6, 16), "v_cache": torch.zeros(2, 1, 6, 16), "out": torch.zeros(2, 1, 1, 16)}
     return DecodeAttention(*names, 0.25, 2, 4), inputs, writes, "rows"
 
@@ -75,21 +75,23 @@ def test_an_index_outside_ends_the_run_as_in_the_reference(case: Any, outside: t
         Param(n, tuple(t.shape), DTYPES[t.dtype], "update" if n in writes else "read")  # type: ignore[arg-type]
         for n, t in both.items()
     )
-    body = Body("k", params, (), (), (), (step,))
+    scalars = {"topk": 0} if isinstance(step, DecodeAttention) else {}
+    body = Body("k", params, tuple(scalars), (), (), (step,))
     kernel = one_stage(body)
     tensors, end = lay_out(
         *((n, tuple(t.shape), DTYPES[t.dtype], "state" if n in writes else "input") for n, t in both.items())
     )
     arguments = {t.name: whole(t) for t in tensors}
-    launch = Launch(kernel.name, tuple(arguments[p.name] for p in kernel.params))
-    program = Program(tensors, (body,), (kernel,), (Entry("main", tuple(inputs), (), (), (), (launch,)),), end)
+    launch = Launch(kernel.name, tuple(arguments[p.name] for p in kernel.params), tuple(scalars))
+    entry = Entry("main", tuple(inputs), (), tuple(scalars), (), (launch,))
+    program = Program(tensors, (body,), (kernel,), (entry,), end)
     reference = ReferenceInterpreter(program, {})
     native = NativeInterpreter(program, {}, code=make_code(program, optimise=0), threads=2)
     for index in outside:
         bad_inputs = {**inputs, name: inputs[name].clone()}
         bad_inputs[name][-1] = index
         with pytest.raises(InputError):
-            reference.run("main", bad_inputs)
+            reference.run("main", bad_inputs, scalars)
         with raises(NativeErrors.INDEX_OUT_OF_RANGE):
-            native.run("main", {n: to_array(t) for n, t in bad_inputs.items()})
-        native.run("main", {n: to_array(t) for n, t in inputs.items()})  # the next call is one like any other
+            native.run("main", {n: to_array(t) for n, t in bad_inputs.items()}, scalars)
+        native.run("main", {n: to_array(t) for n, t in inputs.items()}, scalars)  # the next call is one like any other

@@ -350,16 +350,22 @@ def reference(case: Tensors, step: QueryAttention, selected: Tensor) -> Tensors:
     for slot in t["active"].nonzero()[:, 0].tolist():
         for name, rows in landmarks_of(t["new_key"], step.bits).items():
             t[name][slot, :, t["position"][slot]] = rows[slot, :, 0]
-    segment = SegmentRows(t["k_store"], t["v_store"], selected)
+    chosen_rows = SegmentRows(t["k_store"], t["v_store"], selected)
     if step.fetch:
         for slot, ring, scores in scored_slots(case, step):
             fetch_rows(t, step, slot, ring, scores)
-        segment = SegmentRows(t["k_resident"], t["v_resident"], t["places"])
+        chosen_rows = SegmentRows(t["k_resident"], t["v_resident"], t["places"])
+    position, active = t["position"], t["active"]
+    row = torch.where(position < SINK, position, SINK + (position - SINK) % RECENT)
+    ring_rows, far_rows = torch.arange(SR), torch.arange(chosen_rows.count)
+    masks = [
+        active[:, None] & (ring_rows <= position[:, None]),
+        active[:, None] & (far_rows < position[:, None] + 1 - SR),
+    ]
     attention.decode_attention(
         *(t[name] for name in ("query", "new_key", "new_value", step.key, step.value, "k_cache", "v_cache")),
-        t["position"], t["position"] + 1, t["active"], t["out"], t.get("sinks"),
-        segments=[segment], sink=SINK, recent=RECENT, scale=step.scale, softcap=step.softcap,
-        wide=torch.float64,
+        position, active, t["out"], t.get("sinks"), row=row, masks=masks, behind=[chosen_rows], scale=step.scale,
+        softcap=step.softcap, wide=torch.float64,
     )  # fmt: skip
     return t
 

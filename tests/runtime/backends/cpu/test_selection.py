@@ -129,6 +129,7 @@ def check_select(
     want = given["selected"].clone()
     selection.select(scores, want, length=length, topk=topk, sink=step.sink, recent=step.recent)
     assert torch.equal(got, want), (length, topk)
+    assert int((got >= 0).sum()) == (got.shape[0] * topk if length > step.sink + topk + step.recent else 0)
 
 
 @pytest.mark.parametrize("features", CPUS)
@@ -144,7 +145,8 @@ def test_select(sink: int, recent: int, room: int, topk: int, features: Features
     few = torch.randint(0, 4, (3, rows)).float()
     kinds = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.0, -1.0, INF, -INF, NAN, -NAN, 3e38])
     special = kinds[torch.randint(0, len(kinds), (3, rows))]
-    for length in (1, sink + 1, sink + recent, sink + recent + 1, 17, sink + recent + topk, 250, rows):
+    budget = sink + topk + recent
+    for length in (1, sink + 1, sink + recent, sink + recent + 1, 17, budget, budget + 1, 250, rows):
         if 1 <= length <= rows:
             for scores in (torch.randn(3, rows), few, special, torch.zeros(3, rows), torch.full((3, rows), NAN)):
                 check_select(compiled, scores, length, step, room, topk)
@@ -190,7 +192,7 @@ def test_a_length_that_the_scores_do_not_hold_writes_nothing(length: int) -> Non
 @pytest.mark.parametrize("read_too", [False, True], ids=["selected only", "read too"])
 @pytest.mark.parametrize("length", [1, 6, 9, 10, 11, 40])
 def test_scores_are_made_where_something_depends_on_them(length: int, read_too: bool) -> None:
-    """Sinks, ring and four selected rows are ten: of longer prompts rows are chosen, shorter ones stay whole. What else
+    """Sinks, ring and four selected rows are ten: of longer prompts rows are chosen, of shorter ones none. What else
     reads the scores finds them in any case."""
     rows, sink, recent, topk = 40, 2, 4, 4
     inputs = {"observed": torch.randn(1, 4, 3, 8), "key": torch.randn(1, 2, rows, 8)}
@@ -210,4 +212,4 @@ def test_scores_are_made_where_something_depends_on_them(length: int, read_too: 
     NativeBody(body).run(memory, (length, topk), in_thirds)
     assert (memory["selected"] == want["selected"].numpy()).all()
     torch.testing.assert_close(torch.from_numpy(memory["copy"]), want["copy"])
-    assert (want["selected"] >= 0).sum() == 2 * min(max(length - sink - recent, 0), topk)
+    assert (want["selected"] >= 0).sum() == (2 * topk if length > sink + topk + recent else 0)

@@ -16,9 +16,9 @@ from sscc.ir.schedule import (
     DecodeAttention,
     GatherRows,
     Local,
-    MoreRows,
     QuantizeRows,
     Segment,
+    SelectedRows,
     UpdateRows,
 )
 from sscc.runtime.backends.reference import attention
@@ -105,21 +105,23 @@ def test_encoding_is_in_f32_where_all_else_is_in_f64() -> None:
 # ----------------------------------------------------------------------------------------------------- attention
 
 SINK, RECENT = 2, 5
+SR = SINK + RECENT
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "prompt_len", "active",
+    "query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache", "position", "base", "active", "topk",
     "out", 0.3, SINK, RECENT,
 )  # fmt: skip
 
 
 def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[Tensors, Tensors]:
-    """Inputs and encoded caches of one decode step: 4 query heads, 2 KV heads, a slot for each position."""
+    """Inputs and encoded caches of one decode step: 4 query heads, 2 KV heads, a slot for each position. The ring of
+    slot b begins at row b, or at the nearest one where a ring may begin; that of the last one begins beyond."""
     slots = len(positions)
     inputs = {
         "query": torch.randn(slots, 4, 1, 8).to(dtype),
         "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
         "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
         "position": torch.tensor(positions),
-        "prompt_len": torch.tensor([SINK + RECENT + slot if slot else 3 for slot in range(slots)]),
+        "base": torch.tensor([*range(slots - 1), rows + 9]),
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
     }
     inputs["new_key"][0] = 0  # a row of zero bytes
@@ -131,15 +133,15 @@ def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype) -> tuple[
     return inputs, caches
 
 
-def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
-    """The same step by QuantizeRows, UpdateRows and CachedAttention."""
+def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int) -> Tensors:
+    """The same step by QuantizeRows, UpdateRows and CachedAttention, with row and mask written out here."""
     slots, _, rows, _ = caches["k_cache"].shape
-    position = inputs["position"][:, None]
-    index = torch.arange(rows)
-    valid = index < (position + 1).clamp(max=SINK + RECENT)
-    valid |= (index >= SINK + RECENT) & (index < inputs["prompt_len"][:, None])
+    row = torch.zeros(slots, dtype=torch.int64)
+    for b in range(slots):
+        p, first = int(inputs["position"][b]), sorted([SINK, int(inputs["base"][b]), SINK + topk])[1]
+        row[b] = p if p < first else first + (p - first) % (SR + topk - first)
+    valid = torch.arange(rows) < (inputs["position"][:, None] + 1).clamp(max=SR + topk)
     valid &= inputs["active"][:, None]
-    row = torch.where(inputs["position"] < SINK, inputs["position"], SINK + (inputs["position"] - SINK) % RECENT)
     steps = (
         QuantizeRows("new_key", "encoded_key"),
         QuantizeRows("new_value", "encoded_value"),
@@ -155,17 +157,19 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
 @pytest.mark.parametrize("precision", ["f32", "f64"])
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [SINK + RECENT, 12, KEY_TILE, KEY_TILE + 9])
+@pytest.mark.parametrize(
+    ("rows", "topk"), [(SR, 0), (12, 5), (12, 3), (KEY_TILE, KEY_TILE - SR), (KEY_TILE + 9, KEY_TILE + 2)]
+)
 def test_decode_attention_is_encoding_update_and_attention(
-    rows: int, dtype: torch.dtype, separate: bool, precision: str
+    rows: int, topk: int, dtype: torch.dtype, separate: bool, precision: str
 ) -> None:
-    inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, 23], dtype)
-    want = decode_unfused(inputs, caches, precision)
+    inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, rows - 1, rows, 2 * rows + 5, 23], dtype)
+    want = decode_unfused(inputs, caches, precision, topk)
     step, writes = DECODE, caches
     if separate:
         step = replace(DECODE, key="key", value="value")
         writes = {"key": caches["k_cache"], "value": caches["v_cache"], **caches}
-    got = run_steps((step,), inputs, writes, precision=precision)
+    got = run_steps((step,), inputs, writes, {"topk": topk}, precision=precision)
     for name, tensor in want.items():
         assert torch.equal(got[name], tensor), name
     assert torch.equal(got["k_cache"][0, :, 0], torch.zeros(2, 12, dtype=torch.int8))
@@ -208,8 +212,7 @@ def test_no_more_than_a_tile_of_rows_is_decoded_at_a_time(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(attention, "numbers", watched)
     inputs, caches = decode_inputs(3 * KEY_TILE + 1, [900, 900, 900], torch.float32)
-    inputs["prompt_len"] = torch.full((3,), 3 * KEY_TILE + 1)
-    run_steps((DECODE,), inputs, caches)
+    run_steps((DECODE,), inputs, caches, {"topk": 3 * KEY_TILE + 1 - SR})
     assert (max(seen), seen.count(KEY_TILE)) == (KEY_TILE, 2 * 3)
 
 
@@ -247,7 +250,7 @@ def refused_dtypes(step: Any, param: str, other: str, **shapes: tuple[str, tuple
     writes = {name: torch.zeros(shape, dtype=dtypes[dtype]) for name, (dtype, shape) in shapes.items()}
     dtypes_of = {"dtype": shapes[param][0], "other_dtype": shapes[other][0]}
     with raises(ReferenceAttentionErrors.DTYPES_DIFFER, step="decode_attention", param=param, other=other, **dtypes_of):
-        run_steps((step,), {}, writes)
+        run_steps((step,), {}, writes, {"topk": 2})
 
 
 SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -255,7 +258,7 @@ SLOTS: dict[str, tuple[str, tuple[int, ...]]] = {
     "new_key": ("f32", (2, 2, 1, 8)),
     "new_value": ("f32", (2, 2, 1, 6)),
     "position": ("i64", (2,)),
-    "prompt_len": ("i64", (2,)),
+    "base": ("i64", (2,)),
     "active": ("i1", (2,)),
     "out": ("f32", (2, 4, 1, 6)),
 }
@@ -270,15 +273,15 @@ def test_a_copy_that_is_not_encoded_as_its_cache_is_refused() -> None:
 
 def test_rows_of_a_store_are_as_those_of_the_cache() -> None:
     names = ("query", "new_key", "new_value", "k_cache", "v_cache", "k_cache", "v_cache")
-    rows = MoreRows("k_store", "v_store", "selected")
-    step = DecodeAttention(*names, "position", "prompt_len", "active", "out", 0.3, SINK, RECENT, (rows,))
+    rows = SelectedRows("k_store", "v_store", "selected")
+    step = DecodeAttention(*names, "position", "base", "active", "topk", "out", 0.3, SINK, RECENT, (rows,))
     refused_dtypes(
         step,
         "k_store",
         "k_cache",
         **SLOTS,
-        k_cache=("i8", (2, 2, 7, 12)),
-        v_cache=("i8", (2, 2, 7, 10)),
+        k_cache=("i8", (2, 2, 10, 12)),
+        v_cache=("i8", (2, 2, 10, 10)),
         k_store=("f32", (2, 2, 20, 8)),
         v_store=("f32", (2, 2, 20, 6)),
         selected=("i64", (2, 2, 3)),

@@ -30,37 +30,41 @@ def _seed() -> None:
 # ------------------------------------------------------------------------------------------- decode attention
 
 SINK, RECENT = 2, 5
+SR = SINK + RECENT
 DECODE = DecodeAttention(
-    "query", "new_key", "new_value", "key", "value", "k_cache", "v_cache", "position", "prompt_len", "active", "out",
-    0.3, SINK, RECENT,
+    "query", "new_key", "new_value", "key", "value", "k_cache", "v_cache", "position", "base", "active", "topk",
+    "out", 0.3, SINK, RECENT,
 )  # fmt: skip
 
 
 def decode_inputs(rows: int, positions: list[int], dtype: torch.dtype = torch.float32) -> tuple[Tensors, Tensors]:
-    """Inputs and caches of one decode step: 4 query heads, 2 KV heads, one slot for each position."""
+    """Inputs and caches of one decode step: 4 query heads, 2 KV heads, one slot for each position. The ring of slot b
+    begins at row b, or at the nearest one where a ring may begin; that of the last one begins beyond."""
     slots = len(positions)
     inputs = {
         "query": torch.randn(slots, 4, 1, 8).to(dtype),
         "new_key": torch.randn(slots, 2, 1, 8).to(dtype),
         "new_value": torch.randn(slots, 2, 1, 6).to(dtype),
         "position": torch.tensor(positions),
-        "prompt_len": torch.tensor([SINK + RECENT + slot if slot else 3 for slot in range(slots)]),
+        "base": torch.tensor([*range(slots - 1), rows + 9]),
         "active": torch.tensor([slot != 1 for slot in range(slots)]),
     }
     caches = {"k_cache": torch.randn(slots, 2, rows, 8).to(dtype), "v_cache": torch.randn(slots, 2, rows, 6).to(dtype)}
     return inputs, caches
 
 
-def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
-    """The same step by UpdateRows and CachedAttention, with the mask written out here."""
+def decode_unfused(inputs: Tensors, caches: Tensors, precision: str, topk: int | None = None) -> Tensors:
+    """The same step by UpdateRows and CachedAttention, with row and mask written out here. `topk`: all rows of the
+    cache that are neither sinks nor ring, unless it is given."""
     slots, _, rows, _ = caches["k_cache"].shape
+    topk = rows - SR if topk is None else topk
     row = torch.zeros(slots, dtype=torch.int64)
     valid = torch.zeros(slots, rows, dtype=torch.bool)
     for b in range(slots):
-        p, k = int(inputs["position"][b]), int(inputs["prompt_len"][b]) - SINK - RECENT
-        row[b] = p if p < SINK else SINK + (p - SINK) % RECENT
+        p, first = int(inputs["position"][b]), sorted([SINK, int(inputs["base"][b]), SINK + topk])[1]
+        row[b] = p if p < first else first + (p - first) % (SR + topk - first)
         if inputs["active"][b]:
-            valid[b] = torch.tensor([r < min(p + 1, SINK + RECENT) or 0 <= r - SINK - RECENT < k for r in range(rows)])
+            valid[b] = torch.tensor([r < min(p + 1, SR + topk) for r in range(rows)])
     steps = (
         UpdateRows("k_cache", "new_key", "row", "active"),
         UpdateRows("v_cache", "new_value", "row", "active"),
@@ -73,16 +77,21 @@ def decode_unfused(inputs: Tensors, caches: Tensors, precision: str) -> Tensors:
 
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [SINK + RECENT, 12, KEY_TILE, KEY_TILE + 9])
-def test_decode_attention_is_update_validity_and_attention(rows: int, dtype: torch.dtype, separate: bool) -> None:
-    inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, 23], dtype)
-    want = decode_unfused(inputs, caches, "f32")
+@pytest.mark.parametrize(
+    ("rows", "topk"),
+    [(SR, 0), (12, 5), (12, 3), (12, 0), (KEY_TILE, KEY_TILE - SR), (KEY_TILE + 9, KEY_TILE + 2), (KEY_TILE + 9, 4)],
+)
+def test_decode_attention_is_update_validity_and_attention(
+    rows: int, topk: int, dtype: torch.dtype, separate: bool
+) -> None:
+    inputs, caches = decode_inputs(rows, [0, 3, 1, 6, 7, rows - 1, rows, 2 * rows + 5, 23, 3 * rows], dtype)
+    want = decode_unfused(inputs, caches, "f32", topk)
     out = torch.full_like(want["out"], 9.0)
     step, copies = DECODE, {"key": caches["k_cache"], "value": caches["v_cache"]}
     if not separate:
         step = DecodeAttention(**{**DECODE.__dict__, "key": "k_cache", "value": "v_cache"})
         copies = {}
-    got = run_steps((step,), inputs, {**copies, **caches, "out": out})
+    got = run_steps((step,), inputs, {**copies, **caches, "out": out}, {"topk": topk})
     for name in ("k_cache", "v_cache", "out"):
         assert torch.equal(got[name], want[name]), name
     assert torch.equal(got["out"][1], torch.zeros_like(got["out"][1]))
@@ -95,7 +104,7 @@ def test_decode_attention_rounds_the_new_row_as_the_cache_does() -> None:
     caches = {name: cache.bfloat16() for name, cache in caches.items()}
     want = decode_unfused(inputs, caches, "f32")
     writes = {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": torch.zeros(3, 4, 1, 6)}
-    got = run_steps((DECODE,), inputs, writes)
+    got = run_steps((DECODE,), inputs, writes, {"topk": 12 - SR})
     assert all(torch.equal(got[name], want[name]) for name in want)
 
 
@@ -103,9 +112,8 @@ def test_decode_attention_in_double_precision() -> None:
     inputs, caches = decode_inputs(12, [4, 9, 40])
     want = decode_unfused(inputs, caches, "f64")
     out = torch.full((3, 4, 1, 6), 9.0)
-    got = run_steps(
-        (DECODE,), inputs, {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": out}, precision="f64"
-    )
+    writes = {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": out}
+    got = run_steps((DECODE,), inputs, writes, {"topk": 12 - SR}, precision="f64")
     assert got["out"].dtype is torch.float64
     assert all(torch.equal(got[name], want[name]) for name in want)
 
@@ -114,21 +122,21 @@ def test_decode_attention_writes_only_the_new_row_of_its_cache() -> None:
     """The cache behind a copy that was prefetched: its other rows are not even read."""
     inputs, caches = decode_inputs(12, [3, 8, 25])
     stale = {name: torch.full_like(cache, torch.nan) for name, cache in caches.items()}
-    out = torch.zeros(3, 4, 1, 6)
-    got = run_steps((DECODE,), inputs, {"key": caches["k_cache"], "value": caches["v_cache"], **stale, "out": out})
+    writes = {"key": caches["k_cache"], "value": caches["v_cache"], **stale, "out": torch.zeros(3, 4, 1, 6)}
+    got = run_steps((DECODE,), inputs, writes, {"topk": 12 - SR})
     assert torch.equal(got["out"], decode_unfused(inputs, caches, "f32")["out"])
     written = [(b, r) for b in range(3) for r in range(12) if not got["k_cache"][b, :, r].isnan().any()]
-    assert written == [(0, 3), (2, 2 + (25 - 2) % 5)]
+    assert written == [(0, 3), (2, 7 + (25 - 7) % 5)]
 
 
 def test_decode_attention_does_not_depend_on_how_many_invalid_rows_follow() -> None:
     inputs, caches = decode_inputs(3 * KEY_TILE, [2, 9, 30])
-    inputs["prompt_len"] = torch.tensor([4, SINK + RECENT + 3, SINK + RECENT + 5])
+    inputs["base"] = torch.tensor([4, SINK + 3, SINK + 5])
     results = []
     for rows in (12, 100, KEY_TILE, 3 * KEY_TILE):
         cut = {name: cache[:, :, :rows].clone() for name, cache in caches.items()}
         writes = {"key": cut["k_cache"], "value": cut["v_cache"], **cut, "out": torch.zeros(3, 4, 1, 6)}
-        results.append(run_steps((DECODE,), inputs, writes)["out"])
+        results.append(run_steps((DECODE,), inputs, writes, {"topk": 5})["out"])
     assert all(torch.equal(result, results[0]) for result in results)
 
 
@@ -139,6 +147,7 @@ def test_decode_attention_of_a_position_that_has_no_row_is_refused() -> None:
             (DECODE,),
             inputs,
             {"key": caches["k_cache"], "value": caches["v_cache"], **caches, "out": torch.zeros(2, 4, 1, 6)},
+            {"topk": 12 - SR},
         )
 
 

@@ -81,7 +81,7 @@ def check_selection(
 SR = 3 + 6
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 8, SR, SR + 1, SR + 4, 3 * SR, 100])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 8, SR, *range(SR + 1, SR + 9), 3 * SR, SR + 50, SR + 51, 100])
 @pytest.mark.parametrize(("room", "topk"), [(1, 1), (4, 4), (4, 1), (4, 0), (50, 50), (50, 7)])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 def test_selection_around_the_seams_of_the_cache(length: int, room: int, topk: int, mode: str) -> None:
