@@ -24,6 +24,7 @@ line), and is not run again.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import multiprocessing
@@ -109,11 +110,12 @@ def run(types: Sequence[str], jobs: int, journal: Path) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     waiting, running = list(types), {}
+    numbers = itertools.count()
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
-                file = Path(folder, str(len(running) + len(waiting)))
+                file = Path(folder, str(next(numbers)))
                 process: Any = context.Process(target=examine, args=(name, str(file)))
                 process.start()
                 running[name] = process, time.monotonic(), file

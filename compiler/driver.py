@@ -19,13 +19,13 @@ from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
 from sscc.compiler.frontend.admission import (
+    attending_layers,
     attention_softcaps,
     check_config,
     check_modules,
     layer_window,
     longest_context,
     module_suspicions,
-    shared_layers,
     suspicions,
     window_field,
 )
@@ -174,7 +174,8 @@ class CompilationWarnings(ErrorKind):
 
 @dataclass(frozen=True)
 class Source:
-    """The start of a compilation: a module, the weights that belong to it, and its constants.
+    """The start of a compilation: a module, which has the facts of its program, the weights that belong to it, and its
+    constants.
 
     Attributes:
         checkpoint: None when there is none (a dump compiled without weights).
@@ -183,8 +184,6 @@ class Source:
     """
 
     module: ir.Module
-    facts: ProgramFacts
-    geometry: Geometry
     checkpoint: Checkpoint | None
     constants: Callable[[], dict[str, torch.Tensor]]
     golden_prompt: Sequence[int] | None = None
@@ -281,9 +280,9 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         looping = get_looping(source.module)
         with stage("emission of the schedule"):
             program = emit_program(source.module)
-        target = get_target(source.module)
+        target, (facts, geometry) = get_target(source.module), get_facts(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
-    signature = program_signature(source.facts, source.geometry, groups, heads, shapes)
+    signature = program_signature(facts, geometry, groups, heads, shapes)
     with stage("validation"):
         _prove(program, signature, target, options)
     if source.checkpoint is not None:
@@ -295,7 +294,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
     with stage("writing"):
         constants = source.constants() if layout_of(program, "constant") else {}
         report = write_artifact(
-            options, program, source.facts, signature, source.checkpoint, constants, golden, looping
+            options, program, facts, signature, source.checkpoint, constants, golden, looping
         )
     return CompileResult(options.output_path, "schedule", tuple(report))
 
@@ -343,8 +342,7 @@ def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
     shape = options.resolve(context, DTYPE_NAMES[checkpoint.default_dtype], longest)
     context, geometry = shape.geometry.max_context, None
     if config is not None:
-        keeping = range(layer_count(config) - shared_layers(config))
-        windows = [layer_window(config, layer, context) for layer in keeping]
+        windows = [layer_window(config, layer, context) for layer in attending_layers(config, layer_count(config))]
         geometry = shape.geometry_of(sum(not window for window in windows))
         _check_rule(shape, all(windows))
         for kind, length in stretched(config, context).items():
@@ -414,7 +412,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
     with mlir():
         set_target(module, load_target(options.target))
         set_stored_formats(module, opened.formats)
-    return Source(module, facts, geometry, checkpoint, lambda: captured.constants, opened.golden_prompt)
+    return Source(module, checkpoint, lambda: captured.constants, opened.golden_prompt)
 
 
 def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
@@ -504,7 +502,7 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
     def constants() -> dict[str, torch.Tensor]:
         return _dump_constants(options.model, facts, geometry.max_context, checkpoint)
 
-    return Source(module, facts, geometry, checkpoint, constants, prompt)
+    return Source(module, checkpoint, constants, prompt)
 
 
 def _dump_constants(
@@ -527,9 +525,9 @@ def _golden(options: CompileOptions, source: Source, program: Program, signature
     logger.info("recording eager PyTorch's outputs")
     golden = golden_for(
         source.checkpoint,
-        TORCH_DTYPES[source.facts.dtype],
-        source.geometry,
-        source.facts,
+        TORCH_DTYPES[signature.dtype],
+        signature.geometry,
+        signature.vocab_size,
         layout_of(program, "weight"),
         source.golden_prompt,
         options.golden_tokens,

@@ -11,6 +11,7 @@ from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import codec_of
+from sscc.ir.layer_state.kinds import kind_of
 from sscc.ir.layer_state.streams import CACHES, STREAMS_OF_A_GROUP, state_name, streams_of
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
@@ -56,15 +57,15 @@ def query_heads(module: ir.Module) -> dict[str, int]:
 
 def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: int) -> LayerGroup:
     """A group: its caches have its KV heads and widths."""
-    if facts.name not in heads:
-        raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
     g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
     streams = streams_of(names, states, codec_of(g))
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         missing = next(name for name in names if name not in states)
         raise ProgramSignatureErrors.NO_STATE(state=missing)
+    if facts.name not in heads and kind_of(streams).attends:
+        raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
     slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
     return LayerGroup(
-        facts.name, facts.layers, facts.geometry, heads[facts.name], kv_heads, streams, facts.sharers,
+        facts.name, facts.layers, facts.geometry, heads.get(facts.name, 1), kv_heads, streams, facts.sharers,
         slots=None if slots == batch else slots,
     )  # fmt: skip

@@ -226,12 +226,21 @@ def not_negative(numbers: ir.Value) -> ir.Value:
     return elementwise([numbers], tensor_type(numbers.type.shape, ir.IntegerType.get_signless(1)), element)
 
 
-def elementwise(inputs: Sequence[ir.Value], type_: Any, element: Callable[..., ir.Value]) -> ir.Value:
-    """The tensor of `type_` whose elements are ``element(*those of the inputs)``; inputs of a lower rank are seen along
-    the first dimensions."""
+def elementwise(
+    inputs: Sequence[ir.Value],
+    type_: Any,
+    element: Callable[..., ir.Value],
+    axes: Sequence[Sequence[int]] | None = None,
+) -> ir.Value:
+    """Return the tensor of `type_` whose elements are ``element(*those of the inputs)``.
+
+    Args:
+        axes: for each input the dimensions of the result along which its own are; None: the first ones.
+    """
     empty = tensor.EmptyOp(list(type_.shape), type_.element_type).result
     dims = [ir.AffineDimExpr.get(dim) for dim in range(type_.rank)]
-    maps = [ir.AffineMap.get(type_.rank, 0, dims[: value.type.rank]) for value in (*inputs, empty)]
+    along = axes or [range(value.type.rank) for value in inputs]
+    maps = [ir.AffineMap.get(type_.rank, 0, [dims[axis] for axis in each]) for each in (*along, range(type_.rank))]
     generic = linalg.GenericOp(
         [type_],
         list(inputs),

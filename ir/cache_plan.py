@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.kinds import kind_of
 from sscc.ir.layer_state.rows import Rows, store_of
 from sscc.ir.layer_state.streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.tensors import ProgramSizes
@@ -56,6 +57,11 @@ class LayerGroup:
         return is_latent(self.streams)
 
     @property
+    def attends(self) -> bool:
+        """True if the layers attend."""
+        return kind_of(self.streams).attends
+
+    @property
     def key(self) -> Stream:
         return self.streams[0]
 
@@ -66,7 +72,8 @@ class LayerGroup:
             scratch: the group whose prompt scratch it uses; None: its own.
         """
         name = self.name if scratch is None else scratch.name
-        return Rows(self.name, name, len(self.layers), self.geometry, self.heads, self.kv_heads, self.streams, sizes)
+        kind = kind_of(self.streams)
+        return kind(self.name, name, len(self.layers), self.geometry, self.heads, self.kv_heads, self.streams, sizes)
 
     def shares_scratch_with(self, other: LayerGroup) -> bool:
         """Return True if both can use one prompt scratch, one after the other. One that others read in their phases is
@@ -75,7 +82,7 @@ class LayerGroup:
             (group.heads, group.kv_heads, group.streams, group.geometry.obs) for group in (self, other)
         )
         kept = any(store_of(group.geometry).keeps_prompts or group.sharers for group in (self, other))
-        return mine == theirs and not kept
+        return mine == theirs and self.attends and not kept
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,8 @@ class CachePlan:
     @property
     def main(self) -> LayerGroup:
         """The group that the asked-for geometry governs; the first one where windows govern them all."""
-        return next((group for group in self.groups if not group.name), self.groups[0])
+        attending = [group for group in self.groups if group.attends] or self.groups
+        return next((group for group in attending if not group.name), attending[0])
 
     def of(self, layer: int) -> tuple[LayerGroup, int]:
         """The group of a layer, and the layer's place among the layers of that group; of a layer that shares the rows

@@ -382,12 +382,6 @@ class Geometry:
         return self.topk > 0 and not self.by_query
 
     @property
-    def observes(self) -> bool:
-        """Whether the last queries of a prompt are kept: they select rows, or the very last one chooses those that are
-        resident at first."""
-        return self.selects or self.fetch is not None
-
-    @property
     def fetch_rows(self) -> int:
         """The limit `fetch`; 0 where there is none."""
         return self.fetch or 0

@@ -4,8 +4,8 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
-keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that go in and out, N scores to
-choose among, Top chosen ones.
+keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that
+go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 

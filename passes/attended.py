@@ -8,13 +8,12 @@ from typing import Any
 
 from torch_mlir import ir
 
+from sscc.ir.dialects.kv import STATEFUL
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.locations import origin_of
 from sscc.ir.views import begins
 
 LAYER = "sscc.layer"
-ATTENDING = ("kv.self_attention", "kv.latent_attention", "kv.shared_attention")
-"""The attention operators of a captured layer."""
 
 
 class ThreadCacheErrors(ErrorKind):
@@ -68,14 +67,15 @@ class ThreadCacheErrors(ErrorKind):
     NO_RULE = InputError, "{origin}the module has no function that scores the prompts of this layer"
 
 
-def attention_of(function: Any) -> ir.Operation:
-    """Return what attends in a layer's function. Raise UnsupportedError where that is other than one operator."""
-    attentions = [op.operation for op in function.entry_block.operations if op.operation.name in ATTENDING]
-    if len(attentions) != 1:
+def operator_of(function: Any) -> ir.Operation:
+    """Return what depends on earlier tokens in a layer's function. Raise UnsupportedError where that is other than one
+    operator."""
+    operators = [op.operation for op in function.entry_block.operations if op.operation.name in STATEFUL]
+    if len(operators) != 1:
         raise ThreadCacheErrors.NOT_ONE_ATTENTION(
-            origin=origin_of(function), function=function.name.value, attentions=len(attentions)
+            origin=origin_of(function), function=function.name.value, attentions=len(operators)
         )
-    return attentions[0]
+    return operators[0]
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,11 @@ from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
 from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, streams_of
-from sscc.ir.layer_state.tensors import Extent
+from sscc.ir.layer_state.tensors import Extent, ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
-from sscc.passes.row_threading import CHOOSE, COMPRESS, OWN_SLOT
+from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT
 from sscc.passes.split_layers import LAYER_INPUT
 
 PROGRESS = "progress"
@@ -391,7 +391,7 @@ class _DecodeBuilder(_EntryBuilder):
     name = "decode"
 
     def build(self) -> None:
-        layer = {argument.name: argument for argument in arguments_of(self.part("layer.0"))}
+        layer = {argument.name: argument for each in self.layers for argument in arguments_of(self.part(each.part))}
         firsts = [(first, self.part(first.part)) for first in self.firsts()]
         each = tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64))
         token, position_id = Argument("input", "token", each), Argument("input", POSITION_ID, each)
@@ -455,10 +455,13 @@ class _PrefillBuilder(_EntryBuilder):
     ) -> None:
         super().__init__(module, parts, facts, groups)
         self.rows = rows
-        self.reused = [REUSED] if all(group.geometry.continues for group in groups) else []
 
     def build(self) -> None:
         self.axes = self._token_axes()
+        sizes = ProgramSizes(
+            self.facts.batch, self.facts.chunk, self.facts.dtype, self.groups[0].geometry.max_context
+        )
+        self.reused = [REUSED] if all(group.rows(sizes).continues for group in _plan(self.parts, self.groups)) else []
         self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]

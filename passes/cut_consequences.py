@@ -11,11 +11,11 @@ from torch_mlir.dialects import linalg
 
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.collectives import shape_of_grid
+from sscc.ir.dialects import kv
 from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
 from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
-from sscc.passes.split_layers import ATTENTIONS
 from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
 RESHAPED = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
@@ -59,7 +59,7 @@ class CutProgram:
                     same.append(value)
                     self.twins[value] = same
             for op in function.entry_block.operations:
-                if op.operation.name in ATTENTIONS:
+                if op.operation.name in kv.STATEFUL:
                     attributes = op.operation.attributes
                     source = attributes["shares" if "shares" in attributes else "layer"].value
                     entry = function.name.value.partition(".")[0]
@@ -71,7 +71,7 @@ class CutProgram:
         """Values and axes that may be cut: heads of attention, then what products with weights make."""
         ops = [op.operation for function in self.functions for op in function.entry_block.operations]
         for op in ops:
-            if op.name in ATTENTIONS:
+            if op.name in kv.STATEFUL:
                 yield op.results[0], 1
         for op in ops:
             if op.name == "kv.expert_product":

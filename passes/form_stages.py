@@ -374,7 +374,20 @@ class _Groups:
     def single(self) -> list[list[ir.Operation]]:
         return [[op] for op in self.work]
 
+    def _join_runs(self) -> None:
+        """Join operations that say that they are one stage: those that follow one another."""
+        run: list[ir.Operation] = []
+        for op in [*self.work, None]:
+            if op is not None and df.TOGETHER in op.attributes:
+                run.append(op)
+            elif run:
+                joined = self._sorted(run)
+                for member in joined:
+                    self.group[member] = joined
+                run = []
+
     def joined(self) -> list[list[ir.Operation]]:
+        self._join_runs()
         for op in reversed(self.work):
             target = self._only_reader(op)
             if target is not None and self._may_join(op, target):
@@ -409,7 +422,7 @@ class _Groups:
         readers = [reader for result in op.results for reader in self._readers(result)]
         if is_dequantisation(op) and [reader.name for reader in readers] == ["kv.expert_product"]:
             return True
-        if any(member.name in COLLECTIVES for member in members):
+        if any(member.name in COLLECTIVES or df.TOGETHER in member.attributes for member in members):
             return False
         if any(member.name.startswith("kv.") for member in members):
             return all(kv.shares_part(op, reader) for reader in readers)
@@ -434,7 +447,8 @@ class _Groups:
         """`members` and the views between them, in program order."""
         readers, inside = set(members), set(members)
         for op, source in self.between.items():
-            if source in inside and op not in inside and not readers.isdisjoint(self._readers(op.results[0])):
+            between = source in inside or df.TOGETHER in op.attributes
+            if between and op not in inside and not readers.isdisjoint(self._readers(op.results[0])):
                 inside.add(op)
         return sorted(inside, key=self.order.__getitem__)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.dialects import kv
+from sscc.ir.dialects import df, kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import functions, producer
 from sscc.ir.views import computes, is_view, root_of
@@ -74,8 +74,9 @@ def _mark_loops(block: ir.Block, name: str) -> None:
 
 
 def _needs_order(op: ir.Operation) -> bool:
-    """Whether `op` is one of `UNFUSED`, or updates what another operation of the kernel reads, makes or copies."""
-    if op.name in UNFUSED:
+    """Return True if `op` is one of `UNFUSED`, or updates a tensor that another operation of the kernel reads, makes or
+    copies. Operations that are one stage have their order."""
+    if op.name in UNFUSED and df.TOGETHER not in op.attributes:
         return True
     if op.name == "tensor.insert_slice":
         return _is_read(op.results[0], op)
@@ -113,6 +114,8 @@ def _first_version(value: ir.Value) -> ir.Value:
 def _is_read(value: ir.Value, by_itself: ir.Operation) -> bool:
     """Whether an operation other than `by_itself` computes from `value`, or from the part that `by_itself` wrote."""
     readers = [use.owner.operation for use in value.uses if use.owner.operation != by_itself]
+    if df.TOGETHER in by_itself.attributes:
+        readers = [op for op in readers if df.TOGETHER not in op.attributes]
     views = [op for op in readers if is_view(op) and op.name != "tensor.insert_slice"]
     views = [op for op in views if not _is_elsewhere(op, by_itself)]
     return any(map(computes, readers)) or any(_is_read(op.results[0], by_itself) for op in views)

@@ -26,7 +26,9 @@ from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDEN
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.locations import origin_of
 from sscc.passes.attended import Attended, ThreadCacheErrors
-from sscc.passes.row_threading import IndexedThreader, Rewritten, appended, parted
+from sscc.passes.layer_threading import Rewritten, Values, appended, parted
+from sscc.passes.row_endings import IndexedEnding, RowEnding
+from sscc.passes.row_threading import IndexedThreader
 
 
 class QueryThreader(IndexedThreader):
@@ -50,10 +52,6 @@ class QueryThreader(IndexedThreader):
         """Return the states of the landmarks of every slot."""
         return [self.argument(self.states[name]) for name in LANDMARKS if name in self.states]
 
-    def asked_states(self) -> list[Argument]:
-        """See `RowThreader`: the landmarks of the prompt, where its last query chooses rows that stay near."""
-        return self.noted_states() if self.residents() else []
-
     def noted_states(self) -> list[Argument]:
         """See `RowThreader`: the landmarks of the prompt in progress."""
         pairs = zip(LANDMARKS, LANDMARK_SCRATCHES, strict=True)
@@ -66,23 +64,6 @@ class QueryThreader(IndexedThreader):
         names = [RESIDENT, RESIDENT_PLACES, *(stream.resident for stream in self.streams)]
         return [self.argument(self.states[name]) for name in names if name in self.states]
 
-    def filled_states(self) -> list[Argument]:
-        """See `RowThreader`."""
-        return self.residents()
-
-    def outputs(self) -> list[Argument]:
-        """See `RowThreader`."""
-        return self.residents()
-
-    def logits(self) -> list[Argument]:
-        """See `RowThreader`: as an argument of another function; none where the layer has none."""
-        if not self.residents():
-            return []
-        sinks, arguments = self.attended.sinks, list(self.function.arguments)
-        if not all(value in arguments for value in sinks):
-            raise ThreadCacheErrors.COMPUTED_SINKS(origin=origin_of(self.attention), layer=self.layer)
-        return [arguments_of(self.function)[arguments.index(value)] for value in sinks]
-
     # ------------------------------------------------------------------------------------------ decode
 
     def rewrite_decode(self) -> None:
@@ -90,10 +71,11 @@ class QueryThreader(IndexedThreader):
         stores = [self.argument(self.states[stream.store]) for stream in self.streams]
         kept = [*self.caches(), *stores, *self.landmarks(), *self.residents()]
         updated, read = ([], kept) if self.shares else (kept, [])
-        self.rebuild(updated, [*read, *self._decode_inputs()], self._query_attention)
+        self.rebuild(updated, [*read, *self.decode_inputs()], self._query_attention)
 
-    def _query_attention(self, attended: Attended, added: list[ir.Value]) -> Rewritten:
+    def _query_attention(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return attention whose second segment are the rows that the query chooses, of all that the slot has."""
+        attended = Attended.by(self.attention, values)
         query, g, batch, count = attended.query, self.geometry, self.facts.batch, len(self.streams)
         *states, position, base, active = added
         now, stores, landmarks, residents = parted(states, [count, count, len(self.landmarks())])
@@ -109,8 +91,8 @@ class QueryThreader(IndexedThreader):
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
-        asking, sinks = self._of_all_heads(query, attended.sinks)
-        scores = self._landmark_scores(asking, codes, scales, position, active)
+        asking, sinks = self.of_all_heads(query, attended.sinks)
+        scores = self.landmark_scores(asking, codes, scales, position, active)
         if residents:
             none = [None] * (2 - count)
             operands = (
@@ -122,26 +104,27 @@ class QueryThreader(IndexedThreader):
             _, index, *chosen = residents
         else:
             chosen = stored[:count]
-            index = self._choose(asking, now[0], scores, position, active, sinks)
+            index = self.choose(asking, now[0], scores, position, active, sinks)
         out = self.cached_attention(attended, valid, (now, None), (chosen, index))
         return out, [] if self.shares else [*now, *stored, *residents]
 
-    def _of_all_heads(self, query: ir.Value, sinks: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
+    def of_all_heads(self, query: ir.Value, sinks: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Value]]:
         """Return queries, and logits of learned sinks, of all heads that read a KV head, wherever they are: each rank
         that has the KV head chooses its rows by them."""
         if self.peers is None:
             return query, list(sinks)
         return self.peers.gathered(query, 1), [self.peers.gathered(logits, 0) for logits in sinks]
 
-    def _landmark_scores(
+    def landmark_scores(
         self, query: ir.Value, codes: ir.Value, scales: ir.Value | None, position: ir.Value, active: ir.Value
     ) -> ir.Value:
+        """Return the scores [B, H, T] of all positions by their landmarks."""
         slots, heads, *_ = query.type.shape
         scores_type = tensor_type([slots, heads, codes.type.shape[2]], ir.F32Type.get())
         scores: ir.Value = kv.LandmarkScores(query, codes, scales, position, active, self.scale, scores_type).scores
         return scores
 
-    def _choose(
+    def choose(
         self, query: ir.Value, key: ir.Value, scores: ir.Value, position: ir.Value, active: ir.Value,
         sinks: Sequence[ir.Value],
     ) -> ir.Value:  # fmt: skip
@@ -172,13 +155,44 @@ class QueryThreader(IndexedThreader):
         landmarks = kv.Landmarks(key, *types)
         return [landmarks.codes, landmarks.scales]
 
+    def ending(self) -> RowEnding:
+        """See `RowThreader`."""
+        return QueryEnding(self)
+
+
+class QueryEnding(IndexedEnding):
+    """The end of a prompt from whose rows each step's query will choose."""
+
+    layer: QueryThreader
+
+    def asked_states(self) -> list[Argument]:
+        """See `RowEnding`: the landmarks of the prompt, where its last query chooses rows that stay near."""
+        return self.layer.noted_states() if self.layer.residents() else []
+
+    def filled_states(self) -> list[Argument]:
+        """See `RowEnding`."""
+        return self.layer.residents()
+
+    def outputs(self) -> list[Argument]:
+        """See `RowEnding`."""
+        return self.layer.residents()
+
+    def logits(self) -> list[Argument]:
+        """See `RowEnding`: as an argument of another function; none where the layer has none."""
+        if not self.layer.residents():
+            return []
+        sinks, arguments = self.layer.attended.sinks, list(self.layer.function.arguments)
+        if not all(value in arguments for value in sinks):
+            raise ThreadCacheErrors.COMPUTED_SINKS(origin=origin_of(self.layer.attention), layer=self.layer.layer)
+        return [arguments_of(self.layer.function)[arguments.index(value)] for value in sinks]
+
     def first_choice(
         self, observed: Sequence[ir.Value], scratches: Sequence[ir.Value], caches: Sequence[ir.Value],
         states: Sequence[ir.Value], slot: ir.Value, length: ir.Value, logits: Sequence[ir.Value],
         offsets: list[Offset],
     ) -> list[ir.Value]:  # fmt: skip
-        """See `RowThreader`."""
-        if not self.residents():
+        """See `RowEnding`."""
+        if not self.layer.residents():
             return []
         ring = extract_slice(caches[0], offsets, [1, *list(caches[0].type.shape)[1:]])
         chosen = self._last_choice(observed, ring, length, logits)
@@ -194,21 +208,21 @@ class QueryThreader(IndexedThreader):
         """
         queries, codes, scales = [*observed, None][:3]
         one = index_constant(1)
-        row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.geometry.obs)).result, one).result
-        query = extract_slice(queries, [0, 0, row, 0], [1, self.heads, 1, self.streams[0].width])
-        query, sinks = self._of_all_heads(query, sinks)
+        row = arith.SubIOp(arith.MinSIOp(length, index_constant(self.layer.geometry.obs)).result, one).result
+        query = extract_slice(queries, [0, 0, row, 0], [1, self.layer.heads, 1, self.layer.streams[0].width])
+        query, sinks = self.layer.of_all_heads(query, sinks)
         last = arith.SubIOp(length, one).result
         position = positions_tensor([1], last, last)
         active = not_negative(position)  # as it always is: a step takes flags
-        scores = self._landmark_scores(query, codes, scales, position, active)
-        return self._choose(query, ring, scores, position, active, sinks)
+        scores = self.layer.landmark_scores(query, codes, scales, position, active)
+        return self.layer.choose(query, ring, scores, position, active, sinks)
 
     def _first_residents(
         self, chosen: ir.Value, scratches: Sequence[ir.Value], states: Sequence[ir.Value], slot: ir.Value
     ) -> list[ir.Value]:
         """Return the resident states, in which a slot has the chosen rows of its prompt."""
         numbers, rows = states[:2], zip(states[2:], scratches, strict=True)
-        places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.geometry.topk))
+        places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.layer.geometry.topk))
         first = [insert_slice(n, state, [slot, 0, 0]) for n, state in zip((chosen, places), numbers, strict=True)]
         index = reshape(chosen, list(chosen.type.shape)[1:])
-        return first + [self.filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]
+        return first + [self.layer.filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]

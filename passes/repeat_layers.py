@@ -50,12 +50,13 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 
 from sscc.ir.builders import i64_attr
+from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind
 from sscc.ir.levels import KINDS, LayerKinds, get_kinds, renamed, walk
 from sscc.ir.rewriting import functions
 from sscc.ir.structure import structure
 from sscc.passes.base import Pass
-from sscc.passes.split_layers import ATTENTIONS, LayersDiffer
+from sscc.passes.split_layers import LayersDiffer
 
 LAYER_NUMBER = "layer"
 
@@ -116,7 +117,7 @@ def _repeat(module: ir.Module, function: Any, path: str, first: int, layer: int)
     )
     for op in (clone.operation, *walk(clone)):
         op.location = _renamed_location(op.location, path, first, layer)
-        if op.name in ATTENTIONS:
+        if op.name in kv.STATEFUL:
             op.attributes[LAYER_NUMBER] = i64_attr(layer)
 
 

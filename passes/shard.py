@@ -93,7 +93,6 @@ from sscc.passes.cut_consequences import GATHERING, VIEWS, box_of, decide_cuts, 
 from sscc.passes.gathered_products import cut_where_it_pays
 from sscc.passes.meeting_axes import Space, is_sum, space_of
 from sscc.passes.scattered_sums import ScatteredSums, axis_of, gather_sums_once
-from sscc.passes.split_layers import ATTENTIONS
 
 
 class ShardErrors(ErrorKind):
@@ -134,7 +133,7 @@ class Shard(Pass):
 def _note_parts(module: ir.Module, cuts: Mapping[ir.Value, Cut]) -> None:
     """Attentions whose heads are cut say over how many ranks their KV heads are, or those of the layer whose K and V
     they share."""
-    attentions = [op for op in walk(module) if op.name in ATTENTIONS and op.results[0] in cuts]
+    attentions = [op for op in walk(module) if op.name in kv.ATTENDING and op.results[0] in cuts]
     keys = {
         op.attributes["layer"].value: cuts.get(kv.operand_of(op, "key"))
         for op in attentions

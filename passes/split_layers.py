@@ -75,7 +75,6 @@ from sscc.passes.base import Pass, count
 EMBED = -1
 LAYER_INPUT = "layer_input"
 """Begins the names of inputs of which every layer has its own."""
-ATTENTIONS = ("kv.self_attention", "kv.shared_attention")
 
 
 class LayersDiffer(InternalError):
@@ -141,7 +140,7 @@ class _Splitter:
         _share(function)
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        attentions = [op for op in self.ops if op.name in ATTENTIONS]
+        attentions = [op for op in self.ops if op.name in kv.STATEFUL]
         if not attentions:
             raise SplitLayersErrors.NO_ATTENTION(entry=self.entry)
         self.prefixes = _layer_prefixes(attentions)

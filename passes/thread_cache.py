@@ -114,8 +114,9 @@ from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, Packed
 from sscc.ir.levels import GroupFacts, get_facts, set_groups, with_own_budgets
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
-from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, attention_of, heads_and_dims
+from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, heads_and_dims, operator_of
 from sscc.passes.base import Pass
+from sscc.passes.layer_threading import StateThreader
 from sscc.passes.prompt_selection import rules
 from sscc.passes.query_threading import QueryThreader
 from sscc.passes.row_threading import BudgetThreader, IndexedThreader, RowThreader
@@ -138,11 +139,15 @@ class ThreadCache(Pass):
         except ValueError as error:
             raise ThreadCacheErrors.OTHER_BUDGETS(cause=error) from None
         group_of = {layer: group for group in own for layer in (*group.layers, *group.sharers)}
-        attending = {_place(function): attention_of(function) for function in layers}
+        attending = {_place(function): operator_of(function) for function in layers}
         for function in layers:
             entry, layer = _place(function)
             group = group_of[layer]
             keeper = layer if layer in group.layers else group.layers[0]
+            other = OTHER_THREADERS.get(attending[entry, layer].name)
+            if other is not None:
+                other(module, function, facts, group).rewrite()
+                continue
             threader = THREADERS[type(store_of(group.geometry))]
             threader(module, function, facts, group, attending[entry, keeper]).rewrite()
         for function in (*layers, *rules(module)):
@@ -160,7 +165,9 @@ THREADERS: dict[type[RowStore], type[RowThreader]] = {
     IndexedRows: IndexedThreader,
     AllRows: QueryThreader,
 }
-"""The class that rewrites the functions of a layer, by the store of its rows."""
+"""The class that rewrites the functions of a layer that attends, by the store of its rows."""
+OTHER_THREADERS: dict[str, type[StateThreader]] = {}
+"""The class that rewrites the functions of another layer, by its operator."""
 
 
 def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
@@ -168,11 +175,14 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     kinds: dict[int, tuple[Any, ...]] = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
     up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
-    attending = [(_place(function)[1], attention_of(function)) for function in layers]
+    attending = [(_place(function)[1], operator_of(function)) for function in layers]
     sharing = [(layer, attention) for layer, attention in attending if attention.name == "kv.shared_attention"]
     sources = {layer: attention.attributes["shares"].value for layer, attention in sharing}
     for layer, attention in attending:
         if layer in sources:
+            continue
+        if attention.name in OTHER_THREADERS:
+            kinds.setdefault(layer, (attention.name, *OTHER_THREADERS[attention.name].sizes_of(attention)))
             continue
         window = kv.window_of(attention).inside(geometry.max_context)
         attended = Attended.by(attention)
@@ -200,10 +210,14 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
     for layer in sorted(kinds):
         members.setdefault(kinds[layer], []).append(layer)
     groups: list[GroupFacts] = []
-    for (window, *_), where in members.items():
-        name = _unlike(window.name, {group.name for group in groups})
+    for (window, *others), where in members.items():
+        if window in OTHER_THREADERS:
+            name, own = OTHER_THREADERS[window].group_name, OTHER_THREADERS[window].geometry_of(geometry, others)
+        else:
+            name, own = window.name, geometry.windowed(window) if window else geometry
+        name = _unlike(name, {group.name for group in groups})
         sharers = tuple(sorted(layer for layer, source in sources.items() if source in where))
-        groups.append(GroupFacts(name, tuple(where), geometry.windowed(window) if window else geometry, sharers))
+        groups.append(GroupFacts(name, tuple(where), own, sharers))
     return groups
 
 

@@ -112,6 +112,36 @@ def test_a_static_export_is_refused_with_a_how_to(
     assert not (tmp_path / "static.rdu").exists()
 
 
+def test_a_convolution_over_tokens_is_refused(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where no weights are there, so that nothing is compared."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Conv1d(8, 8, 3, padding=2, groups=8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.mix(x.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2)
+            heads = x.unsqueeze(1)
+            attended: torch.Tensor = torch.ops.sscc.attention(heads, heads, heads, 0, 0.5)
+            return x + attended.squeeze(1)
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layers, self.head = nn.Embedding(64, 8), nn.ModuleList([Layer()]), nn.Linear(8, 64)
+
+        def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(self.layers[0](self.table(ids) + positions[:, :, None]))
+            return logits
+
+    torch.export.save(example.export(Mixed()), tmp_path / "mixed.pt2")
+    words = ["compile", str(tmp_path / "mixed.pt2"), "--max-context", "64", "--no-weights"]
+    check(one_line(words, capsys), CaptureErrors.CONVOLUTION, module="layers.0.mix", shape=[3])
+
+
 def test_a_decoder_that_never_calls_the_operator_is_refused(
     example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

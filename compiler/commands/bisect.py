@@ -160,6 +160,15 @@ def _open(options: CompileOptions, dump: ir.Module | None, *, every_layer: bool 
 # ------------------------------------------------------------------------------------------------ comparing
 
 
+def _dtype(source: Source) -> str:
+    """Return the dtype of the program's activations."""
+    from sscc.ir.context import mlir
+    from sscc.ir.levels import get_facts
+
+    with mlir():
+        return get_facts(source.module)[0].dtype
+
+
 def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -> int:
     from sscc.compiler.interpret.bisection import Bisection, Trial
 
@@ -169,7 +178,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
         args.precision,
         *(() if source.checkpoint is None else (source.checkpoint.kept,)),
     )
-    dtype = "f64" if args.precision == "f64" else source.facts.dtype
+    dtype = "f64" if args.precision == "f64" else _dtype(source)
     tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance
     first = ""
     with status("running the program before all passes") as update:

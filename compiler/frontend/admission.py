@@ -36,6 +36,7 @@ from sscc.compiler.frontend.model_config import (
     reads_a_backbone,
 )
 from sscc.compiler.frontend.sparse_experts import stacked_experts
+from sscc.compiler.frontend.stateful import LAYER_TYPES, OPERATORS
 from sscc.ir.errors import ErrorKind, InputError, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Span
 
@@ -48,7 +49,7 @@ SLIDING = "sliding_attention"
 WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
 """What a layer with a sliding window is called -> the field that has its window."""
 FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
-STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"})
+STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}) - LAYER_TYPES
 INDEXED_LAYERS = frozenset(
     {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
 )
@@ -175,8 +176,10 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         reason = AdmissionErrors.APPENDED_TOKENS(type=type(model).__name__, tokens=appended)
         raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     idle = idle_modules(config) if model_parts(config) else frozenset[str]()
+    types = set(listed_layer_types(config))
+    known = {name for operator in OPERATORS if operator.layer_types & types for name in operator.modules(model)}
     for name, module in model.named_modules():
-        if name not in idle and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
+        if name not in idle | known and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             reason = AdmissionErrors.CONVOLUTION(module=name)
             raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     blocks = tuple(f"{name.rpartition('.')[0]}." for name in (*expert_modules(model), *stacked_experts(model)))
@@ -298,7 +301,7 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
         said: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
-        if kind in FULL_LAYERS:
+        if kind in FULL_LAYERS | LAYER_TYPES:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
             yield from _window(config, WINDOW_FIELDS[kind], layer)
@@ -349,6 +352,13 @@ def shared_layers(config: PreTrainedConfig) -> int:
     if type(shared) is not int or not 0 <= shared < max(layers, 1):
         raise AdmissionErrors.BAD_SHARED_LAYERS(model=config.model_type, shared=shared, layers=layers)
     return shared
+
+
+def attending_layers(config: PreTrainedConfig, layers: int) -> list[int]:
+    """Return the numbers of the layers, below `layers`, that attend to rows of their own."""
+    types = listed_layer_types(config)
+    own = range(layers - shared_layers(config))
+    return [layer for layer in own if not types or types[layer] not in LAYER_TYPES]
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:

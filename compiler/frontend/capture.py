@@ -29,6 +29,7 @@ from sscc.compiler.frontend.numbers import NumberFolding
 from sscc.compiler.frontend.operator import context_limit
 from sscc.compiler.frontend.quiet import quiet_libraries
 from sscc.compiler.frontend.source_lines import forward_frames_only
+from sscc.compiler.frontend.stateful import TARGETS
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Span
 from sscc.ir.levels import LayerKinds, renamed
@@ -72,6 +73,10 @@ class CaptureErrors(ErrorKind):
     STATE = (
         UnsupportedError,
         "the model changes {name} while it runs: a compiled program keeps no state besides its KV cache",
+    )
+    CONVOLUTION = (
+        UnsupportedError,
+        "{module} convolves tokens by a filter of [{shape}], whose inputs before a chunk or a step are not kept",
     )
     CONSTANT_WITHOUT_BUFFER = UnsupportedError, "{module} makes a constant that no buffer holds: store it as a buffer"
     LOST_CONSTANT = UnsupportedError, "the value of the constant {name!r} was lost at capture: store it as a buffer"
@@ -313,8 +318,8 @@ def _classify(
 
 
 def _refuse_what_is_not_static(graph: torch.fx.Graph, targets: dict[torch.fx.Node, str]) -> None:
-    """Refuses values whose shape depends on what is computed, and changes of what a placeholder holds: a program is
-    static and keeps no state of its own."""
+    """Refuse values whose shape depends on other values, changes of a placeholder, and convolutions over tokens but
+    those by our operator: a program is static, and keeps no state of its own."""
     for node in graph.nodes:
         stack = list(node.meta.get("nn_module_stack", {}).values())
         where = stack[-1][0].removeprefix(WRAPPER_PREFIX) if stack else node.name
@@ -322,6 +327,8 @@ def _refuse_what_is_not_static(graph: torch.fx.Graph, targets: dict[torch.fx.Nod
             raise CaptureErrors.SHAPE_NOT_STATIC(module=where, shape=list(_shape(node)), operator=node.target)
         if works_in_place(node):
             raise CaptureErrors.STATE(name=targets.get(node.args[0], where))
+        if node.target is torch.ops.aten.convolution.default and max(filter_shape := _shape(node.args[1])[2:]) > 1:
+            raise CaptureErrors.CONVOLUTION(module=where, shape=list(filter_shape))
         if node.op == "get_attr":
             raise CaptureErrors.CONSTANT_WITHOUT_BUFFER(module=where)
 
@@ -384,15 +391,15 @@ def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None
     """Decoder layers: what the config says, or for an exported program the attention operators it calls."""
     if config is not None:
         return layer_count(config)
-    layers = len(attention_layers(captured.prefill))
+    layers = len(stateful_layers(captured.prefill))
     if layers == 0:
         raise CaptureErrors.PROGRAM_WITHOUT_ATTENTION()
     return layers
 
 
-def attention_layers(captured: Captured) -> list[int]:
-    """The `layer` argument of every attention operator, in program order."""
-    return [int(node.args[3]) for node in _attention_nodes(captured)]
+def stateful_layers(captured: Captured) -> list[int]:
+    """Return the `layer` argument of every operator that depends on earlier tokens, in program order."""
+    return [int(node.args[3]) for node in captured.graph.nodes if node.target in TARGETS]
 
 
 def _attention_nodes(captured: Captured) -> list[Any]:
@@ -403,7 +410,7 @@ def _attention_nodes(captured: Captured) -> list[Any]:
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
     """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1 (of those,
     the captured ones): some models export cleanly while computing attention in a way of their own."""
-    attentions = attention_layers(captured)
+    attentions = stateful_layers(captured)
     expected = list(range(layers)) if kinds is None else list(kinds.captured)
     if attentions == expected:
         return
@@ -541,7 +548,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
     """
     # A value that is looked up at a position (the type of a token, say) is not itself a position, and what attention
     # gives is none: experts are chosen by it, and their biases looked up.
-    positions = _reached(captured, "positions", beyond=LOOKUPS | {torch.ops.sscc.attention.default})
+    positions = _reached(captured, "positions", beyond=LOOKUPS | TARGETS)
     for node in captured.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
             continue

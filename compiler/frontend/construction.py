@@ -32,6 +32,7 @@ from sscc.compiler.frontend.recognition import (
     run_within,
 )
 from sscc.compiler.frontend.sparse_experts import ExpertRecogniser, stacked_experts
+from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
 
@@ -69,6 +70,9 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     _keep_in_f32(model, dtype)
     if not type(model.eval())._supports_attention_backend:
         _recognise_attention(config, model)
+    for operator in OPERATORS:
+        if operator.modules(model):
+            operator.recognise(model)
     if stacked_experts(model):
         run_within(model, lambda ids, positions: ExpertRecogniser())
     run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))

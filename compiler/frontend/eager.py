@@ -33,10 +33,12 @@ from sscc.compiler.frontend.query_selection import (
 )
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.compiler.frontend.rules import scores_by
+from sscc.compiler.frontend.stateful import computing
 from sscc.compiler.policy import Rule
 from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.landmarks import check_bits
+from sscc.ir.layer_state.rows import selector_of
 
 # ids [1, s] i64, positions [1, s] i64 -> logits [1, s' >= 1, V], the last row being the last token's.
 Forward = Callable[[Tensor, Tensor], Tensor]
@@ -69,12 +71,14 @@ class EagerSnapStream:
 
     Attributes:
         k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
-            A layer with latent rows has one KV head, whose keys they are.
+            A layer with latent rows has one KV head, whose keys they are; a layer of `states` has the rows of its
+            state as one, and no values.
         v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
         selected: per layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say where the ring begins.
-        geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
+        geometries: per layer, the rows that it keeps: those of the geometry, of its window, or of its state.
+        states: the name of its state, of each layer that does not attend.
 
     Of a layer that reads the rows of another one these are that layer's, the very tensors.
     """
@@ -114,6 +118,7 @@ class EagerSnapStream:
         self.selected: list[Tensor] = []
         self.position = 0
         self.geometries: list[Geometry] = []
+        self.states: dict[int, str] = {}
         self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -132,6 +137,7 @@ class EagerSnapStream:
         if n > g.max_context:
             raise EagerErrors.PROMPT_TOO_LONG(tokens=n, context=g.max_context)
         self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
+        self.states = {}
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, list(prompt), 0)
         if not self.k_cache:
@@ -215,10 +221,23 @@ class EagerSnapStream:
             self.selected.append(selected)
         return k[0], v[0]
 
-    def _next_geometry(self, layer: int, window: Span) -> Geometry:
-        """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
+    def keep_state(self, layer: int, name: str, rows: Tensor, geometry: Geometry) -> None:
+        """See `sscc.compiler.frontend.eager_run.EagerRun`."""
+        self._check_order(layer)
+        self.geometries.append(geometry)
+        self.k_cache.append(rows)
+        self.v_cache.append(rows[..., :0])
+        self.selected.append(torch.full((1, 0), -1))
+        self.states[layer] = name
+
+    def _check_order(self, layer: int) -> None:
+        """Raise UnsupportedError where another layer was expected to be prefilled now."""
         if layer != len(self.geometries):
             raise EagerErrors.LAYERS_OUT_OF_ORDER(layer=layer, expected=len(self.geometries))
+
+    def _next_geometry(self, layer: int, window: Span) -> Geometry:
+        """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
+        self._check_order(layer)
         if layer in self.sources:
             g = self.geometries[self.sources[layer]]
         elif window:
@@ -238,7 +257,9 @@ class EagerSnapStream:
     def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
         positions = torch.arange(start, start + len(tokens))
         products = self._products.of(self._model if self.latent else None)
-        with products, observing(observer), context_limit(self.geometry.max_context):
+        prefills = observer == self._prefill_layer
+        others = computing(lambda operator: operator.prefilling(self) if prefills else operator.decoding(self))
+        with products, observing(observer), others, context_limit(self.geometry.max_context):
             return self._forward(torch.tensor([tokens]), positions[None])[0, -1]
 
 
@@ -289,6 +310,10 @@ class EagerQuerySelection(EagerSnapStream):
     def prefill(self, prompt: Sequence[int]) -> Tensor:
         self.landmarks = []
         return super().prefill(prompt)
+
+    def keep_state(self, layer: int, name: str, rows: Tensor, geometry: Geometry) -> None:
+        self.landmarks.append(None)
+        super().keep_state(layer, name, rows, geometry)
 
     def _keep(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
@@ -380,10 +405,10 @@ def make_golden(
         raise EagerErrors.TEXT_TOO_LONG(
             prompt=len(prompt), tokens=new_tokens_count, context=geometry.max_context
         )
-    by_query = geometry.by_query
+    selector = selector_of(geometry)
     run = EagerSnapStream(model, geometry, latent, sources, rule)
-    if by_query:
-        run = EagerQuerySelection(model, geometry, geometry.landmark_bits, geometry.fetch, latent, sources)
+    if selector.keeps_landmarks:
+        run = EagerQuerySelection(model, geometry, selector.landmark_bits, selector.fetch, latent, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
     for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
@@ -391,12 +416,14 @@ def make_golden(
         if layer in sources:
             continue
         caches = {"latent": keys} if layer in latent else {"k": keys, "v": values}
-        if g.by_query:
+        if layer in run.states:
+            caches = {run.states[layer]: keys}
+        if selector_of(g).keeps_landmarks:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
             near = near_positions(len(prompt), keys.shape[0], g)
             caches = {kind: algorithm.assemble(store, near) for kind, store in stores.items()}
         tensors |= {f"{kind}_cache.{layer}": cache.clone() for kind, cache in caches.items()}
-        if g.by_query:
+        if selector_of(g).keeps_landmarks:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
         elif g.topk:
             tensors[f"selected.{layer}"] = selected

@@ -20,7 +20,8 @@ from sscc.compiler.frontend.rules import TENSORS, CapturedRule
 from sscc.compiler.frontend.source_lines import frames_of
 from sscc.ir.builders import Argument
 from sscc.ir.context import mlir
-from sscc.ir.dialects.kv import ExpertProduct, ObservationScores, SelfAttention, TopK
+from sscc.ir.dialects import kv
+from sscc.ir.dialects.kv import ObservationScores, SelfAttention
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Geometry
 from sscc.ir.levels import RULE, ProgramFacts, check_legal, set_facts, set_kinds, set_level, walk
@@ -28,6 +29,7 @@ from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
 
 _LIBRARY = re.compile(r"/torch/")
+_OURS = "torch.sscc."
 
 
 class ImporterErrors(ErrorKind):
@@ -124,10 +126,8 @@ def _raise_operators(module: ir.Module) -> None:
         if op.name != "torch.operator":
             continue
         name = op.attributes["name"].value
-        if name not in _RAISED:
-            raise ImporterErrors.NO_LOWERING(origin=origin_of(op), operator=name)
         with ir.InsertionPoint(op), op.location:
-            raised = _RAISED[name](op)
+            raised = _RAISED.get(name, _by_record)(op)
             for old, new in zip(op.results, raised.operation.results, strict=True):
                 from_builtin = ir.Operation.create("torch_c.from_builtin_tensor", results=[old.type], operands=[new])
                 old.replace_all_uses_with(from_builtin.result)
@@ -151,12 +151,17 @@ def _attention(op: ir.Operation) -> Any:
     return attention
 
 
-def _expert_product(op: ir.Operation) -> Any:
-    return ExpertProduct(*map(_to_builtin, op.operands), _builtin_type(op.results[0]))
-
-
-def _topk(op: ir.Operation) -> Any:
-    return TopK(_to_builtin(op.operands[0]), *map(_builtin_type, op.results))
+def _by_record(op: ir.Operation) -> Any:
+    """Make the operation of an operator's name, which has the operator's operands, and then its attributes."""
+    name = "kv." + op.attributes["name"].value.removeprefix(_OURS)
+    if name not in kv.SPECS:
+        raise ImporterErrors.NO_LOWERING(origin=origin_of(op), operator=op.attributes["name"].value)
+    spec = kv.SPECS[name]
+    count = len(spec.inputs)
+    inputs, attributes = list(op.operands)[:count], list(op.operands)[count:][: len(spec.own_attributes)]
+    operands = [None if str(value.type) == "!torch.none" else _to_builtin(value) for value in inputs]
+    numbers = [operand.owner.attributes["value"] for operand in attributes]
+    return kv.CLASSES[spec.record](*operands, *numbers, *map(_builtin_type, op.results))
 
 
 def _attention_mass(op: ir.Operation) -> Any:
@@ -173,10 +178,8 @@ def _attention_mass(op: ir.Operation) -> Any:
 _RAISED: dict[str, Callable[[ir.Operation], Any]] = {
     "torch.sscc.attention": _attention,
     "torch.sscc.attention_mass": _attention_mass,
-    "torch.sscc.expert_product": _expert_product,
-    "torch.sscc.topk": _topk,
 }
-"""By the operator: the operation that it becomes, made at the current insertion point."""
+"""The maker of an operation at the current insertion point, by operator; `_by_record` makes the others."""
 
 _VTENSOR = re.compile(r"!torch\.vtensor<\[([0-9,]*)\],(\w+)>")
 

@@ -16,12 +16,12 @@ from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencie
 from sscc.compiler.frontend.headless import Headed, around
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.frontend.operator import context_limit, observing
-from sscc.compiler.frontend.quiet import one_line
+from sscc.compiler.frontend.quiet import one_line, quiet_libraries
+from sscc.compiler.frontend.stateful import computing
 from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.compiler.policy import Rule
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Geometry, Span
-from sscc.ir.levels import ProgramFacts
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
 
@@ -83,7 +83,8 @@ def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabu
     ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
     complaint = None
     for used in dict.fromkeys((dtype, torch.float32)):
-        complaint = _complaint(checkpoint, used, ids, geometry.max_context)
+        with quiet_libraries():
+            complaint = _complaint(checkpoint, used, ids, geometry.max_context)
         if complaint is None:
             return
         if checkpoint.program is not None:
@@ -177,7 +178,7 @@ def _in_pieces(forward: Forward, ids: torch.Tensor) -> torch.Tensor:
         return out[None, :, padding.shape[2] :]
 
     logits = []
-    with observing(attend):
+    with observing(attend), computing(lambda operator: operator.in_pieces()):
         for start, end in zip([0, *ends], ends, strict=False):
             logits.append(forward(ids[:, start:end], torch.arange(start, end)[None]).float())
     return torch.cat(logits, 1)
@@ -187,7 +188,7 @@ def golden_for(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     geometry: Geometry,
-    facts: ProgramFacts,
+    vocabulary: int,
     layout: Layout,
     prompt: Sequence[int] | None,
     tokens: int | None,
@@ -198,6 +199,7 @@ def golden_for(
     """Runs eager PyTorch with the cache of this geometry and records what `sscc run --check` compares with.
 
     Args:
+        vocabulary: token ids of the prompt run from 0 to vocabulary - 1.
         layout: the program's weights. Those that are quantised are what they stand for in the recorded run too, so it
             differs from the program by rounding alone.
         prompt: tokens; without any a fixed random prompt longer than the cache, where it fits.
@@ -213,7 +215,7 @@ def golden_for(
     if count >= geometry.max_context:
         raise ProbeErrors.GOLDEN_TOKENS(tokens=count, context=geometry.max_context)
     if prompt is None:
-        prompt = _default_prompt(geometry, facts.vocab_size, count)
+        prompt = _default_prompt(geometry, vocabulary, count)
     model: ExportedProgram | torch.nn.Module | None = checkpoint.program
     if checkpoint.config is not None:
         model = load_model(checkpoint, dtype, layout=layout)
@@ -221,7 +223,8 @@ def golden_for(
     elif any(stack.encoding for stack in layout.values()):
         raise ProbeErrors.GOLDEN_QUANTIZED()
     assert model is not None
-    _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources, rule)
+    with quiet_libraries():
+        _, new_tokens, tensors = make_golden(model, geometry, prompt, count, latent, sources, rule)
     return Golden(tuple(prompt), tuple(new_tokens), to_arrays(tensors))
 
 

@@ -395,7 +395,7 @@ def recognise_attention(model: Any) -> None:
 
         return note
 
-    for stack in _stacks(model):
+    for stack in module_lists(model):
         for layer, module in enumerate(stack):
             module.register_forward_pre_hook(enter(layer))
     run_within(model, recognising)
@@ -567,11 +567,11 @@ def _reshaped(part: Tensor, before: tuple[int, ...], after: tuple[int, ...]) -> 
     return part.expand(*before[:-2], *inner).reshape(*after[:-2], *inner)
 
 
-def _stacks(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
+def module_lists(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
     """The lists of modules that are in no other."""
     if isinstance(module, torch.nn.ModuleList):
         return [module]
-    return [stack for child in module.children() for stack in _stacks(child)]
+    return [stack for child in module.children() for stack in module_lists(child)]
 
 
 def _without_lists(index: Any) -> Any:

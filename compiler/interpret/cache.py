@@ -318,10 +318,10 @@ def landmark_scores(
 ) -> Tensor:
     """[B, H, T] f32: what each active slot's query [B, H, 1, D] scores by the landmarks of its candidates; zeros
     elsewhere."""
-    queries = grouped_numbers(query, codes.shape[1])
-    levels = landmarks.decode(codes.view(torch.uint8).numpy(), g.landmark_bits)
+    queries, bits = grouped_numbers(query, codes.shape[1]), selector_of(g).landmark_bits
+    levels = landmarks.decode(codes.view(torch.uint8).numpy(), bits)
     of_rows = scales[..., 0].to(torch.float32).numpy()
-    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, g.landmark_bits, scoring.scale)
+    logits = landmarks.logits(*landmarks.encode_query(queries), levels, of_rows, bits, scoring.scale)
     return _of_candidates(scoring.capped(torch.from_numpy(logits)), position, active, g)
 
 
@@ -383,7 +383,8 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, types: 
 
 def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[Tensor, ...]:
     """Resident positions, their places, K and V, as a step leaves them; operands as those of `FetchRows`."""
-    assert g.fetch is not None
+    most = selector_of(g).fetch
+    assert most is not None
     after = tuple(x[name].clone() for name in ("resident", "places", "k_resident", "v_resident") if name in x)
     resident, places, *rows = after
     scoring = scoring.with_sinks(x)
@@ -392,7 +393,7 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
         weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scoring, types)
         for head in range(x["key"].shape[1]):
             held, where = (x[name][slot, head].numpy() for name in ("resident", "places"))
-            step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, g.fetch)
+            step = resident_rows.fetch(held, where, weights[head].numpy(), g.sink, most)
             resident[slot, head], places[slot, head] = map(torch.from_numpy, (step.resident, step.places))
             for place, at in step.rows:
                 for near, store in zip(rows, ("k_store", "v_store"), strict=False):
@@ -577,12 +578,13 @@ def _fetch(op: ir.Operation, b: Builder) -> Several:
 
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    exact, width, codec = not selector_of(g).rounds_keys, op.results[0].type.shape[3], codec_of(g)
+    selector, width, codec = selector_of(g), op.results[0].type.shape[3], codec_of(g)
+    exact = not selector.rounds_keys
 
     def attend(x: Operands) -> tuple[Tensor, ...]:
         position, active, key = x["position"], x["active"], x["new_key"]
         row, valid = rows(position, position, 0, g), validity(position, active, g.topk, g)
-        landmark = (key,) if exact else landmarks_of(key, g.landmark_bits)
+        landmark = (key,) if exact else landmarks_of(key, selector.landmark_bits)
         new_rows = {side: stored(x[f"new_{side}"], codec) for side in ("key", "value") if f"new_{side}" in x}
         ring = {side: updated(x[side], item, row, active) for side, item in new_rows.items()}
         new = dict(zip(("k_store", "v_store"), new_rows.values(), strict=False))
@@ -593,7 +595,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         else:
             scores = landmark_scores(x["query"], x["codes"], x["scales"], position, active, scoring, g)
         near: Sequence[Tensor] = ()
-        if g.fetch is None:
+        if selector.fetch is None:
             chosen = dict(zip(new_rows, kept.values(), strict=False))
             index = choose(x["query"], ring["key"], scores, position, active, scoring.with_sinks(x), g, types)
             chosen["index"] = index

@@ -31,6 +31,9 @@ from sscc.ir.attributes import read_record, write_record
 BODY = "df.body"
 BOUNDED = "df.bounded"
 """On a body: what it makes on the way is too large for the chip, so its stages have to be cut into tiles."""
+TOGETHER = "df.together"
+"""On operations of a kernel, one after another, that read a state and update it: they are one stage, and run in order
+there."""
 STAGE = "df.stage"
 TILES = "df.tiles"
 PIPELINED = "df.pipelined"

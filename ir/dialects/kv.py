@@ -280,36 +280,42 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
-SelfAttention = _operation(operations.SelfAttention)
-LatentAttention = _operation(operations.LatentAttention)
-SharedAttention = _operation(operations.SharedAttention)
-Row = _operation(operations.Row)
-Update = _operation(operations.UpdateRows)
-QuantizeRows = _operation(operations.QuantizeRows)
-Validity = _operation(operations.Validity)
-CachedAttention = _operation(operations.CachedAttention)
-CausalAttention = _operation(operations.CausalAttention)
-Observe = _operation(operations.Observe)
-ObservationScores = _operation(operations.ObservationScores)
-Pool = _operation(operations.Pool)
-Select = _operation(operations.Select)
-KeptPositions = _operation(operations.KeptPositions)
-Gather = _operation(operations.GatherRows)
-Landmarks = _operation(operations.Landmarks)
-LandmarkScores = _operation(operations.LandmarkScores)
-Choose = _operation(operations.ChooseRows)
-Fetch = _operation(operations.FetchRows)
-ExpertProduct = _operation(operations.ExpertProduct)
-TopK = _operation(operations.TopK)
-DecodeAttention = _operation(operations.DecodeAttention)
-QueryAttention = _operation(operations.QueryAttention)
-ChunkAttention = _operation(operations.ChunkAttention)
-LatentChunkAttention = _operation(operations.LatentChunkAttention)
+CLASSES: Mapping[type[Op], Any] = {record: _operation(record) for record in operations.OPERATIONS}
+"""The class of each operation."""
+SelfAttention = CLASSES[operations.SelfAttention]
+LatentAttention = CLASSES[operations.LatentAttention]
+SharedAttention = CLASSES[operations.SharedAttention]
+Row = CLASSES[operations.Row]
+Update = CLASSES[operations.UpdateRows]
+QuantizeRows = CLASSES[operations.QuantizeRows]
+Validity = CLASSES[operations.Validity]
+CachedAttention = CLASSES[operations.CachedAttention]
+CausalAttention = CLASSES[operations.CausalAttention]
+Observe = CLASSES[operations.Observe]
+ObservationScores = CLASSES[operations.ObservationScores]
+Pool = CLASSES[operations.Pool]
+Select = CLASSES[operations.Select]
+KeptPositions = CLASSES[operations.KeptPositions]
+Gather = CLASSES[operations.GatherRows]
+Landmarks = CLASSES[operations.Landmarks]
+LandmarkScores = CLASSES[operations.LandmarkScores]
+Choose = CLASSES[operations.ChooseRows]
+Fetch = CLASSES[operations.FetchRows]
+ExpertProduct = CLASSES[operations.ExpertProduct]
+TopK = CLASSES[operations.TopK]
+DecodeAttention = CLASSES[operations.DecodeAttention]
+QueryAttention = CLASSES[operations.QueryAttention]
+ChunkAttention = CLASSES[operations.ChunkAttention]
+LatentChunkAttention = CLASSES[operations.LatentChunkAttention]
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""
 
 
+STATEFUL = frozenset(name for name, spec in SPECS.items() if "layer" in spec.attributes)
+"""Operations of a captured layer that depend on earlier tokens, for which the layer keeps a state. A layer has one."""
+ATTENDING = frozenset(name for name in STATEFUL if "scale" in SPECS[name].attributes)
+"""Those of them that are attention."""
 FETCHING = frozenset(("kv.fetch", "kv.query_attention"))
 """Operations with resident rows, the latter one where a step may fetch only few."""
 DECODING = frozenset(name for name, spec in SPECS.items() if any(item.copy_of for item in spec.operands.values()))

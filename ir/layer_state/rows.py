@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,6 +70,8 @@ class Rows:
     kv_heads: int
     streams: tuple[Stream, ...]
     sizes: ProgramSizes
+    attends: ClassVar[bool] = True
+    """True if the layers attend to the rows."""
 
     @cached_property
     def codec(self) -> RowCodec:

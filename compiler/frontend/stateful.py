@@ -1,0 +1,60 @@
+"""The operators of a captured model that depend on earlier tokens, beside attention.
+
+Each says what captured models, configs, and eager runs must know of it. Attention has its own interface
+(`sscc.compiler.frontend.operator`). In the graph both name their layer in the fourth argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from sscc.compiler.frontend.eager_run import EagerRun
+
+
+class StatefulOperator(Protocol):
+    """An operator that depends on earlier tokens.
+
+    Attributes:
+        target: the operator in a captured graph.
+        layer_types: the names that configs give to layers that call it.
+    """
+
+    target: Any
+    layer_types: frozenset[str]
+
+    def modules(self, model: torch.nn.Module) -> list[str]:
+        """Return the paths of the modules of a model that the operator may replace."""
+
+    def recognise(self, model: Any) -> None:
+        """Let a model of transformers call the operator, as long as its attention implementation is one of ours."""
+
+    def in_pieces(self) -> AbstractContextManager[None]:
+        """Return a context in which the operator computes a text that is fed in pieces."""
+
+    def prefilling(self, run: EagerRun) -> AbstractContextManager[None]:
+        """Return a context in which the operator computes a whole prompt, and leaves its state in `run`."""
+
+    def decoding(self, run: EagerRun) -> AbstractContextManager[None]:
+        """Return a context in which the operator computes a token at `run.position` - 1 by its state."""
+
+
+OPERATORS: tuple[StatefulOperator, ...] = ()
+TARGETS: frozenset[object] = frozenset(
+    {torch.ops.sscc.attention.default, *(operator.target for operator in OPERATORS)}
+)
+"""All operators that depend on earlier tokens, attention too."""
+LAYER_TYPES: frozenset[str] = frozenset().union(*(operator.layer_types for operator in OPERATORS))
+"""The names that configs give to layers that call one of `OPERATORS`, and do not attend."""
+
+
+@contextmanager
+def computing(context: Callable[[StatefulOperator], AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter the context of every operator."""
+    with ExitStack() as stack:
+        for operator in OPERATORS:
+            stack.enter_context(context(operator))
+        yield

@@ -1,0 +1,16 @@
+"""The kinds of state that layers keep in rows, by the streams of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sscc.ir.layer_state.rows import Rows
+from sscc.ir.layer_state.streams import Stream
+
+_KINDS: dict[tuple[str, ...], type[Rows]] = {}
+"""The kinds whose rows are not those of attention, by the names of their streams."""
+
+
+def kind_of(streams: Sequence[Stream]) -> type[Rows]:
+    """Return the kind of state of a group of layers."""
+    return _KINDS.get(tuple(stream.name for stream in streams), Rows)

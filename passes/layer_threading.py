@@ -1,0 +1,159 @@
+"""The functions of a layer with its state in them: what all kinds of state have in common."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from sscc.ir.builders import Argument, arguments_of, insert_slice, make_function, results_of, tensor_type
+from sscc.ir.dialects import kv
+from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.levels import GroupFacts, ProgramFacts, walk
+from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised
+from sscc.passes.attended import LAYER, operator_of
+
+CHOOSE, COMPRESS = "choose", "compress"
+"""Names of the functions that follow the last chunk of a prompt in a layer."""
+OWN_SLOT = "own_slot"
+"""The number of a slot among those whose state a rank has: an input in the place of `slot` of a function that runs
+where it has the slot's."""
+
+Values = Callable[[ir.Value], ir.Value]
+"""Gives the value that stands for an operand of the operator in the new function."""
+Rewritten = tuple[ir.Value, list[ir.Value]]
+"""The result of a layer's operator, and the new values of the states that the function updates."""
+
+
+class LayerThreader(ABC):
+    """Threads a layer's state through one of its functions, and for prefill adds the functions that follow the last
+    chunk of a prompt.
+
+    Attributes:
+        operator: the operation of the layer that depends on earlier tokens.
+        layer, entry: the layer's number, and the entry whose function is rewritten.
+        slots: whose state this rank has.
+        free_size: a size that shapes of states have as None, because it follows from the model alone.
+    """
+
+    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
+        self.module, self.function, self.facts, self.group = module, function, facts, group
+        self.geometry = group.geometry
+        self.operator = operator_of(function)
+        self.layer = function.attributes[LAYER].value
+        self.entry = function.attributes["sscc.entry"].value
+        self.element = self.operator.results[0].type.element_type
+        self.slots, self.free_size = facts.batch, 0
+
+    @abstractmethod
+    def rewrite(self) -> None:
+        """Replace the function, and add those that follow the last chunk of a prompt."""
+
+    def argument(self, state: StateTensor) -> Argument:
+        """Return a state as the function of one layer has it: without the axis of layers."""
+        front = {Extent.SLOTS: [self.slots], Extent.PACKED: [self.slots], Extent.PROMPT: [1], Extent.LAST_PROMPT: []}
+        shape = [size or self.free_size for size in state.shape]
+        elements = {"i8": ir.IntegerType.get_signless(8), "i64": ir.IntegerType.get_signless(64)}
+        elements |= {"f32": ir.F32Type.get(), "bf16": ir.BF16Type.get()}
+        return Argument("state", state.name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
+
+    def slot_inputs(self) -> list[Argument]:
+        """Return the inputs of a decode step that have a number for each slot: `position`, `base` and `active`."""
+        slots = tensor_type([self.facts.batch], ir.IntegerType.get_signless(64))
+        flags = tensor_type([self.facts.batch], ir.IntegerType.get_signless(1))
+        return [
+            Argument("input", "position", slots),
+            Argument("input", "base", slots),
+            Argument("input", "active", flags),
+        ]
+
+    def chunk_inputs(self) -> list[Argument]:
+        """Return the inputs of a chunk: `start` and `length`."""
+        index = ir.IndexType.get()
+        return [Argument("input", "start", index), Argument("input", "length", index)]
+
+    def rebuild(
+        self,
+        states: list[Argument],
+        inputs: list[Argument],
+        operate: Callable[[Values, list[ir.Value]], Rewritten],
+    ) -> Any:
+        """Return a copy of the function with more arguments, and with something else in the place of its operator.
+
+        Args:
+            states: that the new function updates.
+            operate: makes the operator's result and the new values of `states`, of what gives the value that stands for
+                an operand of the old one, and of the values of the added arguments.
+        """
+        old = self.function
+        attributes = {key: old.attributes[key] for key in (LAYER, "sscc.entry")}
+        name = old.name.value
+        old.attributes["sym_name"] = ir.StringAttr.get(name + ".captured")
+        arguments = [*arguments_of(old), *states, *inputs]
+        new = make_function(self.module, name, arguments, [*results_of(old), *states], old.location, attributes)
+        values: ValueMap = dict(zip(old.arguments, new.arguments, strict=False))
+        added = list(new.arguments)[len(old.arguments) :]
+        outputs: list[ir.Value] = []
+        *body, terminator = [op.operation for op in old.entry_block.operations]
+        with ir.InsertionPoint(new.entry_block):
+            for op in body:
+                if op == self.operator:
+                    with op.location:
+                        out, outputs = operate(values.__getitem__, added)
+                    values[op.results[0]] = out
+                elif not is_rematerialised(op):
+                    clone_with(op, values)
+            with terminator.location:
+                func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
+        self.note_settings(new)
+        return new
+
+    def note_settings(self, function: Any) -> None:
+        """Operations of a group that the module's geometry does not govern say its name, and those that make scores
+        what caps them."""
+        for op in walk(function):
+            if op.name.startswith("kv."):
+                kv.in_group(op, self.group.name)
+                kv.inherit(op, self.operator)
+
+    def end_function(self, name: str, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
+        """Return a function of what follows the last chunk of a prompt, empty."""
+        location = ir.Location.name(f"{name}.{self.layer}", self.operator.location)
+        attributes = {"sscc.entry": ir.StringAttr.get("prefill")}
+        return make_function(self.module, f"prefill.{name}.{self.layer}", arguments, results, location, attributes)
+
+
+class StateThreader(LayerThreader):
+    """Threads the state of layers that do not attend.
+
+    Attributes:
+        group_name: begins the names of groups of such layers.
+    """
+
+    group_name: ClassVar[str]
+
+    @staticmethod
+    @abstractmethod
+    def sizes_of(operator: ir.Operation) -> tuple[int, ...]:
+        """Return the sizes that layers of one group have in common."""
+
+    @staticmethod
+    @abstractmethod
+    def geometry_of(geometry: Geometry, sizes: Sequence[int]) -> Geometry:
+        """Return the geometry of the rows of a group of these sizes, where layers that attend have `geometry`."""
+
+
+def appended(rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
+    """Return states of a prompt with the rows of a chunk in them."""
+    return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in zip(rows, wholes, strict=True)]
+
+
+def parted(values: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:
+    """Return lists of `counts` values each, and then the rest."""
+    ends = [0, *itertools.accumulate(counts), len(values)]
+    return [list(values[first:end]) for first, end in itertools.pairwise(ends)]
