@@ -4,7 +4,7 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
-keys, and its values. Of a mixture of experts: S tokens, X experts, I and O numbers that
+keys, and its values. Of a convolution: H channels. Of a mixture of experts: S tokens, X experts, I and O numbers that
 go in and out, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
@@ -191,6 +191,22 @@ class SharedAttention(Op):
     window: Annotated[int, Attribute(optional=True)]
     window_stride: Annotated[int, Attribute(optional=True)]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
+
+
+class ShortConvolution(Op):
+    """Causal convolution of each channel over the tokens of a call, as captured. The compiler threads its state through
+    it: the last Taps - 1 inputs of a channel. Sums are in f32 and rounded once:
+
+        out[b, h, s] = bias[h] + sum over j < Taps of weight[h, 0, j] * x[b, h, s - Taps + 1 + j]
+
+    with zeros before the first token. `layer` counts decoder layers from 0."""
+
+    op = "short_convolution"
+    x: Annotated[str, Operand("B H S:f", "read")]
+    weight: Annotated[str, Operand("H 1 Taps:f", "read")]
+    bias: Annotated[str | None, Operand("H:f", "read", optional=True, omissible=True)]
+    layer: Annotated[int, Attribute()]
+    out: Annotated[str, Operand("B H S:f", "write")]
 
 
 class Row(Op):
@@ -758,7 +774,7 @@ class LatentChunkAttention(Op):
 
 
 OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, LatentAttention, SharedAttention, Row, UpdateRows, QuantizeRows, Validity),
+    *(SelfAttention, LatentAttention, SharedAttention, ShortConvolution, Row, UpdateRows, QuantizeRows, Validity),
     *(CachedAttention, CausalAttention),
     *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
     *(Landmarks, LandmarkScores, ChooseRows, FetchRows),

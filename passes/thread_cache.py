@@ -91,6 +91,9 @@ same heads and widths. A layer whose rows others share is one by itself (`sscc.s
 window of fewer positions than the longest sequence, which slides or is the query's chunk, keeps exactly these, in a
 ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
 
+A layer with a short convolution (`kv.short_convolution`) keeps its last inputs, in a group of layers of equal sizes
+(`sscc.passes.input_threading`).
+
 When it does not apply: a layer with other than one attention operator, layers with equal K and V but other queries, and
 a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where layers
 share.
@@ -116,6 +119,7 @@ from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
 from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, heads_and_dims, operator_of
 from sscc.passes.base import Pass
+from sscc.passes.input_threading import InputThreader
 from sscc.passes.layer_threading import StateThreader
 from sscc.passes.prompt_selection import rules
 from sscc.passes.query_threading import QueryThreader
@@ -166,7 +170,7 @@ THREADERS: dict[type[RowStore], type[RowThreader]] = {
     AllRows: QueryThreader,
 }
 """The class that rewrites the functions of a layer that attends, by the store of its rows."""
-OTHER_THREADERS: dict[str, type[StateThreader]] = {}
+OTHER_THREADERS: dict[str, type[StateThreader]] = {"kv.short_convolution": InputThreader}
 """The class that rewrites the functions of another layer, by its operator."""
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from sscc.compiler.frontend.eager_run import EagerRun
+from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 
 
 class StatefulOperator(Protocol):
@@ -42,7 +43,7 @@ class StatefulOperator(Protocol):
         """Return a context in which the operator computes a token at `run.position` - 1 by its state."""
 
 
-OPERATORS: tuple[StatefulOperator, ...] = ()
+OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION,)
 TARGETS: frozenset[object] = frozenset(
     {torch.ops.sscc.attention.default, *(operator.target for operator in OPERATORS)}
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sscc.ir.layer_state.inputs import Inputs
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.streams import Stream
+from sscc.ir.layer_state.streams import INPUTS, Stream
 
-_KINDS: dict[tuple[str, ...], type[Rows]] = {}
+_KINDS: dict[tuple[str, ...], type[Rows]] = {INPUTS: Inputs}
 """The kinds whose rows are not those of attention, by the names of their streams."""
 
 

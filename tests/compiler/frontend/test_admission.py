@@ -137,8 +137,8 @@ REFUSED: list[tuple[str, dict[str, Any], list[Like]]] = [
     ("jamba", {}, [like(AdmissionErrors.STATE_LAYER, layer=0)]),
     (
         "lfm2",
-        {"layer_types": ["full_attention", "conv"]},
-        [like(AdmissionErrors.STATE_LAYER, layer=1, field="layer_types", type="conv")],
+        {"layer_types": ["full_attention", "linear_attention"]},
+        [like(AdmissionErrors.STATE_LAYER, layer=1, field="layer_types", type="linear_attention")],
     ),
     ("gemma3", {}, [like(AdmissionErrors.SEVERAL_STACKS, parts=["text_config", "vision_config"])]),
     (

@@ -1,0 +1,54 @@
+"""The inputs of a short causal convolution: the state of a layer that has one, in a ring of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+from sscc.ir.geometry import PLAIN, Geometry, Span
+from sscc.ir.layer_state.protocol import Array, Tensors
+from sscc.ir.layer_state.rows import Rows
+from sscc.ir.layer_state.tensors import Extent, StateTensor
+
+
+def ring_geometry(geometry: Geometry, taps: int) -> Geometry:
+    """Return the geometry of the last `taps` - 1 inputs, whatever rows `geometry` has for layers that attend: that of
+    position p is in row p mod (taps - 1)."""
+    return replace(geometry.windowed(Span(taps - 1)), dtype=PLAIN)
+
+
+@dataclass(frozen=True)
+class Inputs(Rows):
+    """The last inputs of the convolutions of a group of layers: rows of all channels, as of one head.
+
+    The prompt in progress has the inputs before its next chunk, in the order of their positions and not of the ring.
+    """
+
+    attends: ClassVar[bool] = False
+
+    @cached_property
+    def by_name(self) -> dict[str, StateTensor]:
+        """The tensors, by their names without the group's."""
+        (stream,) = self.streams
+        shape = (self.kv_heads, self.geometry.cache_rows, stream.width)
+        tensors = (
+            StateTensor(stream.cache, Extent.SLOTS, self.sizes.dtype, shape, stepped=True, part="cache"),
+            StateTensor(stream.scratch, Extent.PROMPT, self.sizes.dtype, shape),
+        )
+        return {tensor.name: tensor for tensor in tensors}
+
+    @property
+    def continues(self) -> bool:
+        """See `LayerState`: the inputs before a chunk are those of one prompt."""
+        return False
+
+    in_scratch = False
+
+    def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
+        """See `LayerState`: zeros stand before the first position of a prompt that is shorter than the ring."""
+        return {name: tensor(name)[:, slot] for name in map(self.name_of, self.tensors()[:1])}
+
+    def in_words(self) -> str:
+        """See `LayerState`."""
+        return f"the last {self.geometry.cache_rows} inputs of a convolution of {self.streams[0].width} channels"

@@ -1,0 +1,214 @@
+"""The inputs of a short causal convolution in the functions of a layer.
+
+A decode step takes the inputs before its own from a ring, in which that of position p is in row p mod (taps - 1), and
+then writes its own there. A chunk of a prompt is convolved behind the inputs before it, of which the last are kept for
+the next chunk, and the end of a prompt puts these into the ring. Both sum from the oldest tap to the newest:
+
+    y[t] = bias + sum over j < taps of weight[j] * x[t - taps + 1 + j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import arith, func, linalg, tensor
+
+from sscc.ir.builders import (
+    Argument,
+    Offset,
+    elementwise,
+    extract_slice,
+    index_constant,
+    insert_slice,
+    positions_tensor,
+    reshape,
+    tensor_type,
+)
+from sscc.ir.dialects import kv
+from sscc.ir.dialects.df import TOGETHER
+from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.inputs import Inputs, ring_geometry
+from sscc.ir.layer_state.streams import INPUTS, Stream
+from sscc.ir.layer_state.tensors import ProgramSizes
+from sscc.ir.levels import GroupFacts, ProgramFacts
+from sscc.ir.rewriting import is_rematerialised
+from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values
+from sscc.passes.transposes import sink_transposes
+
+
+class InputThreader(StateThreader):
+    """Threads the last inputs of a layer's convolution.
+
+    Attributes:
+        kept: how many inputs there are.
+        ring, before: the states of a slot, and of the prompt in progress.
+    """
+
+    group_name: ClassVar[str] = "convolution"
+
+    @staticmethod
+    def sizes_of(operator: ir.Operation) -> tuple[int, ...]:
+        """See `StateThreader`: channels and taps."""
+        channels, _, taps = kv.operand_of(operator, "weight").type.shape
+        return channels, taps
+
+    @staticmethod
+    def geometry_of(geometry: Geometry, sizes: Sequence[int]) -> Geometry:
+        """See `StateThreader`."""
+        return ring_geometry(geometry, sizes[-1])
+
+    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
+        super().__init__(module, function, facts, group)
+        self.channels, self.taps = self.sizes_of(self.operator)
+        self.kept = self.taps - 1
+        sizes = ProgramSizes(facts.batch, facts.chunk, str(self.element), self.geometry.max_context)
+        streams = (Stream(INPUTS[0], self.channels),)
+        state = Inputs(group.name, group.name, len(group.layers), self.geometry, 1, 1, streams, sizes)
+        self.ring, self.before = map(self.argument, state.tensors())
+
+    def rewrite(self) -> None:
+        """See `LayerThreader`."""
+        if self.entry == "decode":
+            position, _, active = self.slot_inputs()
+            function = self.rebuild([self.ring], [position, active], self._step)
+        else:
+            function = self.rebuild([self.before], self.chunk_inputs(), self._chunk)
+            self._add_end()
+        sink_transposes(function)
+
+    def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
+        """Return the convolution of a token [B, channels, 1], and the ring with its input."""
+        ring, position, active = added
+        slots, channels = self.facts.batch, self.channels
+        x = reshape(_transposed(values(kv.operand_of(self.operator, "x"))), [slots, channels])
+        block = ir.InsertionPoint.current.block
+        first = len(block.operations)
+        rows = [extract_slice(ring, [0, 0, row, 0], [slots, 1, 1, channels]) for row in range(self.kept)]
+        rows = [reshape(row, [slots, channels]) for row in rows]
+        i64 = position.type.element_type
+
+        def inputs(at: ir.Value, *numbers: ir.Value) -> list[ir.Value]:
+            """Return the inputs of all taps of one channel, of its rows and its new input."""
+            in_order = []
+            for back in range(self.kept, 0, -1):
+                ahead = arith.AddIOp(at, arith.ConstantOp(i64, self.kept - back).result).result
+                row = arith.RemSIOp(ahead, arith.ConstantOp(i64, self.kept).result).result
+                in_order.append(_selected(row, numbers[: self.kept]))
+            return [*in_order, numbers[self.kept]]
+
+        given, each = [position, *rows, x], [[0], *[[0, 1]] * (self.kept + 1)]
+        out = self._convolved(values, given, each, inputs, [slots, channels])
+        row = kv.Row(position, position, index_constant(0), position.type).row
+        ring = kv.Update(ring, reshape(x, [slots, 1, 1, channels]), row, active, ring.type).updated
+        _put_together(block, first)
+        return _transposed(reshape(out, [slots, 1, channels])), [ring]
+
+    def _chunk(self, values: Values, added: list[ir.Value]) -> Rewritten:
+        """Return the convolution of a chunk [1, channels, C], and its last inputs."""
+        before, start, length = added
+        x, chunk, channels = values(kv.operand_of(self.operator, "x")), self.facts.chunk, self.channels
+
+        def none_at_first(number: ir.Value) -> ir.Value:
+            follows = arith.CmpIOp(arith.CmpIPredicate.sgt, start, index_constant(0)).result
+            return arith.SelectOp(follows, number, arith.ConstantOp(self.element, 0.0).result).result
+
+        rows = reshape(_transposed(x), [1, 1, chunk, channels])
+        block = ir.InsertionPoint.current.block
+        first = len(block.operations)
+        earlier = elementwise([before], before.type, none_at_first)
+        type_ = tensor_type([1, 1, self.kept + chunk, channels], self.element)
+        inputs = tensor.ConcatOp(type_, 2, [earlier, rows]).result
+        taps = [extract_slice(inputs, [0, 0, tap, 0], [1, 1, chunk, channels]) for tap in range(self.taps)]
+        taps = [reshape(tap, [chunk, channels]) for tap in taps]
+        out = self._convolved(values, taps, [[0, 1]] * self.taps, lambda *each: list(each), [chunk, channels])
+        left = arith.SubIOp(length, start).result
+        end = arith.MinSIOp(left, index_constant(chunk)).result
+        index = positions_tensor([1, self.kept], end, index_constant(self.kept + chunk - 1))
+        before = kv.Gather(inputs, index, before, before.type).gathered
+        _put_together(block, first)
+        return _transposed(reshape(out, [1, chunk, channels])), [before]
+
+    def _convolved(
+        self,
+        values: Values,
+        given: Sequence[ir.Value],
+        axes: Sequence[Sequence[int]],
+        inputs: Any,
+        shape: Sequence[int],
+    ) -> ir.Value:
+        """Return a convolution [n, channels]: the sum over taps of weights and inputs.
+
+        Args:
+            given: tensors of whose elements `inputs` makes the inputs of all taps of one element.
+            axes: along which axes of the result each of these is.
+        """
+        operands = kv.operands_of(self.operator)
+        weight = values(operands["weight"])
+        weights = [extract_slice(weight, [0, 0, tap], [self.channels, 1, 1]) for tap in range(self.taps)]
+        factors = [reshape(column, [self.channels]) for column in weights]
+        biases = [values(operands["bias"])] if "bias" in operands else []
+        f32 = ir.F32Type.get()
+
+        def wide(number: ir.Value) -> ir.Value:
+            return number if number.type == f32 else arith.ExtFOp(f32, number).result
+
+        def element(*numbers: ir.Value) -> ir.Value:
+            of_taps = inputs(*numbers[: len(given)])
+            by, bias = numbers[len(given) : len(given) + self.taps], numbers[len(given) + self.taps :]
+            products = [arith.MulFOp(wide(a), wide(b)).result for a, b in zip(by, of_taps, strict=True)]
+            total = products[0]
+            for term in [*products[1:], *map(wide, bias)]:
+                total = arith.AddFOp(total, term).result
+            return total if self.element == f32 else arith.TruncFOp(self.element, total).result
+
+        along = [*axes, *[[1]] * (self.taps + len(biases))]
+        return elementwise([*given, *factors, *biases], tensor_type(shape, self.element), element, along)
+
+    def _add_end(self) -> None:
+        """Add the function that puts the last inputs of a prompt into the ring of its slot."""
+        index_type = ir.IndexType.get()
+        numbers = [Argument("input", name, index_type) for name in ("slot", "length")]
+        function = self.end_function(COMPRESS, [self.before, self.ring, *numbers], [self.ring])
+        before, ring, slot, length = function.arguments
+        i64 = ir.IntegerType.get_signless(64)
+        with ir.InsertionPoint(function.entry_block), function.location:
+
+            def place() -> ir.Value:
+                """Return the number of the input in a row: (row - length) mod kept."""
+                laps = arith.MulIOp(length, index_constant(self.kept - 1)).result
+                ahead = arith.AddIOp(linalg.IndexOp(1).result, laps).result
+                return arith.IndexCastOp(i64, arith.RemSIOp(ahead, index_constant(self.kept)).result).result
+
+            offsets: list[Offset] = [slot, 0, 0, 0]
+            rows = extract_slice(ring, offsets, [1, 1, self.kept, self.channels])
+            if self.kept > 1:  # else the only one is in the only row
+                index = elementwise([], tensor_type([1, self.kept], i64), place)
+                before = kv.Gather(before, index, rows, rows.type).gathered
+            func.ReturnOp([insert_slice(before, ring, offsets)])
+        self.note_settings(function)
+
+
+def _selected(number: ir.Value, values: Sequence[ir.Value]) -> ir.Value:
+    """Return the value of a number."""
+    chosen = values[0]
+    for index, value in enumerate(values[1:], 1):
+        is_it = arith.CmpIOp(arith.CmpIPredicate.eq, number, arith.ConstantOp(number.type, index).result).result
+        chosen = arith.SelectOp(is_it, value, chosen).result
+    return chosen
+
+
+def _put_together(block: ir.Block, first: int) -> None:
+    """Make one stage of the operations of a block from number `first` on."""
+    for op in list(block.operations)[first:]:
+        if not is_rematerialised(op.operation) and not isinstance(op.operation.results[0].type, ir.IndexType):
+            op.operation.attributes[TOGETHER] = ir.UnitAttr.get()
+
+
+def _transposed(value: ir.Value) -> ir.Value:
+    """Return a value [1, m, n] as [1, n, m]."""
+    one, m, n = value.type.shape
+    empty = tensor.EmptyOp([one, n, m], value.type.element_type).result
+    moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=[0, 2, 1]).results[0]
+    return moved

@@ -1,0 +1,309 @@
+"""LFM2: layers with a short convolution, whose state is its last inputs, beside layers that attend."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import conv1d
+from transformers import Lfm2Config, PreTrainedConfig, PreTrainedModel
+
+from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION, ConvolutionRecogniser, convolved, convolving
+from sscc.compiler.options import CompileOptions, cache_options
+from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.inspection import inspect_artifact
+from sscc.runtime.session import Session, SessionErrors, interpreter_of
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import BATCH, CONTEXT, Artifacts, fed, loaded, opened
+from tests.errors import raises
+from tests.families import random_tokens
+
+MIXED = ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "three": Lfm2Config(**small_stacks.SHAPE, num_hidden_layers=6, layer_types=MIXED),
+    "biased": Lfm2Config(**small_stacks.SHAPE, num_hidden_layers=6, layer_types=MIXED, conv_bias=True),
+    "four": Lfm2Config(
+        **small_stacks.SHAPE, num_hidden_layers=3, layer_types=["full_attention", "conv", "conv"], conv_L_cache=4
+    ),
+    "two": Lfm2Config(**small_stacks.SHAPE, num_hidden_layers=2, layer_types=MIXED[1:3], conv_L_cache=2),
+}
+"""By the taps of the convolution, or "biased", which has three of them."""
+EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+CACHES = {
+    "everything": EVERYTHING,
+    "small": SMALL,
+    "indexed": replace(SMALL, rows="indexed"),
+    "int8": replace(SMALL, dtype="int8"),
+    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
+}
+NEW = 12
+
+
+@cache
+def random_model(family: str, dtype: str = "f32", attention: str = "eager") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], attention, dtype)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    folder = tmp_path_factory.mktemp("convolutions")
+    return small_stacks.artifacts_in(folder, random_model, lambda _, kept: CACHES[kept], "everything")
+
+
+@cache
+def generated(family: str, length: int) -> list[int]:
+    """Return the tokens that transformers generates after a random prompt of `length` tokens."""
+    prompt = torch.tensor([random_tokens(length)])
+    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
+    out = random_model(family).generate(
+        prompt, attention_mask=seen, max_new_tokens=NEW, do_sample=False, pad_token_id=0
+    )
+    return [int(token) for token in out[0, length:]]
+
+
+@pytest.mark.parametrize(
+    ("family", "opt_level", "interpreter"),
+    [
+        *(("three", level, interpreter) for level in (0, 2) for interpreter in ("reference", "native")),
+        *((family, 2, "native") for family in ("biased", "four", "two")),
+    ],
+)
+def test_tokens_are_those_of_transformers_generate(
+    family: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    """Two slots decode side by side: after prompts shorter than the filter, of a chunk, and of several."""
+    session = opened(artifacts(family, "everything", opt_level), interpreter)
+    for lengths in ((1, 40), (7, 2), (8, 21)):
+        expected = [generated(family, length) for length in lengths]
+        tokens_of = [[int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in enumerate(lengths)]
+        for _ in range(NEW - 1):
+            logits = session.decode({slot: tokens[-1] for slot, tokens in enumerate(tokens_of)})
+            for slot, tokens in enumerate(tokens_of):
+                tokens.append(int(logits[slot].argmax()))
+        assert tokens_of == expected
+
+
+def test_a_convolution_is_not_without_effect() -> None:
+    """Without it the tokens that the other tests compare would show nothing."""
+    ids = torch.tensor([random_tokens(5)])
+    changed = ids.clone()
+    changed[0, 0] += 1
+    layer = random_model("two").model.layers[0]
+    with torch.no_grad():
+        ours, theirs = (layer.conv(random_model("two").model.embed_tokens(each)) for each in (ids, changed))
+    assert not torch.allclose(ours[0, 1], theirs[0, 1], atol=1e-3)
+    assert torch.equal(ours[0, 2:], theirs[0, 2:])
+
+
+@pytest.mark.parametrize("length", [23, 6, 1])
+@pytest.mark.parametrize("kept", ["small", "indexed", "int8", "query"])
+def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: int, artifacts: Artifacts) -> None:
+    prompt, tokens = random_tokens(length), random_tokens(16, seed=1)
+    by_level = {}
+    for level, interpreter in enumerate(("reference", "native", "native")):
+        by_level[level] = fed(opened(artifacts("three", kept, level), interpreter), prompt, tokens, slot=1)
+    assert np.array_equal(by_level[1], by_level[2])
+    g = CACHES[kept]
+    eager = EagerQuerySelection(eager_model(), g, g.landmark_bits) if g.by_query else EagerSnapStream(eager_model(), g)
+    rows = [eager.prefill(prompt), *(eager.decode(token) for token in tokens)]
+    expected, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
+    for logits in (by_level[0], by_level[2]):
+        assert np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected)
+
+
+@cache
+def eager_model() -> PreTrainedModel:
+    """Return a model that calls our operators, with the weights of the one that is compiled."""
+
+    model = random_model("three", attention=operator.IMPLEMENTATION)
+    model.load_state_dict(random_model("three").state_dict())
+    SHORT_CONVOLUTION.recognise(model)
+    return model
+
+
+def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
+    """Against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16 run, within 1.5."""
+    prompt, tokens = random_tokens(25), random_tokens(20, seed=1)
+    ours = fed(opened(artifacts("biased", dtype="bf16")), prompt, tokens)
+    theirs, exact = (
+        random_model("biased", dtype=dtype)(torch.tensor([prompt + tokens]), use_cache=False).logits[0].float().numpy()
+        for dtype in ("bf16", "rounded")
+    )
+    rows = slice(len(prompt) - 1, None)
+    our_error, their_error = (np.sqrt(np.square(x - exact[rows]).mean()) for x in (ours, theirs[rows]))
+    assert 0 < our_error <= 1.5 * their_error
+
+
+def test_a_slot_alone_has_the_bits_of_a_slot_in_company(artifacts: Artifacts) -> None:
+    session = opened(artifacts("three", "small"))
+    prompt, tokens = random_tokens(19), random_tokens(9, seed=2)
+    alone = fed(session, prompt, tokens, slot=0)
+    session.prefill(1, random_tokens(30, seed=3))
+    session.prefill(0, prompt)
+    for number, token in enumerate(tokens):
+        assert np.array_equal(session.decode({0: token, 1: number})[0], alone[number + 1])
+
+
+def test_a_step_leaves_the_inputs_of_other_slots_alone(artifacts: Artifacts) -> None:
+    session = opened(artifacts("three", "small"))
+    prompt, tokens = random_tokens(19), random_tokens(5, seed=2)
+    expected = fed(session, prompt, tokens, slot=1)
+    session.prefill(1, prompt)
+    session.prefill(0, random_tokens(3))
+    session.decode({0: 4})
+    assert [np.array_equal(session.decode({1: t})[1], row) for t, row in zip(tokens, expected[1:], strict=True)]
+
+
+def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(artifacts: Artifacts) -> None:
+    session = opened(artifacts("three", "small"))
+    prompt = random_tokens(33)
+    expected = session.prefill(0, prompt).copy()
+    session.prefill(1, random_tokens(5))
+    session.start_prefill(0, prompt)
+    while not session.step_prefill(3):
+        session.decode({1: 7})
+    assert np.array_equal(session.prefill_logits, expected)
+
+
+@pytest.mark.parametrize("kept", ["small", "indexed"])
+@pytest.mark.parametrize("length", [1, 2, 23])
+def test_a_slot_is_copied(kept: str, length: int, artifacts: Artifacts) -> None:
+    """Also right after a prompt that is shorter than the filter, into a slot that had another text."""
+    session = opened(artifacts("three", kept))
+    prompt, tokens = random_tokens(length), random_tokens(13, seed=2)
+    session.prefill(1, prompt)
+    snapshot = session.snapshot(1)
+    states = session.rows.copies[snapshot.rows.number]
+    assert states["inputs_cache.convolution"].shape == (4, 1, 2, 32)
+    expected = [session.decode({1: token})[1].copy() for token in tokens]
+    session.prefill(0, random_tokens(40, seed=3))
+    session.decode({0: 5})
+    session.restore(0, snapshot)
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+
+
+@pytest.mark.parametrize("length", [2, 23])
+def test_a_slot_is_sent(length: int, artifacts: Artifacts, tmp_path: Path) -> None:
+    path, tokens = artifacts("three", "small"), random_tokens(13, seed=2)
+    first, second = (Session.from_artifact(loaded(path), interpreter="reference") for _ in range(2))
+    expected = fed(first, random_tokens(length), tokens, slot=1)
+    first.prefill(1, random_tokens(length))
+    first.save_slot(1, tmp_path / "slot")
+    second.load_slot(0, tmp_path / "slot")
+    assert all(np.array_equal(second.decode({0: t})[0], row) for t, row in zip(tokens, expected[1:], strict=True))
+
+
+def test_no_prompt_continues_another(artifacts: Artifacts) -> None:
+    """The inputs before a chunk belong to one prompt, also where all rows of layers that attend stay."""
+    for kept in ("small", "query"):
+        session = opened(artifacts("three", kept))
+        assert (session.reusable_chunks(50), session.signature.prefix_bytes) == (0, 0)
+    with raises(SessionErrors.KEPT_CHUNK, chunk=0, tokens=50, first=0):
+        session.start_prefill(0, random_tokens(50), fill={0: session.empty_chunk()})
+
+
+def test_the_layers_loop_as_periods(artifacts: Artifacts) -> None:
+    artifact = loaded(artifacts("three"))
+    for entry in ("prefill", "decode"):
+        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
+        assert (record.looped, record.layers) == (True, 6)
+    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+
+
+def test_inspect_prints_the_convolutions(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(artifacts("three", "small"))]) == 0
+    text = capsys.readouterr().out
+    assert "4 of 6 layers: the last 2 inputs of a convolution of 32 channels\n" in text
+    assert "2 of 6 layers: 4/2 heads of 8, 16 rows" in text
+    groups = json.loads((artifacts("three", "small") / "manifest.json").read_text())["groups"]
+    assert [group["layers"] for group in groups] == [[0, 1, 3, 4], [2, 5]]
+
+
+def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
+    beside = artifacts("three", "small").with_name
+    graph, checkpoint = str(beside("three.small.f32.graph.mlir")), str(beside("three.f32"))
+    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
+    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
+    golden = Artifact.load(tmp_path / "a.rdu").golden()
+    assert golden is not None
+    assert [golden.tensors[f"inputs_cache.{layer}"].shape for layer in (0, 1, 3, 4)] == [(1, 2, 32)] * 4
+    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+
+
+@pytest.mark.parametrize("ranks", [2])
+def test_channels_are_cut_over_ranks(ranks: int, artifacts: Artifacts, tmp_path: Path) -> None:
+    checkpoint, out = artifacts("three").with_name("three.f32"), tmp_path / "cut.rdu"
+    shape = cache_options(EVERYTHING) | {"batch": BATCH, "prefill_chunk": small_stacks.CHUNK}
+    compile_model(CompileOptions(checkpoint, out, tp=ranks, native_code=False, **shape))
+    artifact = Artifact.load(out)
+    states = {tensor.name: tensor.shape for tensor in artifact.program.tensors if tensor.role == "state"}
+    assert states["inputs_cache.convolution"] == (4, BATCH, 1, 2, 32 // ranks)
+
+    def generate(group: Group) -> list[int]:
+        session = Session(artifact.signature, interpreter_of(artifact, Conditions(group=group), "native"))
+        tokens = [int(session.prefill(0, random_tokens(21)).argmax())]
+        for _ in range(NEW - 1):
+            tokens.append(int(session.decode({0: tokens[-1]})[0].argmax()))
+        return tokens
+
+    assert run_ranks(thread_groups(ranks), generate) == [generated("three", 21)] * ranks
+
+
+# ------------------------------------------------------------------------------------------------- recognition
+
+
+def _run(reads: Any, padding: int = 2, **settings: Any) -> tuple[torch.Tensor, list[Any]]:
+    """Return what a reader gives of a convolution in a layer, and the calls of the operator."""
+    calls: list[Any] = []
+    x, weight = torch.randn(2, 6, 9), torch.randn(6, 1, 3)
+
+    def note(*arguments: Any) -> torch.Tensor:
+        calls.append(arguments)
+        return convolved(torch.nn.functional.pad(arguments[0], (2, 0)), *arguments[1:3])
+
+
+    recogniser = ConvolutionRecogniser()
+    recogniser.layer = 4
+    with convolving(note), recogniser:
+        out = reads(conv1d(x, weight, padding=padding, groups=6, **settings))
+    expected = reads(conv1d(x, weight, padding=padding, groups=6, **settings))
+    assert torch.allclose(out, expected, atol=1e-6)
+    return out, calls
+
+
+@pytest.mark.parametrize("reads", [lambda y: y[..., :9], lambda y: y[:, :, :9], lambda y: y[:, :, 0:9]])
+def test_a_causal_convolution_is_recognised(reads: Any) -> None:
+    _, calls = _run(reads)
+    assert [call[3] for call in calls] == [4]
+
+
+@pytest.mark.parametrize(
+    ("reads", "settings"),
+    [
+        (lambda y: y[..., 2:], {}),
+        (lambda y: y[..., -9:], {}),
+        (lambda y: y[:, :9], {}),
+        (lambda y: y, {}),
+        (lambda y: y[..., :9], {"padding": 1}),
+        (lambda y: y[..., :9], {"padding": 4, "dilation": 2}),
+        (lambda y: y[..., :4], {"stride": 2}),
+    ],
+    ids=["the last columns", "from the end", "channels", "all columns", "padding", "dilation", "stride"],
+)
+def test_another_convolution_is_not(reads: Any, settings: dict[str, Any]) -> None:
+    _, calls = _run(reads, **settings)
+    assert not calls
