@@ -1,4 +1,4 @@
-"""Layers that keep rows: the arguments of their functions, and what a step, a chunk and the end of a prompt share."""
+"""Layers that keep rows: the arguments of their functions, and parts common to steps, chunks and ends of prompts."""
 
 from __future__ import annotations
 
