@@ -291,7 +291,7 @@ class _Layer:
 
     @property
     def budget(self) -> dict[str, int]:
-        """The numbers that the layer is told of its own budget, where layers differ in that."""
+        """The numbers of the layer's own rows, by name; none where layers have equal ones."""
         return store_of(self.group.geometry).numbers(self.index)
 
     @property
@@ -350,11 +350,15 @@ class _EntryBuilder:
         self.module, self.parts, self.facts, self.groups = module, parts, facts, groups
 
     @functools.cached_property
+    def plan(self) -> CachePlan:
+        """The groups of layers."""
+        return _plan(self.parts, self.groups)
+
+    @functools.cached_property
     def layers(self) -> list[_Layer]:
         """All layers in order."""
-        plan = _plan(self.parts, self.groups)
-        places = [plan.of(number) for number in range(plan.layers)]
-        return [_Layer(number, *place, plan.scratch(place[0])) for number, place in enumerate(places)]
+        places = [self.plan.of(number) for number in range(self.plan.layers)]
+        return [_Layer(number, *place, self.plan.scratch(place[0])) for number, place in enumerate(places)]
 
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
@@ -461,7 +465,7 @@ class _PrefillBuilder(_EntryBuilder):
         sizes = ProgramSizes(
             self.facts.batch, self.facts.chunk, self.facts.dtype, self.groups[0].geometry.max_context
         )
-        self.reused = [REUSED] if all(group.rows(sizes).continues for group in _plan(self.parts, self.groups)) else []
+        self.reused = [REUSED] if all(group.rows(sizes).continues for group in self.plan) else []
         self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]

@@ -72,6 +72,7 @@ Preserves: the order of operations and of every sum; locations. With `fuse=false
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -376,15 +377,10 @@ class _Groups:
 
     def _join_runs(self) -> None:
         """Join operations that say that they are one stage: those that follow one another."""
-        run: list[ir.Operation] = []
-        for op in [*self.work, None]:
-            if op is not None and df.TOGETHER in op.attributes:
-                run.append(op)
-            elif run:
-                joined = self._sorted(run)
-                for member in joined:
-                    self.group[member] = joined
-                run = []
+        for together, run in itertools.groupby(self.work, lambda op: df.TOGETHER in op.attributes):
+            joined = self._sorted(list(run)) if together else []
+            for member in joined:
+                self.group[member] = joined
 
     def joined(self) -> list[list[ir.Operation]]:
         self._join_runs()

@@ -34,8 +34,11 @@ from sscc.ir.layer_state.streams import INPUTS, Stream
 from sscc.ir.layer_state.tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.ir.rewriting import is_rematerialised
-from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values
-from sscc.passes.transposes import sink_transposes
+from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, filled
+from sscc.passes.transposes import sink_transposes, transposed
+
+TOKENS_LAST = (0, 2, 1)
+"""Between [b, s, channels] and [b, channels, s]."""
 
 
 class InputThreader(StateThreader):
@@ -82,7 +85,7 @@ class InputThreader(StateThreader):
         """Return the convolution of a token [B, channels, 1], and the ring with its input."""
         ring, position, active = added
         slots, channels = self.facts.batch, self.channels
-        x = reshape(_transposed(values(kv.operand_of(self.operator, "x"))), [slots, channels])
+        x = reshape(transposed(values(kv.operand_of(self.operator, "x")), TOKENS_LAST), [slots, channels])
         block = ir.InsertionPoint.current.block
         first = len(block.operations)
         rows = [extract_slice(ring, [0, 0, row, 0], [slots, 1, 1, channels]) for row in range(self.kept)]
@@ -103,7 +106,7 @@ class InputThreader(StateThreader):
         row = kv.Row(position, position, index_constant(0), position.type).row
         ring = kv.Update(ring, reshape(x, [slots, 1, 1, channels]), row, active, ring.type).updated
         _put_together(block, first)
-        return _transposed(reshape(out, [slots, 1, channels])), [ring]
+        return transposed(reshape(out, [slots, 1, channels]), TOKENS_LAST), [ring]
 
     def _chunk(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return the convolution of a chunk [1, channels, C], and its last inputs."""
@@ -114,7 +117,7 @@ class InputThreader(StateThreader):
             follows = arith.CmpIOp(arith.CmpIPredicate.sgt, start, index_constant(0)).result
             return arith.SelectOp(follows, number, arith.ConstantOp(self.element, 0.0).result).result
 
-        rows = reshape(_transposed(x), [1, 1, chunk, channels])
+        rows = reshape(transposed(x, TOKENS_LAST), [1, 1, chunk, channels])
         block = ir.InsertionPoint.current.block
         first = len(block.operations)
         earlier = elementwise([before], before.type, none_at_first)
@@ -128,7 +131,7 @@ class InputThreader(StateThreader):
         index = positions_tensor([1, self.kept], end, index_constant(self.kept + chunk - 1))
         before = kv.Gather(inputs, index, before, before.type).gathered
         _put_together(block, first)
-        return _transposed(reshape(out, [1, chunk, channels])), [before]
+        return transposed(reshape(out, [1, chunk, channels]), TOKENS_LAST), [before]
 
     def _convolved(
         self,
@@ -182,11 +185,11 @@ class InputThreader(StateThreader):
                 return arith.IndexCastOp(i64, arith.RemSIOp(ahead, index_constant(self.kept)).result).result
 
             offsets: list[Offset] = [slot, 0, 0, 0]
-            rows = extract_slice(ring, offsets, [1, 1, self.kept, self.channels])
-            if self.kept > 1:  # else the only one is in the only row
-                index = elementwise([], tensor_type([1, self.kept], i64), place)
-                before = kv.Gather(before, index, rows, rows.type).gathered
-            func.ReturnOp([insert_slice(before, ring, offsets)])
+            if self.kept > 1:
+                ring = filled(ring, offsets, before, elementwise([], tensor_type([1, self.kept], i64), place))
+            else:  # the only one is in the only row
+                ring = insert_slice(before, ring, offsets)
+            func.ReturnOp([ring])
         self.note_settings(function)
 
 
@@ -204,11 +207,3 @@ def _put_together(block: ir.Block, first: int) -> None:
     for op in list(block.operations)[first:]:
         if not is_rematerialised(op.operation) and not isinstance(op.operation.results[0].type, ir.IndexType):
             op.operation.attributes[TOGETHER] = ir.UnitAttr.get()
-
-
-def _transposed(value: ir.Value) -> ir.Value:
-    """Return a value [1, m, n] as [1, n, m]."""
-    one, m, n = value.type.shape
-    empty = tensor.EmptyOp([one, n, m], value.type.element_type).result
-    moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=[0, 2, 1]).results[0]
-    return moved

@@ -10,7 +10,16 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
-from sscc.ir.builders import Argument, arguments_of, insert_slice, make_function, results_of, tensor_type
+from sscc.ir.builders import (
+    Argument,
+    Offset,
+    arguments_of,
+    extract_slice,
+    insert_slice,
+    make_function,
+    results_of,
+    tensor_type,
+)
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.tensors import Extent, StateTensor
@@ -151,6 +160,12 @@ class StateThreader(LayerThreader):
 def appended(rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:
     """Return states of a prompt with the rows of a chunk in them."""
     return [insert_slice(new, whole, [0, 0, start, 0]) for new, whole in zip(rows, wholes, strict=True)]
+
+
+def filled(cache: ir.Value, offsets: list[Offset], scratch: ir.Value, index: ir.Value) -> ir.Value:
+    """Return `cache` with the rows of `scratch` at `index` in it, from `offsets` on."""
+    place = extract_slice(cache, offsets, [1, *index.type.shape, cache.type.shape[3]])
+    return insert_slice(kv.Gather(scratch, index, place, place.type).gathered, cache, offsets)
 
 
 def parted(values: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:

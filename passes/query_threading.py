@@ -26,7 +26,7 @@ from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS, RESIDEN
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.locations import origin_of
 from sscc.passes.attended import Attended, ThreadCacheErrors
-from sscc.passes.layer_threading import Rewritten, Values, appended, parted
+from sscc.passes.layer_threading import Rewritten, Values, appended, filled, parted
 from sscc.passes.row_endings import IndexedEnding, RowEnding
 from sscc.passes.row_threading import IndexedThreader
 
@@ -225,4 +225,4 @@ class QueryEnding(IndexedEnding):
         places = positions_tensor(chosen.type.shape, index_constant(0), index_constant(self.layer.geometry.topk))
         first = [insert_slice(n, state, [slot, 0, 0]) for n, state in zip((chosen, places), numbers, strict=True)]
         index = reshape(chosen, list(chosen.type.shape)[1:])
-        return first + [self.layer.filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]
+        return first + [filled(state, [slot, 0, 0, 0], scratch, index) for state, scratch in rows]

@@ -11,7 +11,7 @@ from sscc.ir.builders import Argument, Offset, insert_slice, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.layer_state.selectors import OBSERVED, SELECTED
 from sscc.ir.layer_state.stores import FIRST, TOPK
-from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, parted
+from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, filled, parted
 from sscc.passes.row_layers import RowLayer
 
 
@@ -58,7 +58,7 @@ class RowEnding:
             index = self.index(length, layer.selects(own), selected)
             offsets: list[Offset] = [slot, 0, own.get(FIRST, 0), 0]
             pairs = zip(wholes, scratches, strict=True)
-            caches_now = [layer.filled(cache, offsets, scratch, index) for cache, scratch in pairs]
+            caches_now = [filled(cache, offsets, scratch, index) for cache, scratch in pairs]
             more = self.kept_choice(selected, picks, slot)
             more += self.first_choice(observed, scratches, caches_now, picks, slot, length, learned, offsets)
             func.ReturnOp([*caches_now, *more])
@@ -125,7 +125,7 @@ class RowEnding:
             index = self.index(end, layer.selects(own), chosen[0] if chosen else None)
             offsets: list[Offset] = [number, 0, own.get(FIRST, 0), 0]
             pairs = zip(wholes, scratches, strict=True)
-            func.ReturnOp([layer.filled(cache, offsets, scratch, index) for cache, scratch in pairs])
+            func.ReturnOp([filled(cache, offsets, scratch, index) for cache, scratch in pairs])
         layer.note_settings(function)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.builders import Argument, Offset, arguments_of, extract_slice, index_constant, insert_slice, tensor_type
+from sscc.ir.builders import Argument, arguments_of, index_constant, tensor_type
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.layer_state.rows import Rows
@@ -125,11 +125,6 @@ class RowLayer(LayerThreader):
         return PromptChoice(
             self.module, self.attention, self.layer, self.geometry, self.kv_heads, by_rule, self.peers
         )
-
-    def filled(self, cache: ir.Value, offsets: list[Offset], scratch: ir.Value, index: ir.Value) -> ir.Value:
-        """Return `cache` with the rows of `scratch` at `index` in it, from `offsets` on."""
-        place = extract_slice(cache, offsets, [1, *index.type.shape, cache.type.shape[3]])
-        return insert_slice(kv.Gather(scratch, index, place, place.type).gathered, cache, offsets)
 
     # --------------------------------------------------------------------------------------- latent rows
 

@@ -61,7 +61,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import func, linalg, tensor
+from torch_mlir.dialects import func
 
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape, tensor_type
 from sscc.ir.dialects import kv
@@ -71,6 +71,7 @@ from sscc.ir.locations import module_path, origin_of
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, outer_values, producer
 from sscc.ir.structure import describe
 from sscc.passes.base import Pass, count
+from sscc.passes.transposes import transposed
 
 EMBED = -1
 LAYER_INPUT = "layer_input"
@@ -412,9 +413,7 @@ class _Stack:
 
     def layers_first(self, value: ir.Value) -> ir.Value:
         order = [self.axis, *(axis for axis in range(value.type.rank) if axis != self.axis)]
-        empty = tensor.EmptyOp(list(self.type.shape), self.type.element_type).result
-        moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=order).results[0]
-        return moved
+        return transposed(value, order)
 
 
 def _slice_of(value: ir.Value) -> tuple[_Stack, int] | None:

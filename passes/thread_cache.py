@@ -186,7 +186,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         if layer in sources:
             continue
         if attention.name in OTHER_THREADERS:
-            kinds.setdefault(layer, (attention.name, *OTHER_THREADERS[attention.name].sizes_of(attention)))
+            _note_kind(kinds, layer, (attention.name, *OTHER_THREADERS[attention.name].sizes_of(attention)), attention)
             continue
         window = kv.window_of(attention).inside(geometry.max_context)
         attended = Attended.by(attention)
@@ -206,8 +206,7 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         shapes = [tuple(up.type.shape) for up in attended.ups]
         if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise ThreadCacheErrors.OTHER_LATENT_HEADS(origin=origin_of(attention))
-        if kinds.setdefault(layer, kind) != kind:
-            raise ThreadCacheErrors.OTHER_IN_DECODE(origin=origin_of(attention), layer=layer)
+        _note_kind(kinds, layer, kind, attention)
     for layer, attention in sharing:
         _check_sharer(layer, attention, geometry, kinds)
     members: dict[tuple[Any, ...], list[int]] = {}
@@ -223,6 +222,14 @@ def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
         sharers = tuple(sorted(layer for layer, source in sources.items() if source in where))
         groups.append(GroupFacts(name, tuple(where), own, sharers))
     return groups
+
+
+def _note_kind(
+    kinds: dict[int, tuple[Any, ...]], layer: int, kind: tuple[Any, ...], operator: ir.Operation
+) -> None:
+    """Note what a layer keeps. Raise UnsupportedError where its other entry has another operator."""
+    if kinds.setdefault(layer, kind) != kind:
+        raise ThreadCacheErrors.OTHER_IN_DECODE(origin=origin_of(operator), layer=layer)
 
 
 def _check_sharer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch_mlir import ir
@@ -37,10 +38,11 @@ def _source(value: ir.Value) -> tuple[ir.Value, list[int]] | None:
     return None if op is None or op.name != "linalg.transpose" else (op.operands[0], list(op.attributes["permutation"]))
 
 
-def _transposed(value: ir.Value, permutation: list[int]) -> ir.Value:
+def transposed(value: ir.Value, permutation: Sequence[int]) -> ir.Value:
+    """Return a value whose axis i is axis permutation[i] of another one."""
     shape = [value.type.shape[axis] for axis in permutation]
     empty = tensor.EmptyOp(shape, value.type.element_type).result
-    moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=permutation).results[0]
+    moved: ir.Value = linalg.transpose(value, outs=[empty], permutation=list(permutation)).results[0]
     return moved
 
 
@@ -53,7 +55,7 @@ def _behind_slice(op: ir.Operation) -> ir.Value | None:
     source, permutation = found
     back = [permutation.index(axis) for axis in range(len(permutation))]
     part = extract_slice(source, [offsets[axis] for axis in back], [sizes[axis] for axis in back])
-    return _transposed(part, permutation)
+    return transposed(part, permutation)
 
 
 def _behind_elements(op: ir.Operation) -> ir.Value | None:
@@ -81,7 +83,7 @@ def _behind_elements(op: ir.Operation) -> ir.Value | None:
             values.update(zip(inner.results, clone.results, strict=True))
         return values.get(last.operands[0], last.operands[0])
 
-    return _transposed(elementwise(sources, type_, element), first[1])
+    return transposed(elementwise(sources, type_, element), first[1])
 
 
 def _cancelled(op: ir.Operation) -> ir.Value | None:

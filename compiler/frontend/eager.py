@@ -33,7 +33,7 @@ from sscc.compiler.frontend.query_selection import (
 )
 from sscc.compiler.frontend.recognition import IMPLEMENTATIONS
 from sscc.compiler.frontend.rules import scores_by
-from sscc.compiler.frontend.stateful import computing
+from sscc.compiler.frontend.stateful import OperatorContext, computing
 from sscc.compiler.policy import Rule
 from sscc.ir.errors import ErrorKind, UnsupportedError, UsageError
 from sscc.ir.geometry import Geometry, Span
@@ -139,7 +139,7 @@ class EagerSnapStream:
         self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
         self.states = {}
         self.position = self.prompt_len = n
-        logits = self._run(self._prefill_layer, list(prompt), 0)
+        logits = self._run(self._prefill_layer, lambda operator: operator.prefilling(self), list(prompt), 0)
         if not self.k_cache:
             raise EagerErrors.NO_ATTENTION()
         return logits
@@ -164,7 +164,7 @@ class EagerSnapStream:
         if not 0 <= at < self.geometry.max_context:
             raise EagerErrors.POSITION_OUTSIDE(position=at, context=self.geometry.max_context)
         self.position = at + 1
-        return self._run(self._decode_layer, [token], at)
+        return self._run(self._decode_layer, lambda operator: operator.decoding(self), [token], at)
 
     def _decode_layer(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
@@ -254,12 +254,10 @@ class EagerSnapStream:
             kept.append(kept[source])
 
     @torch.no_grad()
-    def _run(self, observer: Observer, tokens: list[int], start: int) -> Tensor:
+    def _run(self, observer: Observer, others: OperatorContext, tokens: list[int], start: int) -> Tensor:
         positions = torch.arange(start, start + len(tokens))
         products = self._products.of(self._model if self.latent else None)
-        prefills = observer == self._prefill_layer
-        others = computing(lambda operator: operator.prefilling(self) if prefills else operator.decoding(self))
-        with products, observing(observer), others, context_limit(self.geometry.max_context):
+        with products, observing(observer), computing(others), context_limit(self.geometry.max_context):
             return self._forward(torch.tensor([tokens]), positions[None])[0, -1]
 
 

@@ -28,7 +28,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -377,11 +377,39 @@ def recognise_attention(model: Any) -> None:
     """Lets a model of transformers call `sscc::attention` where it writes attention out, as long as its attention
     implementation is one of ours. `observe_attention` tells which masks and biases it has; until then it has none."""
     recognition = model.attention_recognition = Recognition(original=model.forward)
-    running = recognition.running
+    recognise_in_layers(
+        model,
+        recognition.running,
+        lambda ids, positions: AttentionRecogniser(model, recognition, ids.shape[0], positions),
+    )
+
+
+class LayerRecogniser(Protocol):
+    """A mode that replaces functions of a model, and is told which decoder layer runs."""
+
+    layer: int | None
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> Any: ...
+
+
+Recogniser = TypeVar("Recogniser", bound=LayerRecogniser)
+
+
+def recognise_in_layers(
+    model: Any, running: list[Recogniser], make: Callable[[Tensor, Tensor | None], Recogniser]
+) -> None:
+    """Let a model of transformers run within a recogniser that knows the decoder layer, as `run_within` does.
+
+    Args:
+        running: holds the recogniser of each run in progress, the innermost one last.
+        make: makes it, of the ids [b, s] and positions of a run. Its `layer` is the number of the layer that runs.
+    """
 
     @contextmanager
     def recognising(ids: Tensor, positions: Tensor | None) -> Iterator[None]:
-        running.append(AttentionRecogniser(model, recognition, ids.shape[0], positions))
+        running.append(make(ids, positions))
         try:
             with running[-1]:
                 yield
@@ -395,7 +423,7 @@ def recognise_attention(model: Any) -> None:
 
         return note
 
-    for stack in module_lists(model):
+    for stack in _module_lists(model):
         for layer, module in enumerate(stack):
             module.register_forward_pre_hook(enter(layer))
     run_within(model, recognising)
@@ -567,11 +595,11 @@ def _reshaped(part: Tensor, before: tuple[int, ...], after: tuple[int, ...]) -> 
     return part.expand(*before[:-2], *inner).reshape(*after[:-2], *inner)
 
 
-def module_lists(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
+def _module_lists(module: torch.nn.Module) -> list[torch.nn.ModuleList]:
     """The lists of modules that are in no other."""
     if isinstance(module, torch.nn.ModuleList):
         return [module]
-    return [stack for child in module.children() for stack in module_lists(child)]
+    return [stack for child in module.children() for stack in _module_lists(child)]
 
 
 def _without_lists(index: Any) -> Any:

@@ -22,7 +22,7 @@ from torch.nn.functional import conv1d, pad
 from torch.overrides import TorchFunctionMode
 
 from sscc.compiler.frontend.eager_run import EagerRun
-from sscc.compiler.frontend.recognition import module_lists, run_within
+from sscc.compiler.frontend.recognition import recognise_in_layers
 from sscc.ir.layer_state.inputs import ring_geometry
 from sscc.ir.layer_state.streams import INPUTS
 
@@ -188,28 +188,7 @@ class ShortConvolution:
 
     def recognise(self, model: Any) -> None:
         """See `StatefulOperator`: within decoder layers, which are numbered."""
-        running: list[ConvolutionRecogniser] = []
-
-        @contextmanager
-        def recognising(ids: Tensor, positions: Tensor | None) -> Iterator[None]:
-            running.append(ConvolutionRecogniser())
-            try:
-                with running[-1]:
-                    yield
-            finally:
-                running.pop()
-
-        def enter(layer: int) -> Callable[..., None]:
-            def note(module: torch.nn.Module, args: Any) -> None:
-                if running:
-                    running[-1].layer = layer
-
-            return note
-
-        for stack in module_lists(model):
-            for layer, module in enumerate(stack):
-                module.register_forward_pre_hook(enter(layer))
-        run_within(model, recognising)
+        recognise_in_layers(model, [], lambda ids, positions: ConvolutionRecogniser())
 
     def in_pieces(self) -> AbstractContextManager[None]:
         """See `StatefulOperator`."""

@@ -52,8 +52,12 @@ LAYER_TYPES: frozenset[str] = frozenset().union(*(operator.layer_types for opera
 """The names that configs give to layers that call one of `OPERATORS`, and do not attend."""
 
 
+OperatorContext = Callable[[StatefulOperator], AbstractContextManager[None]]
+"""Gives the context in which an operator computes."""
+
+
 @contextmanager
-def computing(context: Callable[[StatefulOperator], AbstractContextManager[None]]) -> Iterator[None]:
+def computing(context: OperatorContext) -> Iterator[None]:
     """Enter the context of every operator."""
     with ExitStack() as stack:
         for operator in OPERATORS:

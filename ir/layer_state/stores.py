@@ -23,7 +23,7 @@ class RowStore(Protocol):
         """The axes that the layers' caches have in front of their own."""
 
     def numbers(self, index: int) -> dict[str, int]:
-        """Return the numbers that a layer is told of its own rows, where layers differ in that, by their names."""
+        """Return the numbers of a layer's own rows, by name; none where layers have equal ones."""
 
     @property
     def keeps_prompts(self) -> bool:

@@ -47,7 +47,7 @@ class Contents(Enum):
     NUMBERS = "numbers"
     """Finite numbers, or codes."""
     SELECTED = "selected"
-    """Positions of the prompt, as many as its end selects, then -1."""
+    """The positions of the prompt that its end selects, then -1."""
     ASCENDING = "ascending"
     """Positions of the prompt in ascending order, then -1."""
     PLACES = "places"

@@ -26,7 +26,7 @@ def test_first_seeds(target: type[Target], tmp_path: Path) -> None:
 def test_a_wrong_compiler_is_found(
     target: type[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a transposition of a body is none, or rows side by side or flags of rows are not written."""
+    """The compiler drops transpositions in bodies, or does not write concatenated rows or flags of rows."""
     monkeypatch.setattr(bodies, "transposed", lambda view, permutation: view)
     for name in ("tensor.concat", "kv.validity"):
         monkeypatch.setitem(bodies._STEPS, name, lambda e, op: e.written(op.results[0]))

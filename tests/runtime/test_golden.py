@@ -23,7 +23,7 @@ PROMPT, NEW = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (0, 1)
 
 
 def record() -> Golden:
-    """What the fake interpreter makes: ten tokens of a prompt use 2 + 3 + 4 rows of the cache."""
+    """The fake interpreter's golden: ten tokens of a prompt use 2 + 3 + 4 rows of the cache."""
     interpreter = FakeInterpreter()
     tensors = {}
     for layer in range(SIGNATURE.layers):
