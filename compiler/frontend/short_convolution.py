@@ -148,6 +148,7 @@ class ConvolutionRecogniser(TorchFunctionMode):
             if call is not None and call.of_tokens(args[1]):
                 return torch.ops.sscc.short_convolution(call.x, call.weight, call.bias, self.layer)
         result = func(*args, **keywords)
+        self._calls.pop(id(args[0] if name == "__setitem__" else result), None)  # which a function has written over
         if name == "conv1d":
             call = _short(*args, **keywords)
             if call is not None:

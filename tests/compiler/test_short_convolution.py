@@ -297,12 +297,16 @@ def test_a_causal_convolution_is_recognised(reads: Any) -> None:
         (lambda y: y[..., 2:], {}),
         (lambda y: y[..., -9:], {}),
         (lambda y: y[:, :9], {}),
+        (lambda y: y.mul_(2)[..., :9], {}),
         (lambda y: y, {}),
         (lambda y: y[..., :9], {"padding": 1}),
         (lambda y: y[..., :9], {"padding": 4, "dilation": 2}),
         (lambda y: y[..., :4], {"stride": 2}),
     ],
-    ids=["the last columns", "from the end", "channels", "all columns", "padding", "dilation", "stride"],
+    ids=[
+        *("the last columns", "from the end", "channels", "written over", "all columns"),
+        *("padding", "dilation", "stride"),
+    ],
 )
 def test_another_convolution_is_not(reads: Any, settings: dict[str, Any]) -> None:
     _, calls = _run(reads, **settings)
