@@ -18,7 +18,7 @@ import pkgutil
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -310,8 +310,8 @@ def _schedule() -> Iterator[str]:
     yield markdown((schedule.__doc__ or "").partition("\n")[2])
     yield (
         "In the tables, an `Operand` is an integer or the name of a scalar; "
-        f"an `Item` is a {_choices(schedule.Item)}; a `Step` is a {_choices(schedule.Step)}. Steps of the algorithm "
-        "name parameters, locals or windows of their body as operands; "
+        f"an `Item` is a {_choices(get_args(schedule.Item))}; a `Step` is a {_choices(schedule.STEPS)}. "
+        "Steps of the algorithm name parameters, locals or windows of their body as operands; "
         f"in shapes, a letter is a size, the same one throughout a step: {_letters()}"
     )
     for record in _records():
@@ -407,9 +407,9 @@ def _group(record: type[Group]) -> Iterator[str]:
     yield "\n".join(["| field | what | |", "|---|---|---|", *rows])
 
 
-def _choices(union: Any) -> str:
-    """The records of a union: "Vector, Reduction or Product"."""
-    names = [getattr(item, "__forward_arg__", None) or item.__name__ for item in union.__args__]
+def _choices(records: Sequence[Any]) -> str:
+    """The names of records: "Vector, Reduction or Product"."""
+    names = [getattr(item, "__forward_arg__", None) or item.__name__ for item in records]
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 

@@ -92,7 +92,7 @@ def _decoder(hint: Any) -> _Decoder:
     if origin is tuple:
         return functools.partial(_decode_tuple, tuple(map(_decoder, args)))
     if origin in (Union, types.UnionType):
-        return functools.partial(_decode_union, args)
+        return functools.partial(_decode_union, _alternatives(args))
     if dataclasses.is_dataclass(hint):
         return functools.partial(_decode_record, typing.cast(type, hint))
     return functools.partial(_decode_plain, hint)
@@ -147,7 +147,16 @@ def _decode_tuple(decoders: tuple[_Decoder, ...], data: Any) -> tuple[Any, ...]:
     return tuple(items)
 
 
-def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
+def _alternatives(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of a union, where a record whose `kind` is "" stands for the records derived from it that have
+    one."""
+    derived: list[Any] = []
+    for arg in args:
+        derived += [arg] if getattr(arg, "kind", None) != "" else [item for item in arg.__subclasses__() if item.kind]
+    return tuple(derived)
+
+
+def _decode_union(args: tuple[type, ...], data: Any) -> Any:
     if isinstance(data, dict):
         kind = data.get("kind")
         for arg in args:

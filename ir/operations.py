@@ -773,12 +773,7 @@ class LatentChunkAttention(Op):
     log_sum_exp: ChunkSums = ""
 
 
-OPERATIONS: tuple[type[Op], ...] = (
-    *(SelfAttention, LatentAttention, SharedAttention, ShortConvolution, Row, UpdateRows, QuantizeRows, Validity),
-    *(CachedAttention, CausalAttention),
-    *(Observe, ObservationScores, Pool, Select, KeptPositions, GatherRows),
-    *(Landmarks, LandmarkScores, ChooseRows, FetchRows),
-    *(ExpertProduct, TopK),
-    *(DecodeAttention, QueryAttention, ChunkAttention, LatentChunkAttention),
+OPERATIONS: tuple[type[Op], ...] = tuple(
+    item for item in globals().values() if isinstance(item, type) and issubclass(item, Op) and item is not Op
 )
-"""In the order in which the documentation has them."""
+"""All of them, in the order in which they stand here."""

@@ -24,7 +24,8 @@ import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar, Literal
+from types import FunctionType
+from typing import Any, ClassVar, Literal, TypeVar
 
 from sscc.ir.choices import PLAIN_BITS
 
@@ -174,6 +175,7 @@ class Several:
         return f"({', '.join(name if name in self.needed else f'perhaps {name}' for name in names)})"
 
 
+@dataclass(frozen=True)
 class Op:
     """Base of all operations: their docstrings define them.
 
@@ -391,6 +393,28 @@ def spec_of(record: type[Op], members: Members = (), without: frozenset[str] = f
                 operands |= {f"{group}[{number}].{name}": _member(item.record, names, number, name) for name in names}
         _KNOWN[record, members, without] = OpSpec(record, operands, of(Number), of(Attribute), several, members)
     return _KNOWN[record, members, without]
+
+
+Marked = TypeVar("Marked", bound=Callable[..., Any])
+
+
+def executes(*records: type) -> Callable[[Marked], Marked]:
+    """Mark a function as the one by which an interpreter executes steps, or operations, of these records.
+
+    `functions_of` finds the marked functions of an interpreter's modules.
+    """
+
+    def mark(function: Marked) -> Marked:
+        vars(function)["executes"] = records
+        return function
+
+    return mark
+
+
+def functions_of(*namespaces: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+    """Return the functions that `executes` marked in the namespaces of modules, by record."""
+    found = (item for namespace in namespaces for item in namespace.values() if isinstance(item, FunctionType))
+    return {record: function for function in found for record in vars(function).get("executes", ())}
 
 
 def spec_of_step(step: Op) -> OpSpec:

@@ -9,9 +9,9 @@ A `Program` needs no MLIR to run. It holds
 * **entries** (`prefill`, `decode`): control (loops, branches, scalar arithmetic) around kernel launches, whose
   arguments are strided views of tensors.
 
-Steps of the algorithm mean what the operations of the `kv` dialect do: a score is the product of a query and a key
-times `scale`, capped where there is a `softcap`, and a softmax is also over the head's number of `sink_logits`, if
-there are any.
+Steps of the algorithm are records of `sscc.ir.operations`, and mean what the operations of the `kv` dialect do: a score
+is the product of a query and a key times `scale`, capped where there is a `softcap`, and a softmax is also over the
+head's number of `sink_logits`, if there are any.
 
 The file form is canonical JSON (`Program.to_json`): keys sorted, no spaces, so that equal programs are
 equal bytes. Unknown fields, kinds or operations are refused at load.
@@ -23,56 +23,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import ClassVar, Literal, Union
+from typing import ClassVar, Literal, Union, get_args
 
 from sscc.ir.choices import ON_CHIP, Tier
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.ir.file_form import decode, encode, shown
-from sscc.ir.operations import (
-    CachedAttention,
-    CausalAttention,
-    ChooseRows,
-    ChunkAttention,
-    DecodeAttention,
-    FetchRows,
-    GatherRows,
-    Landmarks,
-    LandmarkScores,
-    LatentChunkAttention,
-    ObservationScores,
-    Observe,
-    Pool,
-    QuantizeRows,
-    QueryAttention,
-    Segment,
-    Select,
-    SelectedRows,
-    TopK,
-    UpdateRows,
-)
-
-__all__ = [
-    "CachedAttention",
-    "CausalAttention",
-    "ChooseRows",
-    "ChunkAttention",
-    "DecodeAttention",
-    "FetchRows",
-    "GatherRows",
-    "LandmarkScores",
-    "Landmarks",
-    "LatentChunkAttention",
-    "ObservationScores",
-    "Observe",
-    "Pool",
-    "QuantizeRows",
-    "QueryAttention",
-    "Segment",
-    "Select",
-    "SelectedRows",
-    "TopK",
-    "UpdateRows",
-]
+from sscc.ir.operations import OPERATIONS
+from sscc.ir.opspec import Op
 
 
 class ScheduleErrors(ErrorKind):
@@ -83,7 +40,6 @@ class ScheduleErrors(ErrorKind):
     FORMAT_VERSION = InputError, "the schedule has format version {version!r}, this sscc reads {known}"
     TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
 
-"""What comes from elsewhere and belongs to a schedule: the steps of the algorithm, and the members of their groups."""
 
 FORMAT_VERSION = 10
 DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
@@ -403,34 +359,10 @@ class AllToAll:
 Collective = AllReduce | ReduceScatter | AllGather | AllSlice | AllToAll
 """What ranks do together: each of them comes to the same ones in the same order."""
 
-Step = Union[
-    Vector,
-    Reduction,
-    Product,
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    AllSlice,
-    AllToAll,
-    UpdateRows,
-    QuantizeRows,
-    CachedAttention,
-    CausalAttention,
-    Observe,
-    ObservationScores,
-    Pool,
-    Select,
-    GatherRows,
-    Landmarks,
-    LandmarkScores,
-    ChooseRows,
-    FetchRows,
-    TopK,
-    DecodeAttention,
-    QueryAttention,
-    ChunkAttention,
-    LatentChunkAttention,
-]
+Step = Union[Vector, Reduction, Product, AllReduce, ReduceScatter, AllGather, AllSlice, AllToAll, Op]
+"""One step of a body. The operations of the algorithm that have a `kind` are steps (`sscc.ir.operations`)."""
+STEPS: tuple[type, ...] = (*(kind for kind in get_args(Step) if kind is not Op), *(r for r in OPERATIONS if r.kind))
+"""The records of all steps."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class InputThreader(StateThreader):
         given, each = [position, *rows, x], [[0], *[[0, 1]] * (self.kept + 1)]
         out = self._convolved(values, given, each, inputs, [slots, channels])
         row = kv.Row(position, position, index_constant(0), position.type).row
-        ring = kv.Update(ring, reshape(x, [slots, 1, 1, channels]), row, active, ring.type).updated
+        ring = kv.UpdateRows(ring, reshape(x, [slots, 1, 1, channels]), row, active, ring.type).updated
         _put_together(block, first)
         return transposed(reshape(out, [slots, 1, channels]), TOKENS_LAST), [ring]
 
@@ -129,7 +129,7 @@ class InputThreader(StateThreader):
         left = arith.SubIOp(length, start).result
         end = arith.MinSIOp(left, index_constant(chunk)).result
         index = positions_tensor([1, self.kept], end, index_constant(self.kept + chunk - 1))
-        before = kv.Gather(inputs, index, before, before.type).gathered
+        before = kv.GatherRows(inputs, index, before, before.type).gathered
         _put_together(block, first)
         return transposed(reshape(out, [1, chunk, channels]), TOKENS_LAST), [before]
 

@@ -165,7 +165,7 @@ def appended(rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Val
 def filled(cache: ir.Value, offsets: list[Offset], scratch: ir.Value, index: ir.Value) -> ir.Value:
     """Return `cache` with the rows of `scratch` at `index` in it, from `offsets` on."""
     place = extract_slice(cache, offsets, [1, *index.type.shape, cache.type.shape[3]])
-    return insert_slice(kv.Gather(scratch, index, place, place.type).gathered, cache, offsets)
+    return insert_slice(kv.GatherRows(scratch, index, place, place.type).gathered, cache, offsets)
 
 
 def parted(values: Sequence[ir.Value], counts: Sequence[int]) -> list[list[ir.Value]]:

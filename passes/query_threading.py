@@ -85,9 +85,9 @@ class QueryThreader(IndexedThreader):
             new_landmarks = self._landmarks_of(attended.rows[0])
             rows = [self.encoded(new) for new in attended.rows]
             caches = zip(now, rows, strict=True)
-            now = [kv.Update(cache, new, row, active, cache.type).updated for cache, new in caches]
+            now = [kv.UpdateRows(cache, new, row, active, cache.type).updated for cache, new in caches]
             new_rows = zip(stored, (*rows, *new_landmarks), strict=True)
-            stored = [kv.Update(store, new, position, active, store.type).updated for store, new in new_rows]
+            stored = [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in new_rows]
         flags = tensor_type([batch, g.budget], ir.IntegerType.get_signless(1))
         valid = kv.Validity(position, active, index_constant(g.topk), None, flags).valid
         codes, scales = [*stored[count:], None][:2]
@@ -100,7 +100,7 @@ class QueryThreader(IndexedThreader):
                 *(sinks or [None]),
             )  # fmt: skip
             types = [value.type for value in residents]
-            residents = list(kv.Fetch(*operands, self.scale, *types, *none).results)
+            residents = list(kv.FetchRows(*operands, self.scale, *types, *none).results)
             _, index, *chosen = residents
         else:
             chosen = stored[:count]
@@ -135,7 +135,7 @@ class QueryThreader(IndexedThreader):
         """
         picks = tensor_type([query.type.shape[0], self.kv_heads, self.geometry.topk], ir.IntegerType.get_signless(64))
         operands = (query, key, scores, position, active, *(sinks or [None]))
-        selected: ir.Value = kv.Choose(*operands, self.scale, picks).selected
+        selected: ir.Value = kv.ChooseRows(*operands, self.scale, picks).selected
         return selected
 
     # ------------------------------------------------------------------------------------------ prefill

@@ -78,7 +78,7 @@ class RowThreader(RowLayer):
         if not self.shares:  # else the layer that keeps the rows has updated them
             row = kv.Row(position, base, topk, position.type).row
             rows = zip(now, attended.rows, strict=True)
-            now = [kv.Update(cache, self.encoded(new), row, active, cache.type).updated for cache, new in rows]
+            now = [kv.UpdateRows(cache, self.encoded(new), row, active, cache.type).updated for cache, new in rows]
         *far, index = indexed or [None]
         more = [(far, index)] if index is not None else []
         flags = tensor_type(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LayerGroup
 from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
@@ -325,7 +326,7 @@ def _selected(program: sch.Program) -> Iterator[tuple[str, str, set[int]]]:
         for stage in (stage for pipeline in sch.pipelines(kernel.body) for stage in pipeline.stages):
             body = bodies.get(stage.body)
             for step in () if body is None else body.steps:
-                if not isinstance(step, sch.Select | sch.DecodeAttention):
+                if not isinstance(step, operations.Select | operations.DecodeAttention):
                     continue
                 operand = dict(zip(body.scalars, stage.scalars, strict=False)).get(step.topk) if body else None
                 passed: list[sch.ScalarOperand | None] = [operand]

@@ -17,6 +17,7 @@ from torch_mlir import ir
 from sscc.compiler.interpret.types import Types
 from sscc.ir.errors import CheckError, ErrorKind, UnsupportedError
 from sscc.ir.locations import origin_of
+from sscc.ir.opspec import Op, spec_of
 from sscc.ir.rewriting import outer_values
 
 
@@ -214,3 +215,8 @@ def several(prepare: Callable[[ir.Operation, Builder], Several]) -> Handler:
         return fire
 
     return handler
+
+
+def handler_of(record: type[Op], prepare: Callable[[ir.Operation, Builder], Any]) -> Handler:
+    """Return the handler of an operation of the algorithm, `single` or `several` by its results."""
+    return single(prepare) if len(spec_of(record).results) == 1 else several(prepare)

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, UndefinedKind, several, single, undefined
+from sscc.compiler.interpret.build import Builder, Compute, Several, UndefinedKind, undefined
 from sscc.compiler.interpret.types import Types
-from sscc.ir import landmarks, resident_rows
+from sscc.ir import landmarks, operations, resident_rows
 from sscc.ir.dialects import kv
 from sscc.ir.dialects.kv import geometry_of
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.kv_rows import INT8, RowFormat
 from sscc.ir.layer_state.codecs import CodedRows, RowCodec, codec_of
 from sscc.ir.layer_state.rows import selector_of, store_of
-from sscc.ir.opspec import Members
+from sscc.ir.opspec import Members, executes
 
 
 class CacheUndefinedErrors(UndefinedKind):
@@ -415,16 +415,24 @@ def stored(rows: Tensor, codec: RowCodec) -> Tensor:
     return encoded(rows, codec.format) if isinstance(codec, CodedRows) else rows
 
 
+@executes(operations.Row)
 def _row(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda position, base, topk: rows(position, base, int(topk), g)
 
 
+@executes(operations.Validity)
 def _validity(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda position, active, topk, index=None: validity(position, active, int(topk), g, index)
 
 
+@executes(operations.UpdateRows)
+def _update(op: ir.Operation, b: Builder) -> Compute:
+    return updated
+
+
+@executes(operations.QuantizeRows)
 def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
     row_format = _format(geometry_of(op))
     return lambda source: encoded(source, row_format)
@@ -441,6 +449,7 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
     return [{name: x[f"segments[{number}].{name}"] for name in names} for number, names in enumerate(members)]
 
 
+@executes(operations.CachedAttention)
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
     width = op.results[0].type.shape[3]
@@ -450,6 +459,7 @@ def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     )
 
 
+@executes(operations.CausalAttention)
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return _named(
@@ -460,11 +470,13 @@ def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     )
 
 
+@executes(operations.Observe)
 def _observe(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda observed, query, start, length: observe(observed, query, int(start), int(length), g)
 
 
+@executes(operations.ObservationScores)
 def _observation_scores(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return lambda observed, log_sum_exp, key, length: observation_scores(
@@ -472,26 +484,31 @@ def _observation_scores(op: ir.Operation, b: Builder) -> Compute:
     )
 
 
+@executes(operations.Pool)
 def _pool(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda scores, length: pooled(scores, int(length), g)
 
 
+@executes(operations.Select)
 def _select(op: ir.Operation, b: Builder) -> Compute:
     g = geometry_of(op)
     return lambda scores, length, topk: select(scores, int(length), int(topk), g)
 
 
+@executes(operations.KeptPositions)
 def _kept_positions(op: ir.Operation, b: Builder) -> Compute:
     g, shape = geometry_of(op), list(op.results[0].type.shape)
     return lambda length, topk, selected=None: kept_positions(int(length), int(topk), selected, shape, g)
 
 
+@executes(operations.GatherRows)
 def _gather(op: ir.Operation, b: Builder) -> Compute:
     codec = store_of(geometry_of(op)).gather_codec
     return lambda source, index, out: stored(gather(source, index), codec)
 
 
+@executes(operations.DecodeAttention)
 def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types, members = Scoring.of(op), geometry_of(op), b.types, kv.spec_of_op(op).members
     width, codec = op.results[0].type.shape[3], codec_of(g)
@@ -512,6 +529,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
     return _named(op, decode)
 
 
+@executes(operations.ChunkAttention)
 def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     codec = store_of(g).prompt_codec
@@ -533,6 +551,7 @@ def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types)
     return torch.cat([columns[0], own, columns[1]], 2), values
 
 
+@executes(operations.LatentChunkAttention)
 def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     first, codec = int(op.attributes["first"].value), store_of(g).prompt_codec
@@ -547,11 +566,13 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
     return _named(op, chunk)
 
 
+@executes(operations.Landmarks)
 def _landmarks(op: ir.Operation, b: Builder) -> Several:
     bits = selector_of(geometry_of(op)).landmark_bits
     return lambda key: landmarks_of(key, bits)
 
 
+@executes(operations.LandmarkScores)
 def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     if not selector_of(g).rounds_keys:
@@ -561,6 +582,7 @@ def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
     )
 
 
+@executes(operations.ChooseRows)
 def _choose(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return _named(
@@ -571,11 +593,13 @@ def _choose(op: ir.Operation, b: Builder) -> Compute:
     )
 
 
+@executes(operations.FetchRows)
 def _fetch(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     return _named(op, lambda x: fetched(x, scoring, g, types))
 
 
+@executes(operations.QueryAttention)
 def _query_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
     selector, width, codec = selector_of(g), op.results[0].type.shape[3], codec_of(g)
@@ -609,27 +633,3 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         return out, *(updated(x[name], item, row, active) for name, item in caches), *kept.values(), *near
 
     return _named(op, attend)
-
-
-HANDLERS: dict[str, Handler] = {
-    "kv.row": single(_row),
-    "kv.update": single(lambda op, b: updated),
-    "kv.quantize_rows": single(_quantize_rows),
-    "kv.validity": single(_validity),
-    "kv.cached_attention": single(_cached_attention),
-    "kv.causal_attention": several(_causal_attention),
-    "kv.observe": single(_observe),
-    "kv.observation_scores": single(_observation_scores),
-    "kv.pool": single(_pool),
-    "kv.select": single(_select),
-    "kv.kept_positions": single(_kept_positions),
-    "kv.gather": single(_gather),
-    "kv.decode_attention": several(_decode_attention),
-    "kv.landmarks": several(_landmarks),
-    "kv.landmark_scores": single(_landmark_scores),
-    "kv.choose": single(_choose),
-    "kv.fetch": several(_fetch),
-    "kv.query_attention": several(_query_attention),
-    "kv.chunk_attention": several(_chunk_attention),
-    "kv.latent_chunk_attention": several(_latent_chunk_attention),
-}

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, Handler, Several, UndefinedKind, several, single, undefined
+from sscc.compiler.interpret.build import Builder, Compute, Several, UndefinedKind, undefined
 from sscc.compiler.interpret.types import Types
+from sscc.ir import operations
+from sscc.ir.opspec import executes
 
 
 class ExpertUndefinedErrors(UndefinedKind):
@@ -35,11 +37,13 @@ def topk(source: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values[:, :count], indices[:, :count]
 
 
+@executes(operations.ExpertProduct)
 def _expert_product(op: ir.Operation, b: Builder) -> Compute:
     types = b.types
     return lambda x, weight, expert: expert_product(x, weight, expert, types)
 
 
+@executes(operations.TopK)
 def _topk(op: ir.Operation, b: Builder) -> Several:
     count = op.results[0].type.shape[1]
 
@@ -47,6 +51,3 @@ def _topk(op: ir.Operation, b: Builder) -> Several:
         return topk(source, count)
 
     return compute
-
-
-HANDLERS: dict[str, Handler] = {"kv.expert_product": single(_expert_product), "kv.topk": several(_topk)}

@@ -10,13 +10,14 @@ import torch
 from torch_mlir import ir
 
 from sscc.compiler.interpret import cache, collectives, control, elementwise, experts, structured, tensors
-from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction
+from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction, handler_of
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
 from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
+from sscc.ir.opspec import functions_of
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.runtime.artifact.signature import Signature
@@ -42,8 +43,7 @@ OPERATIONS: dict[str, Handler] = {
     **elementwise.HANDLERS,
     **structured.HANDLERS,
     **tensors.HANDLERS,
-    **cache.HANDLERS,
-    **experts.HANDLERS,
+    **{f"kv.{record.op}": handler_of(record, f) for record, f in functions_of(vars(cache), vars(experts)).items()},
 }
 """Every operation that can be evaluated, by its name."""
 

@@ -282,31 +282,15 @@ def _without_sizes(make: Callable[..., None]) -> Callable[..., None]:
 
 CLASSES: Mapping[type[Op], Any] = {record: _operation(record) for record in operations.OPERATIONS}
 """The class of each operation."""
-SelfAttention = CLASSES[operations.SelfAttention]
-LatentAttention = CLASSES[operations.LatentAttention]
-SharedAttention = CLASSES[operations.SharedAttention]
-Row = CLASSES[operations.Row]
-Update = CLASSES[operations.UpdateRows]
-QuantizeRows = CLASSES[operations.QuantizeRows]
-Validity = CLASSES[operations.Validity]
-CachedAttention = CLASSES[operations.CachedAttention]
-CausalAttention = CLASSES[operations.CausalAttention]
-Observe = CLASSES[operations.Observe]
-ObservationScores = CLASSES[operations.ObservationScores]
-Pool = CLASSES[operations.Pool]
-Select = CLASSES[operations.Select]
-KeptPositions = CLASSES[operations.KeptPositions]
-Gather = CLASSES[operations.GatherRows]
-Landmarks = CLASSES[operations.Landmarks]
-LandmarkScores = CLASSES[operations.LandmarkScores]
-Choose = CLASSES[operations.ChooseRows]
-Fetch = CLASSES[operations.FetchRows]
-ExpertProduct = CLASSES[operations.ExpertProduct]
-TopK = CLASSES[operations.TopK]
-DecodeAttention = CLASSES[operations.DecodeAttention]
-QueryAttention = CLASSES[operations.QueryAttention]
-ChunkAttention = CLASSES[operations.ChunkAttention]
-LatentChunkAttention = CLASSES[operations.LatentChunkAttention]
+_NAMED = {record.__name__: operation for record, operation in CLASSES.items()}
+
+
+def __getattr__(name: str) -> Any:
+    """Return the class of the operation whose record has this name: `kv.Select` is that of `operations.Select`."""
+    if name not in _NAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _NAMED[name]
+
 
 SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in operations.OPERATIONS}
 """By the operations' names, without members of their groups."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec, codec_of
@@ -223,23 +224,23 @@ class Rows:
         g = self.geometry
         ring = {"sink": g.sink, "recent": g.recent}
         match step:
-            case sch.Pool():
+            case operations.Pool():
                 return {"width": g.pool, "mode": g.pool_mode}
-            case sch.ObservationScores():
+            case operations.ObservationScores():
                 return {"recent": g.recent}
-            case sch.CausalAttention() | sch.ChunkAttention():
+            case operations.CausalAttention() | operations.ChunkAttention():
                 return {"window": g.window, "window_stride": g.window_stride}
-            case sch.DecodeAttention():
+            case operations.DecodeAttention():
                 return {**ring, "window_stride": g.window_stride}
-            case sch.Landmarks():
+            case operations.Landmarks():
                 return {"bits": g.landmark_bits}
-            case sch.LandmarkScores():
+            case operations.LandmarkScores():
                 return {**ring, "bits": g.landmark_bits}
-            case sch.QueryAttention():
+            case operations.QueryAttention():
                 return {**ring, "topk": g.topk, "bits": g.landmark_bits, "fetch": g.fetch_rows}
-            case sch.FetchRows():
+            case operations.FetchRows():
                 return {**ring, "fetch": g.fetch_rows}
-            case sch.ChooseRows() | sch.Select():
+            case operations.ChooseRows() | operations.Select():
                 return ring
         return {}
 

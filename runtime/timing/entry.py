@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from sscc.ir.choices import RANK
 from sscc.ir.errors import ErrorKind, UsageError
-from sscc.ir.schedule import Launch, Program, QueryAttention
+from sscc.ir.operations import QueryAttention
+from sscc.ir.schedule import Launch, Program
 from sscc.ir.target import Target
 from sscc.runtime.scalars import executed, value_of
 from sscc.runtime.timing.kernel import Binding, KernelTimer, Settings, repeat_limit

@@ -38,21 +38,12 @@ from typing import Any
 
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Span
-from sscc.ir.opspec import Op, OpSpec, Sizes, spec_of, spec_of_step
-from sscc.ir.schedule import (
-    DTYPE_BYTES,
-    Access,
-    AllGather,
-    AllReduce,
-    AllSlice,
-    AllToAll,
-    Body,
+from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
     ChooseRows,
     ChunkAttention,
     DecodeAttention,
-    Dtype,
     FetchRows,
     GatherRows,
     Landmarks,
@@ -61,16 +52,26 @@ from sscc.ir.schedule import (
     ObservationScores,
     Observe,
     Pool,
-    Product,
     QuantizeRows,
     QueryAttention,
-    ReduceScatter,
-    Reduction,
     Segment,
     Select,
-    Step,
     TopK,
     UpdateRows,
+)
+from sscc.ir.opspec import Op, OpSpec, Sizes, executes, functions_of, spec_of, spec_of_step
+from sscc.ir.schedule import (
+    DTYPE_BYTES,
+    Access,
+    AllGather,
+    AllReduce,
+    AllSlice,
+    AllToAll,
+    Body,
+    Dtype,
+    Product,
+    ReduceScatter,
+    Reduction,
     Vector,
 )
 
@@ -315,14 +316,17 @@ def _elementwise(meter: _Meter, step: Vector | Reduction, extra: int) -> None:
     meter.vector(points, sum(1 for instr in step.body if instr.op not in _FREE_OPS) + extra)
 
 
+@executes(Vector)
 def _vector(meter: _Meter, step: Vector) -> None:
     _elementwise(meter, step, 0)
 
 
+@executes(Reduction)
 def _reduction(meter: _Meter, step: Reduction) -> None:
     _elementwise(meter, step, 1)
 
 
+@executes(Product)
 def _product(meter: _Meter, step: Product) -> None:
     meter.access(step.a, step.dims)
     meter.access(step.b, step.dims)
@@ -331,6 +335,7 @@ def _product(meter: _Meter, step: Product) -> None:
     meter.flops("bf16" if dtypes == {"bf16"} else "f32", 2 * prod(step.dims))
 
 
+@executes(AllReduce)
 def _all_reduce(meter: _Meter, step: AllReduce) -> None:
     ranks, count = meter.ranks(step.axes), prod(meter.shape(step.part))
     meter.elements(step.part, count)
@@ -339,6 +344,7 @@ def _all_reduce(meter: _Meter, step: AllReduce) -> None:
     meter.send(2 * (ranks - 1) * ceil(count / ranks) * DTYPE_BYTES[meter.dtype(step.part)], 2)
 
 
+@executes(ReduceScatter)
 def _reduce_scatter(meter: _Meter, step: ReduceScatter) -> None:
     ranks, count = meter.ranks(step.axes), prod(meter.shape(step.piece))
     meter.elements(step.part, ranks * count)
@@ -347,6 +353,7 @@ def _reduce_scatter(meter: _Meter, step: ReduceScatter) -> None:
     meter.send((ranks - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
 
 
+@executes(AllGather)
 def _all_gather(meter: _Meter, step: AllGather) -> None:
     count = prod(meter.shape(step.part))
     meter.elements(step.part, count)
@@ -354,12 +361,14 @@ def _all_gather(meter: _Meter, step: AllGather) -> None:
     meter.send((meter.ranks(step.axes) - 1) * count * DTYPE_BYTES[meter.dtype(step.part)], 1)
 
 
+@executes(AllSlice)
 def _all_slice(meter: _Meter, step: AllSlice) -> None:
     count = prod(meter.shape(step.part))
     meter.elements(step.whole, count)
     meter.elements(step.part, count, write=True)
 
 
+@executes(AllToAll)
 def _all_to_all(meter: _Meter, step: AllToAll) -> None:
     ranks, count = meter.ranks(step.axes), prod(meter.shape(step.part))
     meter.elements(step.part, count)
@@ -391,6 +400,7 @@ def _replaced_rows(spec: OpSpec, sizes: Sizes) -> int:
     return sum(count(sizes) for count in counts if count is not None)
 
 
+@executes(QuantizeRows)
 def _quantize_rows(meter: _Meter, step: QuantizeRows) -> None:
     meter.vector(prod(meter.shape(step.source)), ENCODE_OPS)
 
@@ -431,10 +441,12 @@ def _attend_cached(
     _attend(meter, step, batch * heads * valid)
 
 
+@executes(CachedAttention)
 def _cached_attention(meter: _Meter, step: CachedAttention) -> None:
     _attend_cached(meter, step, step.segments)
 
 
+@executes(DecodeAttention)
 def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     for cache, new in ((step.k_cache, step.new_key), (step.v_cache, step.new_value)):
         if cache:
@@ -442,6 +454,7 @@ def _decode_attention(meter: _Meter, step: DecodeAttention) -> None:
     _attend_cached(meter, step, (step,))
 
 
+@executes(Landmarks)
 def _landmarks(meter: _Meter, step: Landmarks) -> None:
     _rotate(meter, step.key)
 
@@ -457,6 +470,7 @@ def _candidates(meter: _Meter, step: LandmarkScores | ChooseRows | FetchRows | Q
     return max(meter.valid_rows(rows) - step.sink - step.recent, 0)
 
 
+@executes(LandmarkScores)
 def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> None:
     (batch, heads, _, dim) = meter.shape(step.query)
     scores = batch * heads * _candidates(meter, step, meter.shape(step.codes)[2])
@@ -469,6 +483,7 @@ def _landmark_scores(meter: _Meter, step: LandmarkScores | QueryAttention) -> No
     meter.vector(scores, LANDMARK_OPS + _cap_ops(step))
 
 
+@executes(ChooseRows, FetchRows)
 def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -> None:
     """The exact scores of sinks and ring, one softmax over these and those by landmarks, a streaming top-K."""
     (batch, heads, _, dim), (_, kv_heads, ring, _) = meter.shape(step.query), meter.shape(step.key)
@@ -484,6 +499,7 @@ def _choose_rows(meter: _Meter, step: ChooseRows | FetchRows | QueryAttention) -
     meter.vector(batch * kv_heads * candidates, ceil(log2(max(topk, 1))) + 1)
 
 
+@executes(QueryAttention)
 def _query_attention(meter: _Meter, step: QueryAttention) -> None:
     """The landmark of a new key, scores by all of them, the choice, and attention over what is chosen."""
     if step.bits != PLAIN_BITS:
@@ -516,6 +532,7 @@ def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkA
     _attend(meter, step, heads * pairs)
 
 
+@executes(LatentChunkAttention)
 def _latent_chunk_attention(meter: _Meter, step: LatentChunkAttention) -> None:
     """Attention, and the keys and values that heads make of every row that the chunk sees."""
     _causal(meter, step)
@@ -525,12 +542,14 @@ def _latent_chunk_attention(meter: _Meter, step: LatentChunkAttention) -> None:
     _convert(meter, step.latent_scratch, step.new_latent, _seen(meter, step), DECODE_OPS)
 
 
+@executes(CausalAttention)
 def _causal_attention(meter: _Meter, step: CausalAttention) -> None:
     _causal(meter, step)
     for rows, like in ((step.key, step.query), (step.value, step.out)):
         _convert(meter, rows, like, _seen(meter, step), DECODE_OPS)
 
 
+@executes(ChunkAttention)
 def _chunk_attention(meter: _Meter, step: ChunkAttention) -> None:
     _causal(meter, step)
     for rows, new in ((step.k_scratch, step.new_key), (step.v_scratch, step.new_value)):
@@ -559,6 +578,7 @@ def _triangle(n: int) -> int:
     return n * (n + 1) // 2
 
 
+@executes(ObservationScores)
 def _score(meter: _Meter, step: ObservationScores) -> None:
     """Q K^T of the observation queries over the prompt, and its softmax."""
     length, (_, heads, window, width) = meter.scalar(step.length), meter.shape(step.observed)
@@ -566,6 +586,7 @@ def _score(meter: _Meter, step: ObservationScores) -> None:
     meter.vector(heads * window * length, _softmax_ops(step))
 
 
+@executes(Pool)
 def _pool(meter: _Meter, step: Pool) -> None:
     meter.vector(meter.shape(step.scores)[0] * meter.scalar(step.length), step.width)
 
@@ -574,50 +595,27 @@ def _top_k(meter: _Meter, selected: str, length: int, topk: int) -> None:
     meter.vector(meter.shape(selected)[0] * length, ceil(log2(topk)) + 1 if topk else 0)
 
 
+@executes(Select)
 def _select(meter: _Meter, step: Select) -> None:
     _top_k(meter, step.selected, meter.scalar(step.length), meter.scalar(step.topk))
 
 
+@executes(TopK)
 def _topk(meter: _Meter, step: TopK) -> None:
     """A pass over the row for each number that is chosen."""
     meter.vector(prod(meter.shape(step.source)), meter.shape(step.indices)[1])
 
 
+@executes(GatherRows)
 def _gather_rows(meter: _Meter, step: GatherRows) -> None:
     if meter.dtype(step.source) != "i8":
         _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
 
 
+@executes(UpdateRows, Observe)
 def _nothing(meter: _Meter, step: Any) -> None:
     """It only moves."""
 
 
-ARITHMETIC: dict[type[Step], Callable[..., None]] = {
-    Vector: _vector,
-    Reduction: _reduction,
-    Product: _product,
-    AllReduce: _all_reduce,
-    ReduceScatter: _reduce_scatter,
-    AllGather: _all_gather,
-    AllSlice: _all_slice,
-    AllToAll: _all_to_all,
-    UpdateRows: _nothing,
-    QuantizeRows: _quantize_rows,
-    CachedAttention: _cached_attention,
-    CausalAttention: _causal_attention,
-    Observe: _nothing,
-    ObservationScores: _score,
-    Pool: _pool,
-    Select: _select,
-    TopK: _topk,
-    GatherRows: _gather_rows,
-    DecodeAttention: _decode_attention,
-    ChunkAttention: _chunk_attention,
-    LatentChunkAttention: _latent_chunk_attention,
-    Landmarks: _landmarks,
-    LandmarkScores: _landmark_scores,
-    ChooseRows: _choose_rows,
-    FetchRows: _choose_rows,
-    QueryAttention: _query_attention,
-}
-"""What each kind of step computes, besides what it moves."""
+ARITHMETIC: Mapping[type, Callable[..., None]] = functions_of(globals())
+"""The arithmetic of each kind of step, besides what it moves."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.kv_rows import format_of, numbers_in
 from sscc.ir.opspec import Op, Operand, Pattern, Sizes, spec_of_step
@@ -264,7 +265,7 @@ class _BodyProof:
         for elements in (("row", "any"), ("prompt",)):
             self._alike([names[name] for name, operand in used.items() if operand.element in elements])
         self._one_format({names[f]: sizes[dims[-1]] for f, (dtype, dims) in patterns.items() if dtype == "row"})
-        if isinstance(step, sch.GatherRows) and self._place(step.source).dtype == "i8":
+        if isinstance(step, operations.GatherRows) and self._place(step.source).dtype == "i8":
             self._alike([step.source, step.out])
         self._apart(names, used)
         check_sizes(step, sizes, self.where)

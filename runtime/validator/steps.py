@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sscc.ir import landmarks
-from sscc.ir import schedule as sch
+from sscc.ir import operations as ops
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.operations import latent_fits
@@ -56,35 +56,35 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
     """Check the sizes and settings of a step that stands at `where`."""
     if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:
         raise StepProofErrors.HEADS(where=where, heads=sizes["H"], kv_heads=sizes["Hkv"])
-    if isinstance(step, sch.CachedAttention) and not step.segments:
+    if isinstance(step, ops.CachedAttention) and not step.segments:
         raise StepProofErrors.NO_SEGMENT(where=where)
-    if isinstance(step, sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention):
+    if isinstance(step, ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention):
         _check_ring(step, sizes, where)
     _check_sides(step, sizes, where)
-    if isinstance(step, sch.Landmarks | sch.LandmarkScores | sch.QueryAttention):
+    if isinstance(step, ops.Landmarks | ops.LandmarkScores | ops.QueryAttention):
         _check_landmarks(step, sizes, where)
-    if isinstance(step, sch.Select) and (step.sink < 0 or step.recent < 0):
+    if isinstance(step, ops.Select) and (step.sink < 0 or step.recent < 0):
         raise StepProofErrors.NEGATIVE_SELECTION(where=where, sink=step.sink, recent=step.recent)
-    if isinstance(step, sch.ObservationScores) and step.recent < 0:
+    if isinstance(step, ops.ObservationScores) and step.recent < 0:
         raise StepProofErrors.NEGATIVE_RECENT(where=where, recent=step.recent)
-    if isinstance(step, sch.LatentChunkAttention) and not latent_fits(sizes, step.first):
+    if isinstance(step, ops.LatentChunkAttention) and not latent_fits(sizes, step.first):
         raise StepProofErrors.LATENT_ROWS(
             where=where, row=sizes["L"], compressed=sizes["P"], columns=sizes["N"], first=step.first, key=sizes["D"]
         )
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention) and step.window < 0:
+    if isinstance(step, ops.CausalAttention | ops.ChunkAttention) and step.window < 0:
         raise StepProofErrors.NEGATIVE_WINDOW(where=where, window=step.window)
-    if isinstance(step, sch.CausalAttention | sch.ChunkAttention):
+    if isinstance(step, ops.CausalAttention | ops.ChunkAttention):
         _check_stride(step.window_stride, step.window, 0, where)
-    if isinstance(step, sch.DecodeAttention):
+    if isinstance(step, ops.DecodeAttention):
         _check_stride(step.window_stride, step.recent, step.sink, where)
     if hasattr(step, "scale") and not 0 < step.scale <= LARGEST_SCALE:
         raise StepProofErrors.SCALE(where=where, scale=step.scale, most=LARGEST_SCALE)
     softcap = getattr(step, "softcap", None)
     if softcap is not None and not 1 / LARGEST_SOFTCAP <= softcap <= LARGEST_SOFTCAP:
         raise StepProofErrors.SOFTCAP(where=where, softcap=softcap, least=1 / LARGEST_SOFTCAP, most=LARGEST_SOFTCAP)
-    if isinstance(step, sch.TopK) and sizes["Top"] > sizes["N"]:
+    if isinstance(step, ops.TopK) and sizes["Top"] > sizes["N"]:
         raise StepProofErrors.TOO_FEW_NUMBERS(where=where, chosen=sizes["Top"], numbers=sizes["N"])
-    if isinstance(step, sch.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
+    if isinstance(step, ops.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         raise StepProofErrors.POOL(where=where, mode=step.mode, width=step.width)
 
 
@@ -105,32 +105,32 @@ def _check_sides(step: Op, sizes: Sizes, where: str) -> None:
 
 
 def _check_landmarks(
-    step: sch.Landmarks | sch.LandmarkScores | sch.QueryAttention, sizes: Sizes, where: str
+    step: ops.Landmarks | ops.LandmarkScores | ops.QueryAttention, sizes: Sizes, where: str
 ) -> None:
     """Check that codes fill their bytes and have scales, and that keys kept as they are have neither."""
-    exact = step.bits == PLAIN_BITS and not isinstance(step, sch.Landmarks)
+    exact = step.bits == PLAIN_BITS and not isinstance(step, ops.Landmarks)
     wrong = step.bits not in landmarks.MAGNITUDES or sizes["D"] * step.bits != 8 * sizes["E"]
     if sizes["D"] != sizes["E"] if exact else wrong:
         raise StepProofErrors.LANDMARK_WIDTH(where=where, key=sizes["D"], bits=step.bits, width=sizes["E"])
-    if not isinstance(step, sch.Landmarks) and exact == bool(step.scales):
+    if not isinstance(step, ops.Landmarks) and exact == bool(step.scales):
         kind = StepProofErrors.LANDMARK_SCALES if exact else StepProofErrors.LANDMARK_NO_SCALES
         raise kind(where=where, bits=step.bits)
 
 
 def _check_ring(
-    step: sch.DecodeAttention | sch.LandmarkScores | sch.ChooseRows | sch.FetchRows | sch.QueryAttention,
+    step: ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention,
     sizes: Sizes,
     where: str,
 ) -> None:
     ring = step.sink + step.recent
     rows = sizes.get("R", ring)
-    if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, sch.DecodeAttention)):
+    if step.sink < 0 or step.recent < 1 or (rows != ring and not isinstance(step, ops.DecodeAttention)):
         raise StepProofErrors.RING(where=where, sink=step.sink, recent=step.recent, rows=rows)
-    if isinstance(step, sch.QueryAttention) and step.topk < 0:
+    if isinstance(step, ops.QueryAttention) and step.topk < 0:
         raise StepProofErrors.NEGATIVE_CHOICE(where=where, topk=step.topk)
-    if isinstance(step, sch.FetchRows) and step.fetch < 1:
+    if isinstance(step, ops.FetchRows) and step.fetch < 1:
         raise StepProofErrors.NO_FETCH(where=where, fetch=step.fetch)
-    if isinstance(step, sch.QueryAttention):
+    if isinstance(step, ops.QueryAttention):
         resident = [bool(name) for name in (step.resident, step.places, step.k_resident)]
         rows_kept = sizes.get("K", 0)
         if set(resident) != {step.fetch > 0} or step.fetch < 0 or sizes.get("K", step.topk) != step.topk:
@@ -141,7 +141,7 @@ def _check_ring(
         raise StepProofErrors.RING_TOO_LARGE(
             where=where, last=ring - 1, sink=step.sink, recent=step.recent, rows=rows
         )
-    if isinstance(step, sch.DecodeAttention) and (len(step.segments) > 1 or sizes.get("R0", 0) > rows - ring):
+    if isinstance(step, ops.DecodeAttention) and (len(step.segments) > 1 or sizes.get("R0", 0) > rows - ring):
         raise StepProofErrors.SELECTED_ROWS(
             where=where, segments=len(step.segments), selected=sizes.get("R0", 0), rows=rows, ring=ring
         )

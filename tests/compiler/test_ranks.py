@@ -14,7 +14,8 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import signature_of
 from sscc.ir.context import mlir, parse_module
 from sscc.ir.levels import set_target
-from sscc.ir.schedule import DecodeAttention, Program
+from sscc.ir.operations import DecodeAttention
+from sscc.ir.schedule import Program
 from sscc.ir.target import Target, load_target
 from sscc.passes.base import run_passes
 from sscc.passes.pipeline import pipeline_of

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, get_args
 
+from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.choices import Tier
 from sscc.runtime.backends.cpu.plan import OPS
@@ -184,8 +185,8 @@ def _record_of(hint: Any) -> str | None:
     return None
 
 
-_CLASSES = [c for c in vars(sch).values() if isinstance(c, type) and is_dataclass(c)]
-_KINDS = {c.kind: c.__name__ for c in _CLASSES if hasattr(c, "kind")}
+_CLASSES = [c for m in (sch, operations) for c in vars(m).values() if isinstance(c, type) and is_dataclass(c)]
+_KINDS = {c.kind: c.__name__ for c in _CLASSES if getattr(c, "kind", "")}
 _RECORDS = {
     f"{c.__name__}.{f.name}": record
     for c in _CLASSES

@@ -19,7 +19,8 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import CachedAttention, DecodeAttention, GatherRows, Program
+from sscc.ir.operations import CachedAttention, DecodeAttention, GatherRows
+from sscc.ir.schedule import Program
 from sscc.runtime.artifact.tensor_files import reading, stack_tensors
 from sscc.runtime.backends.reference.arrays import to_tensors
 from tests.compiler.interpret.models import weights

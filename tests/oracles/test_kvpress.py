@@ -20,7 +20,7 @@ from torch import Tensor
 import sscc
 from sscc.compiler.frontend import algorithm
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import ObservationScores, Pool, Select
+from sscc.ir.operations import ObservationScores, Pool, Select
 from tests.runtime.programs import run_steps
 from tests.torch_session import TorchSession
 

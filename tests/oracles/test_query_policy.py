@@ -19,7 +19,8 @@ from sscc.compiler.interpret.module import module_session, stored_layout
 from sscc.compiler.interpret.types import Types
 from sscc.ir.context import mlir
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import Body, CachedAttention, ChooseRows, Param, QueryAttention
+from sscc.ir.operations import CachedAttention, ChooseRows, QueryAttention
+from sscc.ir.schedule import Body, Param
 from sscc.runtime.artifact.tensor_files import reading, stack_tensors
 from sscc.runtime.backends.reference.arrays import to_tensors
 from sscc.runtime.backends.reference.encoded_rows import encode

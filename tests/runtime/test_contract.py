@@ -10,23 +10,8 @@ import pytest
 
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import (
-    Body,
-    CausalAttention,
-    DecodeAttention,
-    Entry,
-    For,
-    Kernel,
-    Launch,
-    Param,
-    Pipeline,
-    Pool,
-    Program,
-    Scalar,
-    Select,
-    Stage,
-    Tensor,
-)
+from sscc.ir.operations import CausalAttention, DecodeAttention, Pool, Select
+from sscc.ir.schedule import Body, Entry, For, Kernel, Launch, Param, Pipeline, Program, Scalar, Stage, Tensor
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.contract import ContractErrors, Protocol, prove
 from sscc.runtime.validator.kernels import KernelProofErrors

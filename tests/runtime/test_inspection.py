@@ -13,9 +13,9 @@ import pytest
 from sscc.compiler.cli import main
 from sscc.compiler.inspection_words import described
 from sscc.ir.looping import Looping
+from sscc.ir.operations import DecodeAttention
 from sscc.ir.schedule import (
     Body,
-    DecodeAttention,
     Entry,
     For,
     If,

@@ -4,20 +4,21 @@ what it says is not written stays as it was, and no more of an operand counts th
 from __future__ import annotations
 
 from math import prod
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 
+from sscc.ir import schedule
 from sscc.ir.errors import InputError
 from sscc.ir.geometry import Span
 from sscc.ir.kv_rows import INT8
 from sscc.ir.opspec import Op, spec_of
-from sscc.ir.schedule import Body, Param, Step
+from sscc.ir.schedule import Body, Param
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
 NO_WINDOW = Span()
-STEPS = tuple(kind for kind in get_args(Step) if issubclass(kind, Op))
+STEPS = tuple(kind for kind in schedule.STEPS if issubclass(kind, Op))
 SIZES = {"B": 1, "H": 2, "Hkv": 1, "D": 4, "Dv": 6, "R": 9, "SR": 6, "N": 4, "K": 3, "T": 12, "C": 4, "W": 3, "J": 5}
 SIZES |= {"R0": 3, "T0": 7, "R1": 4, "T1": 8, "E": 1, "S": 5, "Top": 3, "P": 3, "L": 3}
 SCALARS = (

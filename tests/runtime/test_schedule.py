@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from sscc.ir import schedule
+from sscc.compiler.interpret import cache, experts
+from sscc.compiler.interpret.module import OPERATIONS
+from sscc.ir import operations, schedule
+from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind
 from sscc.ir.file_form import RecordErrors
 from sscc.ir.opspec import Op
@@ -33,6 +37,7 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
+from sscc.runtime.backends.cpu import steps as native
 from sscc.runtime.backends.reference import steps as interpreted
 from sscc.runtime.timing import work
 from tests.errors import raises
@@ -44,32 +49,32 @@ STEPS = (
     schedule.Reduction((4,), (0,), (ONE,), Access("y", ()), INSTRUCTIONS, "r", "maximumf", float("-inf")),
     schedule.Product((4, 4), (1,), ONE, ONE, ONE),
     schedule.Product((4, 4), (1,), ONE, Access("y", ((0, 0),), schedule.Indirect(0, ONE)), ONE),
-    schedule.UpdateRows("c", "n", "r", "a"),
-    schedule.QuantizeRows("s", "o"),
-    schedule.CachedAttention("q", (schedule.Segment("k", "v", "m"),), "o", 0.125),
-    schedule.CausalAttention("q", "k", "v", "o", "s", "n", 0.125, "l"),
-    schedule.Observe("o", "q", "s", "n"),
-    schedule.ObservationScores("o", "k", "s", "n", 0.125, 8),
-    schedule.Pool("s", "p", "n", 7, "avg"),
-    schedule.Select("s", "i", "n", "top", 4, 8),
-    schedule.GatherRows("s", "i", "o"),
-    schedule.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),
-    schedule.DecodeAttention(
+    operations.UpdateRows("c", "n", "r", "a"),
+    operations.QuantizeRows("s", "o"),
+    operations.CachedAttention("q", (operations.Segment("k", "v", "m"),), "o", 0.125),
+    operations.CausalAttention("q", "k", "v", "o", "s", "n", 0.125, "l"),
+    operations.Observe("o", "q", "s", "n"),
+    operations.ObservationScores("o", "k", "s", "n", 0.125, 8),
+    operations.Pool("s", "p", "n", 7, "avg"),
+    operations.Select("s", "i", "n", "top", 4, 8),
+    operations.GatherRows("s", "i", "o"),
+    operations.DecodeAttention("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),
+    operations.DecodeAttention(
         *("q", "k", "v", "kc", "vc", "kc", "vc", "p", "b", "a", "t", "o", 0.125, 4, 8),  # type: ignore[arg-type]
-        (schedule.SelectedRows("kp", "vp", "i"),),
+        (operations.SelectedRows("kp", "vp", "i"),),
     ),
-    schedule.Landmarks("k", "c", "s", 2),
-    schedule.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
-    schedule.ChooseRows("q", "k", "s", "p", "a", "i", 0.125, 4, 8),
-    schedule.FetchRows(
+    operations.Landmarks("k", "c", "s", 2),
+    operations.LandmarkScores("q", "c", "s", "p", "a", "o", 0.125, 4, 8, 2),
+    operations.ChooseRows("q", "k", "s", "p", "a", "i", 0.125, 4, 8),
+    operations.FetchRows(
         *("q", "k", "s", "ks", "vs", "p", "a", "r", "l", "kr", "vr", 0.125, 4, 8, 2)  # type: ignore[arg-type]
     ),
-    schedule.QueryAttention(
+    operations.QueryAttention(
         *("q", "k", "v", "kc", "vc", "kc", "vc", "ks", "vs", "c", "s", "p", "a", "o", 0.125, 4, 8, 16, 2)  # type: ignore[arg-type]
     ),
-    schedule.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
-    schedule.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
-    schedule.TopK("s", "i", "v"),
+    operations.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
+    operations.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
+    operations.TopK("s", "i", "v"),
     schedule.AllReduce("p", "t", (0,)),
     schedule.ReduceScatter("p", "s", 0, (1,)),
     schedule.AllGather("p", "w", 1, (0, 1)),
@@ -120,16 +125,30 @@ def test_every_kind_survives_the_file_form_and_equal_programs_are_equal_bytes() 
     text = sample().to_json()
     assert Program.from_json(text) == sample()
     assert Program.from_json(text).to_json() == text
-    assert {step.kind for step in STEPS} == {kind.kind for kind in schedule.Step.__args__}
+    assert {step.kind for step in STEPS} == {kind.kind for kind in schedule.STEPS}
 
 
-@pytest.mark.parametrize("kind", schedule.Step.__args__, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", schedule.STEPS, ids=lambda kind: kind.__name__)
 def test_every_kind_of_step_is_executed_proved_and_timed(kind: type) -> None:
-    """The interpreter and the timing model know it, and the validator where its specification does not say it."""
+    """Interpreters and the timing model know it, and the validator where its specification does not say it."""
     assert kind in interpreted.STEPS
     assert kind in work.ARITHMETIC
     affine = (schedule.Vector, schedule.Reduction, schedule.Product)
     assert issubclass(kind, Op) or kind in (*affine, *schedule.Collective.__args__)
+    assert not issubclass(kind, Op) or kind in native.LOWERINGS
+
+
+def test_the_evaluator_executes_every_operation_that_the_compiler_makes() -> None:
+    """Operations of a captured layer (`kv.STATEFUL`) become others before anything is executed."""
+    assert {name for name in OPERATIONS if name.startswith("kv.")} == kv.SPECS.keys() - kv.STATEFUL
+
+
+@pytest.mark.parametrize("modules", [interpreted.MODULES, native.MODULES, (cache, experts), (work,)])
+def test_an_interpreter_has_one_function_of_an_operation(modules: tuple[ModuleType, ...]) -> None:
+    marked = {item for module in modules for item in vars(module).values() if hasattr(item, "executes")}
+    records = [record for function in marked for record in function.executes]
+    assert records
+    assert len(records) == len(set(records))
 
 
 def test_sizes() -> None:

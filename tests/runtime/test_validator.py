@@ -13,14 +13,13 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError, SsccError
+from sscc.ir.operations import CachedAttention, GatherRows, QuantizeRows, Segment, UpdateRows
 from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
-    CachedAttention,
     Entry,
     For,
-    GatherRows,
     If,
     Instr,
     Kernel,
@@ -28,12 +27,9 @@ from sscc.ir.schedule import (
     Param,
     Pipeline,
     Program,
-    QuantizeRows,
     Scalar,
-    Segment,
     Stage,
     Tensor,
-    UpdateRows,
     Vector,
 )
 from sscc.ir.target import load_target

@@ -12,27 +12,18 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.schedule import (
-    Access,
-    Body,
+from sscc.ir.operations import (
     CausalAttention,
     ChunkAttention,
     DecodeAttention,
     GatherRows,
-    Instr,
-    Local,
     ObservationScores,
-    Param,
     Pool,
-    Product,
-    Reduction,
     Select,
     SelectedRows,
     UpdateRows,
-    Vector,
-    View,
-    Window,
 )
+from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from sscc.runtime.validator import Limits
 from sscc.runtime.validator.bodies import BodyFacts, BodyProofErrors, prove_body
 from sscc.runtime.validator.failure import NumberProofErrors

@@ -8,17 +8,8 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind
-from sscc.ir.schedule import (
-    Body,
-    DecodeAttention,
-    Entry,
-    GatherRows,
-    Kernel,
-    Pipeline,
-    Program,
-    SelectedRows,
-    Stage,
-)
+from sscc.ir.operations import DecodeAttention, GatherRows, SelectedRows
+from sscc.ir.schedule import Body, Entry, Kernel, Pipeline, Program, Stage
 from sscc.runtime.validator import Report, validate
 from sscc.runtime.validator.bodies import BodyProofErrors
 from sscc.runtime.validator.steps import StepProofErrors

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sscc.ir.errors import ErrorKind
-from sscc.ir.schedule import Body, Buffer, CausalAttention, Kernel, Pipeline, Port, Scalar, Stage, View, Window
+from sscc.ir.operations import CausalAttention
+from sscc.ir.schedule import Body, Buffer, Kernel, Pipeline, Port, Scalar, Stage, View, Window
 from sscc.runtime.validator.bodies import prove_body
 from sscc.runtime.validator.failure import Limits, NumberProofErrors
 from sscc.runtime.validator.linear import Linear, Range, ScalarProofErrors, Scope

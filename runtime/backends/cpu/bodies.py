@@ -14,18 +14,9 @@ from functools import partial
 from math import prod
 
 from sscc.ir.errors import InputError
+from sscc.ir.operations import ObservationScores, Pool, Select
 from sscc.ir.opspec import Op
-from sscc.ir.schedule import (
-    DTYPE_BYTES,
-    AllSlice,
-    Body,
-    ObservationScores,
-    Pool,
-    Product,
-    Reduction,
-    Select,
-    Vector,
-)
+from sscc.ir.schedule import DTYPE_BYTES, AllSlice, Body, Product, Reduction, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.collectives import (
     Box,

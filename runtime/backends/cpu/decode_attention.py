@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, DecodeAttention, Segment, SelectedRows
+from sscc.ir.operations import CachedAttention, DecodeAttention, Segment, SelectedRows
+from sscc.ir.opspec import executes
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import decay
 from sscc.runtime.backends.cpu.decode_attention_block import NEGATIVE_INFINITY, Block, Result, Scratch
@@ -145,6 +147,7 @@ def _is_dense(part: Part, meta: Mapping[str, Meta]) -> bool:
 # ---------------------------------------------------------------------------------------------------- lowering
 
 
+@executes(DecodeAttention)
 def lower_decode_attention(
     step: DecodeAttention, meta: Mapping[str, Meta], features: Features, behind: Sequence[SelectedRows] = ()
 ) -> Lowered:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sscc.ir.schedule import DTYPE_BYTES, CachedAttention, UpdateRows
+from sscc.ir.operations import CachedAttention, UpdateRows
+from sscc.ir.opspec import executes
+from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu.decode_attention import (
     Attention,
     Part,
@@ -26,6 +28,7 @@ from sscc.runtime.backends.cpu.row_copies import Meta, check_strides, copy_row
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 
+@executes(UpdateRows)
 def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """One unit per slot and KV head. A row that the cache does not have is reported.
 
@@ -53,6 +56,7 @@ def lower_update_rows(step: UpdateRows, meta: Mapping[str, Meta], features: Feat
     return Lowered([Phase(slots * kv_heads, emit)])
 
 
+@executes(CachedAttention)
 def lower_cached_attention(step: CachedAttention, meta: Mapping[str, Meta], features: Features) -> Lowered:
     """As `lower_decode_attention`, of rows that masks name; a split is a fixed range of rows."""
     parts = parts_of(step.segments, meta)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sscc.ir.kv_rows import INT8, SMALLEST_SCALE, RowFormat, format_of
-from sscc.ir.schedule import QuantizeRows
+from sscc.ir.operations import QuantizeRows
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32, store_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
@@ -141,6 +142,7 @@ def copy_bytes(f: Function, source: Value, target: Value, count: int) -> None:
         f.store_masked(f.load_masked(source + whole, mask, type), target + whole, mask)
 
 
+@executes(QuantizeRows)
 def lower_quantize_rows(step: QuantizeRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, block of rows). See `QuantizeRows`.
 

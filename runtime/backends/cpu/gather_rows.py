@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sscc.ir.schedule import GatherRows
+from sscc.ir.operations import GatherRows
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes, write_row
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import ROW_BLOCK
@@ -14,6 +15,7 @@ from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta, address, check_strides, zero_row
 
 
+@executes(GatherRows)
 def lower_gather_rows(step: GatherRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (KV head, block of rows). See `GatherRows`.
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from sscc.ir import landmarks
 from sscc.ir.kv_rows import with_one_scale
-from sscc.ir.schedule import Landmarks
+from sscc.ir.operations import Landmarks
+from sscc.ir.opspec import executes
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
 from sscc.runtime.backends.cpu.encoded_rows import encode_row
@@ -84,6 +85,7 @@ class LandmarkRows:
         return align(-(-self.dim // LANES) * LINE) + align(with_one_scale(self.dim).width(self.dim))
 
 
+@executes(Landmarks)
 def lower_landmarks(step: Landmarks, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, block of rows). See `Landmarks`.
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Span
-from sscc.ir.schedule import LatentChunkAttention
+from sscc.ir.operations import LatentChunkAttention
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.attention_tiles import QueryRows, scores_kernel, tiling
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows
 from sscc.runtime.backends.cpu.features import Features
@@ -34,6 +35,7 @@ from sscc.runtime.backends.cpu.row_copies import (
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 
+@executes(LatentChunkAttention)
 def lower_latent_chunk_attention(step: LatentChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
     """Two phases: append; then attention. See `LatentChunkAttention` for shapes and meaning.
 

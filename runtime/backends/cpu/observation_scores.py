@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.schedule import ObservationScores
+from sscc.ir.operations import ObservationScores
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2, log
 from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,

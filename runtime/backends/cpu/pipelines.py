@@ -6,17 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from sscc.ir.schedule import (
-    DTYPE_BYTES,
-    ChunkAttention,
-    Kernel,
-    LatentChunkAttention,
-    Pipeline,
-    QueryAttention,
-    ScalarOperand,
-    Tensor,
-    View,
-)
+from sscc.ir.operations import ChunkAttention, LatentChunkAttention, QueryAttention
+from sscc.ir.schedule import DTYPE_BYTES, Kernel, Pipeline, ScalarOperand, Tensor, View
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import plan as plans
 from sscc.runtime.backends.cpu.bodies import Variant

@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sscc.ir.geometry import Span
-from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
+from sscc.ir.operations import CausalAttention, ChunkAttention, Observe
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.approximations import log
 from sscc.runtime.backends.cpu.attention_tiles import (
     LOWEST_PEAK,
@@ -57,6 +58,7 @@ from sscc.runtime.backends.cpu.row_copies import (
 from sscc.runtime.backends.cpu.scoring import Scoring
 
 
+@executes(ChunkAttention)
 def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], features: Features) -> Lowered:
     """Two phases: append; then attention. See `ChunkAttention` for shapes and meaning.
 
@@ -70,6 +72,7 @@ def lower_chunk_attention(step: ChunkAttention, operands: dict[str, Meta], featu
     return Lowered((append, attention.phase))
 
 
+@executes(CausalAttention)
 def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase. See `CausalAttention`. Padding is left out: its rows of `out` and `log_sum_exp` keep their bytes.
 
@@ -78,6 +81,7 @@ def lower_causal_attention(step: CausalAttention, operands: dict[str, Meta], fea
     return Lowered((Causal.of(step, operands, features, step.key, step.value).phase,))
 
 
+@executes(Observe)
 def lower_observe(step: Observe, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase, in units of (head, 32 queries). See `Observe`. Raises InputError for operands that do not fit."""
     check_strides(step.kind, operands, (step.observed, step.query))

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sscc.ir.choices import PLAIN_BITS
-from sscc.ir.schedule import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention, SelectedRows
+from sscc.ir.operations import ChooseRows, DecodeAttention, FetchRows, LandmarkScores, QueryAttention, SelectedRows
+from sscc.ir.opspec import executes
 from sscc.ir.sizes import align, dense_strides
 from sscc.runtime.backends.cpu.approximations import LOG2E, tanh
 from sscc.runtime.backends.cpu.decode_attention import lower_decode_attention
@@ -53,6 +54,7 @@ _CHOSEN = "%chosen"
 # ------------------------------------------------------------------------------------------------------ scores
 
 
+@executes(LandmarkScores)
 def lower_landmark_scores(step: LandmarkScores, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (slot, KV head, chunk of candidates). See `LandmarkScores`.
 
@@ -182,6 +184,7 @@ def _source(context: Context, step: LandmarkScores | QueryAttention, slot: Value
 # -------------------------------------------------------------------------------------------------- the choice
 
 
+@executes(ChooseRows)
 def lower_choose_rows(step: ChooseRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """Two phases: exponentials in units of (slot, KV head, slice), the choice in units of (slot, KV head).
 
@@ -222,6 +225,7 @@ def _given_scores(choice: Choice, step: ChooseRows | FetchRows) -> Callable[[Uni
     return score
 
 
+@executes(FetchRows)
 def lower_fetch_rows(step: FetchRows, operands: dict[str, Meta], features: Features) -> Lowered:
     """As `lower_choose_rows`, with the resident set in the place of the choice. See `FetchRows`.
 
@@ -315,6 +319,7 @@ def _stream(unit: Unit, slot: Slot, part: Value, chunk: Value) -> Ahead | None:
 # -------------------------------------------------------------------------------------------------- all in one
 
 
+@executes(QueryAttention)
 def lower_query_attention(step: QueryAttention, operands: dict[str, Meta], features: Features) -> Lowered:
     """See the top of this file. A position of an active slot beyond the store is reported.
 

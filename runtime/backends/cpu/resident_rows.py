@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.schedule import FetchRows, QueryAttention
+from sscc.ir.operations import FetchRows, QueryAttention
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.indices import report_index

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sscc.ir.schedule import ChooseRows, FetchRows, LandmarkScores, QueryAttention
+from sscc.ir.operations import ChooseRows, FetchRows, LandmarkScores, QueryAttention
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_below, exp2_not_positive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sscc.ir.schedule import (
+from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
     ChooseRows,

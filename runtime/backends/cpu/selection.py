@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sscc.ir.schedule import ObservationScores, Pool, Select
+from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import F32, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.observation_scores import Scorer, holds, slice_range, slices_of
@@ -21,6 +22,7 @@ BOUND_BITS = 16
 # ------------------------------------------------------------------------------------------------------ scores
 
 
+@executes(ObservationScores)
 def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (KV head, slice of positions); one more before it where the log-sum-exp is not given.
 
@@ -39,6 +41,7 @@ def lower_observation_scores(step: ObservationScores, operands: dict[str, Meta],
 # ----------------------------------------------------------------------------------------------------- pooling
 
 
+@executes(Pool)
 def lower_pool(step: Pool, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of (KV head, slice of positions). See `Pool`; writes pooled[:, :length] only.
 
@@ -79,6 +82,7 @@ def pooled_scores(f: Function, scores: Value, place: Value, length: Value, width
 # --------------------------------------------------------------------------------------------------- selection
 
 
+@executes(Select)
 def lower_select(step: Select, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of KV heads. See `Select`; NaN ranks above all scores, as in the reference interpreter.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sscc.ir.schedule import TopK
+from sscc.ir.operations import TopK
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.mlir import F32, I16, I32, I64, Function, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
@@ -13,6 +14,7 @@ _BEHIND = (1 << 31) - 1
 """A place behind every other one."""
 
 
+@executes(TopK)
 def lower_topk(step: TopK, operands: dict[str, Meta], features: Features) -> Lowered:
     """One phase in units of rows. See `TopK`. Raises InputError where a row is not contiguous."""
     check_strides(step.kind, operands, (step.source, step.indices))

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sscc.ir.schedule import CachedAttention, DecodeAttention
+from sscc.ir.operations import CachedAttention, DecodeAttention
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.cache import ReferenceCacheErrors, check_rows, gathered, update_rows
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.interface import Interface
-from sscc.runtime.backends.reference.operands import Members
+from sscc.runtime.backends.reference.operands import Members, checked_by
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring, tiles
 from sscc.runtime.backends.reference.views import MalformedKind
 
@@ -50,6 +51,8 @@ def check_dtypes(step: CachedAttention | DecodeAttention, interface: Interface) 
                 )
 
 
+@executes(CachedAttention)
+@checked_by(check_dtypes)
 def cached_attention_step(
     query: Tensor, segments: Members, out: Tensor, sink_logits: Tensor | None, *, scale: float, softcap: float | None,
     wide: torch.dtype,
@@ -59,6 +62,8 @@ def cached_attention_step(
     cached_attention(query, rows, masks, out, scoring=Scoring(scale, softcap, sink_logits), wide=wide)
 
 
+@executes(DecodeAttention)
+@checked_by(check_dtypes)
 def decode_attention_step(
     *, segments: Members, position: Tensor, base: Tensor, active: Tensor, key: Tensor, topk: int, sink: int,
     recent: int, window_stride: int | None, wide: torch.dtype, **others: Any,

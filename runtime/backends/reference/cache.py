@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sscc.ir import operations
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.encoded_rows import as_stored
 
 
@@ -15,6 +17,7 @@ class ReferenceCacheErrors(ErrorKind):
     GATHERED_OUTSIDE = InputError, "row {row} is gathered from a source of {size} rows"
 
 
+@executes(operations.UpdateRows)
 def update_rows(cache: Tensor, new: Tensor, row: Tensor, active: Tensor) -> None:
     """The step `UpdateRows` (shapes there): rows of floats, or the bytes of encoded ones.
 
@@ -32,6 +35,7 @@ def check_rows(rows: Tensor, size: int) -> None:
         raise ReferenceCacheErrors.UPDATED_OUTSIDE(rows=rows.tolist(), size=size)
 
 
+@executes(operations.GatherRows)
 def gather_rows(source: Tensor, index: Tensor, out: Tensor) -> None:
     """The step `GatherRows` (shapes there). Raises InputError where an index is beyond the source."""
     out.copy_(as_stored(gathered(source, index[None]), out))

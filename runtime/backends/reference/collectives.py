@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sscc.ir.opspec import executes
 from sscc.ir.schedule import AllGather, AllReduce, AllSlice, AllToAll, ReduceScatter
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
 from sscc.runtime.collectives.group import Ranks
@@ -25,6 +26,7 @@ def part_of(value: Tensor, axis: int, ranks: Ranks, axes: Sequence[int]) -> Tens
     return value.narrow(axis, place * size, size)
 
 
+@executes(AllReduce)
 def compile_all_reduce(step: AllReduce, interface: Interface) -> Bind:
     wide = interface.numerics.accumulate
 
@@ -39,6 +41,7 @@ def compile_all_reduce(step: AllReduce, interface: Interface) -> Bind:
     return bind
 
 
+@executes(ReduceScatter)
 def compile_reduce_scatter(step: ReduceScatter, interface: Interface) -> Bind:
     wide, ranks = interface.numerics.accumulate, interface.ranks
 
@@ -54,6 +57,7 @@ def compile_reduce_scatter(step: ReduceScatter, interface: Interface) -> Bind:
     return bind
 
 
+@executes(AllGather)
 def compile_all_gather(step: AllGather, interface: Interface) -> Bind:
     def bind(views: Views) -> Fire:
         part, whole = views[step.part], views[step.whole]
@@ -66,6 +70,7 @@ def compile_all_gather(step: AllGather, interface: Interface) -> Bind:
     return bind
 
 
+@executes(AllSlice)
 def compile_all_slice(step: AllSlice, interface: Interface) -> Bind:
     def bind(views: Views) -> Fire:
         whole, part = views[step.whole], views[step.part]
@@ -78,6 +83,7 @@ def compile_all_slice(step: AllSlice, interface: Interface) -> Bind:
     return bind
 
 
+@executes(AllToAll)
 def compile_all_to_all(step: AllToAll, interface: Interface) -> Bind:
     ranks = interface.ranks
 

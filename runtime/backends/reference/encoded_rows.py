@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sscc.ir import operations
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.kv_rows import INT4, INT8, SMALLEST_SCALE, RowFormat, format_of
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.softmax import tiles
 
 
@@ -19,6 +21,7 @@ class ReferenceRowErrors(ErrorKind):
 _SCALES = {INT8: torch.float32, INT4: torch.bfloat16}
 
 
+@executes(operations.QuantizeRows)
 def quantize_rows(source: Tensor, out: Tensor) -> None:
     """The step `QuantizeRows` (shapes there)."""
     for begin, end in tiles(source.shape[2]):

@@ -1,4 +1,4 @@
-"""How the steps of the algorithm are compiled: each is a function of what its specification says that it takes."""
+"""Steps of the algorithm as functions of the operands, scalars and attributes that their specifications declare."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from typing import Any
 
 from torch import Tensor
 
-from sscc.ir.opspec import Op, group_operands, spec_of
+from sscc.ir.opspec import Marked, Op, group_operands, spec_of
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Views
 
 Members = list[dict[str, Tensor]]
 """The members of a step's group: each the operands that it has, by name."""
 
 
-def step_of(
-    function: Callable[..., None], check: Callable[[Any, Interface], None] = lambda step, interface: None
-) -> Callable[[Op, Interface], Bind]:
+Check = Callable[[Any, Interface], None]
+"""Raises InputError for a step that the validator does not refuse and the interpreter does not take."""
+
+
+def checked_by(check: Check) -> Callable[[Marked], Marked]:
+    """Mark a function of steps that `check` sees before they are compiled."""
+
+    def mark(function: Marked) -> Marked:
+        vars(function)["check"] = check
+        return function
+
+    return mark
+
+
+def step_of(function: Callable[..., None]) -> Callable[[Op, Interface], Bind]:
     """What compiles the steps that `function` computes.
 
     The function is given by keyword, named as in `sscc.ir.operations`: a step's operands as tensors, None for one that
     it goes without; the members of its group (`Members`); its scalars and attributes; and if it takes `wide`, the dtype
     to accumulate in.
-
-    Args:
-        check: raises InputError for what the validator does not refuse.
     """
+    check: Check | None = vars(function).get("check")
     accumulates = "wide" in inspect.signature(function).parameters
 
     def compile_step(step: Op, interface: Interface) -> Bind:
-        check(step, interface)
+        if check is not None:
+            check(step, interface)
         spec = spec_of(type(step))
         fixed: dict[str, Any] = {name: getattr(step, name) for name in spec.attributes}
         if accumulates:

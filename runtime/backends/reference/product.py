@@ -12,6 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from sscc.ir.opspec import executes
 from sscc.ir.schedule import Product
 from sscc.runtime.backends.reference.access import AccessMap
 from sscc.runtime.backends.reference.interface import Bind, Fire, Interface, Scalars, Views
@@ -19,6 +20,7 @@ from sscc.runtime.backends.reference.vector import check_output
 from sscc.runtime.backends.reference.views import overlap
 
 
+@executes(Product)
 def compile_product(step: Product, interface: Interface) -> Bind:
     """Any contraction of two floating parameters into a third. Shapes follow from the access maps."""
     a, b, output = (AccessMap(access, step.dims, interface) for access in (step.a, step.b, step.output))

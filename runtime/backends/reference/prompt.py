@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sscc.ir import operations
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Span
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
@@ -21,6 +23,7 @@ class ReferencePromptErrors(ErrorKind):
     TOO_FEW_ROWS = InputError, "causal attention from row {start} needs {needed} key rows, but there are {rows}"
 
 
+@executes(operations.CausalAttention)
 def causal_attention(
     query: Tensor,
     key: Tensor,
@@ -58,6 +61,7 @@ def causal_attention(
         log_sum_exp[:, :, :live] = softmax.log_sum_exp().reshape(query.shape[:3])
 
 
+@executes(operations.Observe)
 def observe(observed: Tensor, query: Tensor, *, start: int, length: int) -> None:
     """The step `Observe` (shapes there), for rows of any kind: [1, H, C, ..] into [1, H, obs, ..]."""
     window = observed.shape[2]
@@ -68,6 +72,7 @@ def observe(observed: Tensor, query: Tensor, *, start: int, length: int) -> None
         observed[:, :, first + shift : last + shift] = query[:, :, first:last]
 
 
+@executes(operations.ChunkAttention)
 def chunk_attention(
     query: Tensor,
     new_key: Tensor,
@@ -99,6 +104,7 @@ def chunk_attention(
     )  # fmt: skip
 
 
+@executes(operations.LatentChunkAttention)
 def latent_chunk_attention(
     query: Tensor,
     new_latent: Tensor,

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sscc.ir import landmarks, resident_rows
+from sscc.ir import landmarks, operations, resident_rows
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.attention import (
     SegmentRows,
     decode_attention,
@@ -35,6 +36,7 @@ class ReferenceQueryErrors(ErrorKind):
 # --------------------------------------------------------------------------------------------------- landmarks
 
 
+@executes(operations.Landmarks)
 def make_landmarks(key: Tensor, codes: Tensor, scales: Tensor, *, bits: int) -> None:
     """The step `Landmarks` (shapes there)."""
     for target, rows in zip((codes, scales), landmarks_of(key, bits), strict=True):
@@ -50,6 +52,7 @@ def landmarks_of(key: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 # ------------------------------------------------------------------------------------------------------ scores
 
 
+@executes(operations.LandmarkScores)
 def score_landmarks(
     query: Tensor,
     codes: Tensor,
@@ -118,6 +121,7 @@ def _candidates(
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
+@executes(operations.ChooseRows)
 def choose_rows(
     query: Tensor,
     key: Tensor,
@@ -165,6 +169,7 @@ def masses(query: Tensor, key: Tensor, scores: Tensor, scoring: Scoring, wide: t
     return (approximate - total).exp().mean(1)
 
 
+@executes(operations.FetchRows)
 def fetch_rows(
     query: Tensor,
     key: Tensor,
@@ -216,6 +221,7 @@ def update_residents(mass: Tensor, sink: int, limit: int, states: Sequence[Tenso
 # ---------------------------------------------------------------------------------------------------- all in one
 
 
+@executes(operations.QueryAttention)
 def query_attention(
     query: Tensor,
     new_key: Tensor,

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
+from sscc.ir import operations
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import executes
 from sscc.runtime.backends.reference.softmax import RunningSoftmax, Scoring, tiles
 
 
@@ -70,6 +72,7 @@ class PromptScores:
         return products.masked_fill_(torch.arange(begin, end) > self._positions, -torch.inf)
 
 
+@executes(operations.ObservationScores)
 def score_positions(
     observed: Tensor,
     key: Tensor,
@@ -100,6 +103,7 @@ def observation_scores(prompt: PromptScores, scores: Tensor, log_sum_exp: Tensor
 POOLS: dict[str, Callable[..., Tensor]] = {"avg": avg_pool1d, "max": max_pool1d}
 
 
+@executes(operations.Pool)
 def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) -> None:
     """The step `Pool` (shapes there): pooled[:, :length]; "avg" divides by `width` at the edges too."""
     _check_length(length, scores)
@@ -109,6 +113,7 @@ def pool(scores: Tensor, pooled: Tensor, *, length: int, width: int, mode: str) 
 # --------------------------------------------------------------------------------------------------- selection
 
 
+@executes(operations.Select)
 def select(scores: Tensor, selected: Tensor, *, length: int, topk: int, sink: int, recent: int) -> None:
     """The step `Select` (shapes there). A stable sort keeps equal scores in order of position."""
     _check_length(length, scores)

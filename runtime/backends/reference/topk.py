@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from sscc.ir import operations
+from sscc.ir.opspec import executes
 
+
+@executes(operations.TopK)
 def topk(source: Tensor, indices: Tensor, values: Tensor | None) -> None:
     """The step `TopK` (shapes there). A stable sort keeps equal numbers in order."""
     descending, places = source.sort(dim=1, descending=True, stable=True)

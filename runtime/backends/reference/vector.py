@@ -12,6 +12,7 @@ from typing import Union
 import torch
 from torch import Tensor
 
+from sscc.ir.opspec import executes
 from sscc.ir.schedule import Instr, Reduction, Vector
 from sscc.runtime.backends.reference import scalar_ops
 from sscc.runtime.backends.reference.access import AccessMap, check_indices
@@ -184,6 +185,7 @@ def _loader(interface: Interface, name: str, unsafe: Sequence[int]) -> Callable[
 # ------------------------------------------------------------------------------------------------- steps
 
 
+@executes(Vector)
 def compile_vector(step: Vector, interface: Interface) -> Bind:
     """out[map(point)] = result(point). Refuses an output that two points would write."""
     program = PointProgram(step, interface)
@@ -216,6 +218,7 @@ _COMBINE: dict[str, tuple[Callable[[Tensor, Sequence[int]], Tensor], Callable[[T
 }
 
 
+@executes(Reduction)
 def compile_reduction(step: Reduction, interface: Interface) -> Bind:
     """out[map(point)] = combine over `reduce` of result(point), from `init`, in f32 or f64; rounded on writing."""
     program = PointProgram(step, interface)

@@ -14,7 +14,8 @@ from sscc.compiler.backend.bodies import BodyEmissionErrors
 from sscc.compiler.backend.flow import FlowErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import Product, Reduction, Scalar, UpdateRows
+from sscc.ir.operations import UpdateRows
+from sscc.ir.schedule import Product, Reduction, Scalar
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.scalars import ScalarArithmeticErrors
 from tests.compiler.backend.programs import GEOMETRY, emit, entry, launched, run, steps

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sscc.compiler.backend.listing import list_program
+from sscc.ir.operations import DecodeAttention
 from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
-    DecodeAttention,
     Entry,
     For,
     If,

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from math import prod
 
+from sscc.ir.operations import ChunkAttention, DecodeAttention, GatherRows, ObservationScores, Observe, Pool, Select
 from sscc.ir.schedule import (
     Access,
     Body,
     Buffer,
-    ChunkAttention,
-    DecodeAttention,
     Dtype,
     Entry,
     For,
-    GatherRows,
     If,
     Instr,
     Kernel,
     Local,
-    ObservationScores,
-    Observe,
     Pipeline,
-    Pool,
     Port,
     Program,
     Scalar,
-    Select,
     Stage,
     Tensor,
     Vector,

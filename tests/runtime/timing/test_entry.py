@@ -9,21 +9,8 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.schedule import (
-    Body,
-    Buffer,
-    ChunkAttention,
-    For,
-    If,
-    Launch,
-    Param,
-    Port,
-    Program,
-    Scalar,
-    ScheduleErrors,
-    Stage,
-    View,
-)
+from sscc.ir.operations import ChunkAttention
+from sscc.ir.schedule import Body, Buffer, For, If, Launch, Param, Port, Program, Scalar, ScheduleErrors, Stage, View
 from sscc.ir.target import Figure, TargetErrors, load_target
 from sscc.runtime.timing import Timing, time_entry
 from sscc.runtime.timing.entry import TimingErrors

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.schedule import Body, CachedAttention, DecodeAttention, Param, Segment, SelectedRows
+from sscc.ir.operations import CachedAttention, DecodeAttention, Segment, SelectedRows
+from sscc.ir.schedule import Body, Param
 from sscc.runtime.timing.work import SOFTMAX_OPS, Work, measure
 
 B, H, G, SINK, RECENT, D, T, K = 2, 8, 4, 2, 8, 8, 64, 6

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sscc.ir.schedule import Body, ChooseRows, Landmarks, LandmarkScores, Param, QueryAttention
+from sscc.ir.operations import ChooseRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.schedule import Body, Param
 from sscc.runtime.timing.work import DOT_OPS, ENCODE_OPS, LANDMARK_OPS, ROTATE_OPS, SOFTMAX_OPS, Work, measure
 
 B, H, G, SR, D, T, K, E = 2, 8, 4, 10, 8, 64, 6, 2

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import CachedAttention, DecodeAttention, Segment, SelectedRows, UpdateRows
+from sscc.ir.operations import CachedAttention, DecodeAttention, Segment, SelectedRows, UpdateRows
 from sscc.runtime.backends.cpu.decode_attention import Meta, NativeAttentionErrors, lower_decode_attention
 from sscc.runtime.backends.cpu.decode_attention_rows import lower_cached_attention, lower_update_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features

@@ -8,7 +8,8 @@ import torch
 
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import CachedAttention, Local, QuantizeRows, Segment, UpdateRows
+from sscc.ir.operations import CachedAttention, QuantizeRows, Segment, UpdateRows
+from sscc.ir.schedule import Local
 from sscc.runtime.backends.cpu.encoded_rows import lower_quantize_rows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.row_copies import NativeRowErrors

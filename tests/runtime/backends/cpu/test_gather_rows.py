@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sscc.ir import kv_rows
-from sscc.ir.schedule import GatherRows
+from sscc.ir.operations import GatherRows
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.gather_rows import lower_gather_rows
 from sscc.runtime.backends.reference import cache

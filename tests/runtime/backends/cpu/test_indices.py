@@ -8,19 +8,8 @@ import pytest
 import torch
 
 from sscc.ir.errors import InputError
-from sscc.ir.schedule import (
-    Access,
-    Body,
-    DecodeAttention,
-    Entry,
-    GatherRows,
-    Instr,
-    Launch,
-    Param,
-    Program,
-    UpdateRows,
-    Vector,
-)
+from sscc.ir.operations import DecodeAttention, GatherRows, UpdateRows
+from sscc.ir.schedule import Access, Body, Entry, Instr, Launch, Param, Program, Vector
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
 from sscc.runtime.backends.reference import ReferenceInterpreter

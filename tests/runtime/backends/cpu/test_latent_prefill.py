@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import LatentChunkAttention
+from sscc.ir.operations import LatentChunkAttention
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.latent_prefill import lower_latent_chunk_attention
 from sscc.runtime.backends.reference import prompt

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Select, Vector, View, Window
+from sscc.ir.operations import Select
+from sscc.ir.schedule import Access, Body, Instr, Local, Param, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu.nests import (
     Gathered,

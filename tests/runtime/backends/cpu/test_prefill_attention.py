@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import CausalAttention, ChunkAttention, Observe
+from sscc.ir.operations import CausalAttention, ChunkAttention, Observe
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.prefill_attention import (
     block_of_queries,

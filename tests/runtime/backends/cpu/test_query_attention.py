@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sscc.ir import kv_rows
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
-from sscc.ir.schedule import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
+from sscc.ir.operations import ChooseRows, FetchRows, Landmarks, LandmarkScores, QueryAttention
 from sscc.runtime.backends.cpu import query_attention
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.landmarks import lower_landmarks

@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from sscc.ir.schedule import Access, Local, ObservationScores, Pool, Select, Vector
+from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.schedule import Access, Local, Vector
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.figures import GRAIN
 from sscc.runtime.backends.cpu.selection import lower_observation_scores, lower_pool, lower_select

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from sscc.ir import kv_rows
-from sscc.ir.schedule import (
+from sscc.ir.operations import (
     CachedAttention,
     DecodeAttention,
     GatherRows,
-    Local,
     QuantizeRows,
     Segment,
     SelectedRows,
     UpdateRows,
 )
+from sscc.ir.schedule import Local
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.attention import ReferenceAttentionErrors
 from sscc.runtime.backends.reference.encoded_rows import decode, encode

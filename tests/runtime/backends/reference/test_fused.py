@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sscc.ir.schedule import (
-    CachedAttention,
-    CausalAttention,
-    ChunkAttention,
-    DecodeAttention,
-    Segment,
-    UpdateRows,
-)
+from sscc.ir.operations import CachedAttention, CausalAttention, ChunkAttention, DecodeAttention, Segment, UpdateRows
 from sscc.runtime.backends.reference.cache import ReferenceCacheErrors
 from sscc.runtime.backends.reference.prompt import ReferencePromptErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sscc.ir.schedule import DecodeAttention, SelectedRows
+from sscc.ir.operations import DecodeAttention, SelectedRows
 from sscc.runtime.backends.reference import attention
 from sscc.runtime.backends.reference.attention import ReferenceAttentionErrors
 from sscc.runtime.backends.reference.cache import ReferenceCacheErrors

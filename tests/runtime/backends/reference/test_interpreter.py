@@ -9,29 +9,18 @@ import pytest
 import torch
 
 from sscc.ir.errors import ErrorKind
-from sscc.ir.schedule import (
-    Access,
+from sscc.ir.operations import (
     CachedAttention,
     CausalAttention,
-    Entry,
-    For,
     GatherRows,
-    If,
-    Instr,
-    Launch,
     ObservationScores,
     Observe,
     Pool,
-    Product,
-    Program,
-    Reduction,
-    Scalar,
     Segment,
     Select,
     UpdateRows,
-    Vector,
-    View,
 )
+from sscc.ir.schedule import Access, Entry, For, If, Instr, Launch, Product, Program, Reduction, Scalar, Vector, View
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.access import ReferenceAccessErrors, ReferenceIndexErrors
 from sscc.runtime.backends.reference.cache import ReferenceCacheErrors

@@ -9,7 +9,8 @@ import torch
 
 from sscc.compiler.frontend import algorithm
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import Local, ObservationScores, Pool, Select
+from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.schedule import Local
 from sscc.runtime.backends.reference.selection import ReferenceSelectionErrors
 from sscc.runtime.backends.reference.softmax import KEY_TILE
 from tests.errors import raises
