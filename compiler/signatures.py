@@ -67,5 +67,5 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: i
     slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
     return LayerGroup(
         facts.name, facts.layers, facts.geometry, heads.get(facts.name, 1), kv_heads, streams, facts.sharers,
-        slots=None if slots == batch else slots,
+        slots=None if slots == batch else slots, beside=facts.beside,
     )  # fmt: skip

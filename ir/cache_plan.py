@@ -4,12 +4,17 @@ A model whose layers all attend to everything is one group, under the geometry t
 within a sliding window are a group of their own, whose geometry the window decides: in decode such a layer is a ring of
 `window` rows and nothing else. Layers with other heads or widths are groups of their own too. A layer whose K and V
 others attend to is a group by itself: these others keep nothing, and read what it keeps.
+
+A layer whose operators keep several states (attention and a short convolution) is in a group for each of them. Its rows
+of attention are those of its first one; the other groups stand beside that.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.kinds import kind_of
@@ -31,6 +36,7 @@ class LayerGroup:
         sharers: layers that keep no rows, but read those of the group's only layer, ascending.
         slots: where ranks that share KV heads have the rows of slots of their own, how many a rank has; None where it
             has those of all.
+        beside: True if its layers are in another group too.
     """
 
     name: str
@@ -41,6 +47,7 @@ class LayerGroup:
     streams: tuple[Stream, ...]
     sharers: tuple[int, ...] = ()
     slots: int | None = None
+    beside: bool = False
 
     def state(self, name: str) -> str:
         """What a state of a layer is called in the entries."""
@@ -87,8 +94,8 @@ class LayerGroup:
 
 @dataclass(frozen=True)
 class CachePlan:
-    """The groups of a model, in the order of their first layers. Every layer is in exactly one, or shares the rows of
-    one."""
+    """The groups of a model, in the order of their first layers. Every layer is in exactly one that stands beside no
+    other, or shares the rows of one."""
 
     groups: tuple[LayerGroup, ...]
 
@@ -97,7 +104,7 @@ class CachePlan:
 
     @property
     def layers(self) -> int:
-        return sum(len(group.layers) + len(group.sharers) for group in self.groups)
+        return sum(len(group.layers) + len(group.sharers) for group in self.groups if not group.beside)
 
     @property
     def main(self) -> LayerGroup:
@@ -106,10 +113,15 @@ class CachePlan:
         return next((group for group in attending if not group.name), attending[0])
 
     def of(self, layer: int) -> tuple[LayerGroup, int]:
-        """The group of a layer, and the layer's place among the layers of that group; of a layer that shares the rows
-        of another one those of that."""
-        group = next(group for group in self.groups if layer in (*group.layers, *group.sharers))
+        """The first group of a layer, and the layer's place among the layers of that group; of a layer that shares the
+        rows of another one those of that."""
+        group = next(group for group in self.groups if not group.beside and layer in (*group.layers, *group.sharers))
         return group, 0 if layer in group.sharers else group.layers.index(layer)
+
+    def all_of(self, layer: int) -> list[tuple[LayerGroup, int]]:
+        """All groups of a layer, and the layer's place in each: the first one as `of` gives it, then those beside."""
+        beside = (group for group in self.groups if group.beside and layer in group.layers)
+        return [self.of(layer), *((group, group.layers.index(layer)) for group in beside)]
 
     @property
     def sources(self) -> dict[int, int]:
@@ -121,14 +133,30 @@ class CachePlan:
         return next(other for other in self.groups if other is group or other.shares_scratch_with(group))
 
 
-def check_layers(groups: Sequence[tuple[Sequence[int], Sequence[int]]], layers: int) -> None:
-    """Raises ValueError where some of layers 0 .. `layers` - 1 are in no group or in two, or a group has none. Each
-    group is its layers, and those that share the rows of its layer: there is but one then, which stands before them."""
-    listed = sorted(layer for own, sharers in groups for layer in (*own, *sharers))
-    ascending = all([*own, *sharers] == sorted([*own, *sharers]) and own for own, sharers in groups)
-    if listed != list(range(layers)) or not ascending:
-        shown = [[*own, *sharers] for own, sharers in groups]
-        raise ValueError(f"the groups' layers are {shown}, they must be {layers} in all")
-    several = next((own for own, sharers in groups if sharers and len(own) > 1), None)
+class GroupOfLayers(Protocol):
+    """The layers of a group, those that share the rows of its only layer, and whether it stands beside others."""
+
+    @property
+    def layers(self) -> Sequence[int]: ...
+    @property
+    def sharers(self) -> Sequence[int]: ...
+    @property
+    def beside(self) -> bool: ...
+
+
+def check_layers(groups: Sequence[GroupOfLayers], layers: int) -> None:
+    """Check that groups are those of layers 0 .. `layers` - 1.
+
+    Raises:
+        ValueError: a layer is in no group, or in two that stand beside no other; the layers of a group do not ascend,
+            or are none; or layers share the rows of several.
+    """
+    listed = sorted(layer for group in groups if not group.beside for layer in (*group.layers, *group.sharers))
+    inside = all(layer in range(layers) for group in groups for layer in group.layers)
+    all_of = [(*group.layers, *group.sharers) for group in groups]
+    ascending = all(own and all(a < b for a, b in itertools.pairwise(own)) for own in all_of)
+    if listed != list(range(layers)) or not inside or not ascending:
+        raise ValueError(f"the groups' layers are {[list(own) for own in all_of]}, they must be {layers} in all")
+    several = next((group.layers for group in groups if group.sharers and len(group.layers) > 1), None)
     if several is not None:
         raise ValueError(f"layers share the rows of layers {list(several)}, which must be one")

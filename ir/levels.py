@@ -71,6 +71,8 @@ KINDS = "sscc.kinds"
 MACHINE = "sscc.machine"
 LOOPING = "sscc.looping"
 LAYERS = "sscc.layers"
+BESIDE = "sscc.beside"
+"""On a module: the names of groups whose layers are in another group too."""
 SHARES = "sscc.shares"
 STORED_FORMATS = "sscc.stored"
 RULE = "sscc.rule"
@@ -185,13 +187,20 @@ def _check_facts(values: dict[str, Any], eos: object, config: object) -> None:
 
 @dataclass(frozen=True)
 class GroupFacts:
-    """What a module says of a group of layers that keep the same rows: its name ("" for those under the module's
-    geometry), its layers, the geometry of each of them, and the layers that share the rows of its only one."""
+    """A group of layers that keep the same rows, as a module has it.
+
+    Attributes:
+        name: "" for those under the module's geometry.
+        geometry: of each of its layers.
+        sharers: layers that share the rows of the group's only one.
+        beside: True if its layers are in another group too, and keep these rows beside those of that group.
+    """
 
     name: str
     layers: tuple[int, ...]
     geometry: Geometry
     sharers: tuple[int, ...] = ()
+    beside: bool = False
 
 
 def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
@@ -209,6 +218,9 @@ def set_groups(module: ir.Module, groups: Sequence[GroupFacts]) -> None:
     attributes[LAYERS] = ir.DictAttr.get(
         {name: ir.DenseI64ArrayAttr.get(list(group.layers)) for name, group in named.items()}
     )
+    beside = [ir.StringAttr.get(group.name) for group in groups if group.beside]
+    if beside:
+        attributes[BESIDE] = ir.ArrayAttr.get(beside)
 
 
 def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
@@ -221,17 +233,25 @@ def get_groups(module: ir.Module) -> tuple[GroupFacts, ...]:
         if LAYERS in attributes:
             named = ir.DictAttr(attributes[LAYERS])
             layers = {entry.name: tuple(ir.DenseI64ArrayAttr(entry.attr)) for entry in named}
-        groups = [GroupFacts(name, where, group_geometry(module, name)) for name, where in layers.items()]
-        others = set(range(facts.layers)) - {layer for group in groups for layer in group.layers} - set(sources)
+        beside = {ir.StringAttr(name).value for name in attributes[BESIDE]} if BESIDE in attributes else set()
+        groups = [
+            GroupFacts(name, where, group_geometry(module, name), beside=name in beside)
+            for name, where in layers.items()
+        ]
+        placed = {layer for group in groups for layer in group.layers if not group.beside}
+        others = set(range(facts.layers)) - placed - set(sources)
         if others:
             groups.append(GroupFacts("", tuple(sorted(others)), geometry))
-        sharers = [tuple(layer for layer, of in sources.items() if of in group.layers) for group in groups]
+        sharers = [
+            tuple(layer for layer, of in sources.items() if of in group.layers and not group.beside)
+            for group in groups
+        ]
         groups = [replace(group, sharers=theirs) for group, theirs in zip(groups, sharers, strict=True)]
-        check_layers([(group.layers, group.sharers) for group in groups], facts.layers)
+        check_layers(groups, facts.layers)
         groups = with_own_budgets(groups)
-    except (KeyError, SignatureMismatch, ValueError) as error:
-        raise LevelErrors.GROUPS(attributes=(GROUPS, LAYERS, SHARES), cause=quoted(error)) from None
-    return tuple(sorted(groups, key=lambda group: group.layers))
+    except (KeyError, TypeError, SignatureMismatch, ValueError) as error:
+        raise LevelErrors.GROUPS(attributes=(GROUPS, LAYERS, BESIDE, SHARES), cause=quoted(error)) from None
+    return tuple(sorted(groups, key=lambda group: (group.layers[0], group.beside)))
 
 
 def _sources(module: ir.Module) -> dict[int, int]:

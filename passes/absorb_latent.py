@@ -99,7 +99,7 @@ from sscc.ir.levels import get_facts
 from sscc.ir.rewriting import functions, is_zeros, producer
 from sscc.ir.sizes import dense_strides
 from sscc.ir.views import is_view, permutation_of, reshaped_strides
-from sscc.passes.attended import LAYER, operator_of
+from sscc.passes.attended import LAYER, operators_of
 from sscc.passes.base import Pass, count
 from sscc.passes.latent_queries import absorbed, joined, product
 from sscc.passes.tiling import is_cast
@@ -116,7 +116,7 @@ class AbsorbLatent(Pass):
         _, geometry = get_facts(module)
         ranks = prod(grid_of(module))
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
-        attending = {f: operator_of(f) for f in functions(module) if LAYER in f.attributes}
+        attending = {f: operators_of(f)[0] for f in functions(module) if LAYER in f.attributes}
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))

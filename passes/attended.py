@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_mlir import ir
 
-from sscc.ir.dialects.kv import STATEFUL
+from sscc.ir.dialects.kv import ATTENDING, STATEFUL
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.locations import origin_of
 from sscc.ir.views import begins
@@ -18,7 +18,11 @@ LAYER = "sscc.layer"
 
 class ThreadCacheErrors(ErrorKind):
     OTHER_BUDGETS = UsageError, "--kv-topk-per-layer: {cause}"
-    NOT_ONE_ATTENTION = UnsupportedError, "{origin}{function} has {attentions} attention operators, but a layer has one"
+    NO_OPERATOR = UnsupportedError, "{origin}{function} does not attend, and keeps no other state"
+    TWO_OPERATORS = (
+        UnsupportedError,
+        "{origin}{function} has several operators {operators}, but a layer has one state for each kind of them",
+    )
     OTHER_QUERIES = (
         UnsupportedError,
         "{origin}the queries have {heads} heads of width {width}, but those of another layer with the same K and V "
@@ -67,15 +71,21 @@ class ThreadCacheErrors(ErrorKind):
     NO_RULE = InputError, "{origin}the module has no function that scores the prompts of this layer"
 
 
-def operator_of(function: Any) -> ir.Operation:
-    """Return what depends on earlier tokens in a layer's function. Raise UnsupportedError where that is other than one
-    operator."""
+def operators_of(function: Any) -> list[ir.Operation]:
+    """Return the operations of a layer's function that depend on earlier tokens, what attends before others.
+
+    Raises:
+        UnsupportedError: there is none, or several of one kind.
+    """
     operators = [op.operation for op in function.entry_block.operations if op.operation.name in STATEFUL]
-    if len(operators) != 1:
-        raise ThreadCacheErrors.NOT_ONE_ATTENTION(
-            origin=origin_of(function), function=function.name.value, attentions=len(operators)
-        )
-    return operators[0]
+    place = {"origin": origin_of(function), "function": function.name.value}
+    if not operators:
+        raise ThreadCacheErrors.NO_OPERATOR(**place)
+    attending = [op for op in operators if op.name in ATTENDING]
+    others = [op for op in operators if op.name not in ATTENDING]
+    if len(attending) > 1 or len({op.name for op in others}) < len(others):
+        raise ThreadCacheErrors.TWO_OPERATORS(**place, operators=[op.name for op in operators])
+    return attending + others
 
 
 @dataclass(frozen=True)

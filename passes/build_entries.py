@@ -127,12 +127,12 @@ from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
-from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, streams_of
+from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, state_name, streams_of
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
-from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT
+from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, end_name
 from sscc.passes.split_layers import LAYER_INPUT
 
 PROGRESS = "progress"
@@ -265,14 +265,17 @@ class _Layer:
     """A decoder layer.
 
     Attributes:
+        group: its first one.
         index: which of its group's layers it is; of one that shares the rows of another layer which that is.
         scratch: the group whose prompt scratch it uses.
+        beside: its other groups, and which of their layers it is.
     """
 
     number: int
     group: LayerGroup
     index: int
     scratch: LayerGroup
+    beside: tuple[tuple[LayerGroup, int], ...] = ()
 
     @property
     def part(self) -> str:
@@ -280,6 +283,9 @@ class _Layer:
 
     def stacked(self, argument: Argument) -> _LayerState:
         """A state that the layers of the group have each for itself, or packed into one."""
+        for group, index in self.beside:
+            if argument.name.endswith(f".{group.name}"):
+                return _LayerState(argument, argument.name, len(group.layers), index)
         name = self.group.state(argument.name)
         if store_of(self.group.geometry).cache_extent is Extent.PACKED and argument.name in CACHES:
             return _LayerState(argument, name)
@@ -287,7 +293,8 @@ class _Layer:
 
     def shared(self, argument: Argument) -> _LayerState:
         """A state that layers use one after the other."""
-        return _LayerState(argument, self.scratch.state(argument.name))
+        beside = any(argument.name.endswith(f".{group.name}") for group, _ in self.beside)
+        return _LayerState(argument, argument.name if beside else self.scratch.state(argument.name))
 
     @property
     def budget(self) -> dict[str, int]:
@@ -321,10 +328,15 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         g = group.geometry
-        streams = streams_of(SCRATCHES, shapes, store_of(g).prompt_codec)
-        kv_heads = shapes[streams[0].scratch][1]
+        names = [state_name(name, group.name) if group.beside else name for name in SCRATCHES]
+        streams = streams_of(names, shapes, store_of(g).prompt_codec)
+        kv_heads = next(shapes[name][1] for name in names if name in shapes)
         # Query heads are in no state but the observed ones, which layers share where they share K and V.
-        known.append(LayerGroup(group.name, group.layers, group.geometry, 0, kv_heads, streams, group.sharers))
+        known.append(
+            LayerGroup(
+                group.name, group.layers, g, 0, kv_heads, streams, group.sharers, beside=group.beside
+            )
+        )
     return CachePlan(tuple(known))
 
 
@@ -357,15 +369,19 @@ class _EntryBuilder:
     @functools.cached_property
     def layers(self) -> list[_Layer]:
         """All layers in order."""
-        places = [self.plan.of(number) for number in range(self.plan.layers)]
-        return [_Layer(number, *place, self.plan.scratch(place[0])) for number, place in enumerate(places)]
+        places = [self.plan.all_of(number) for number in range(self.plan.layers)]
+        return [
+            _Layer(number, *first, self.plan.scratch(first[0]), tuple(others))
+            for number, (first, *others) in enumerate(places)
+        ]
 
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
 
     def firsts(self) -> list[_Layer]:
         """The first layer of each group."""
-        return [layer for layer in self.layers if layer.number == layer.group.layers[0]]
+        firsts = {group.layers[0] for group in self.plan}
+        return [layer for layer in self.layers if layer.number in firsts]
 
     def start(self, arguments: Sequence[Argument], results: Sequence[Argument]) -> _Function:
         entry = _Function(self.module, self.name, arguments, results)
@@ -399,7 +415,8 @@ class _DecodeBuilder(_EntryBuilder):
         firsts = [(first, self.part(first.part)) for first in self.firsts()]
         each = tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64))
         token, position_id = Argument("input", "token", each), Argument("input", POSITION_ID, each)
-        states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
+        all_states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
+        states = list({state.name: state for state in all_states}.values())
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
         logits = results_of(self.part("head"))[0].type
         out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
@@ -430,18 +447,30 @@ class _PrefillStates:
         scratch: what one layer at a time uses.
         caches: what the end of a prompt writes.
         prompts: scratches that are kept, by their names in the layer's function: the states of all slots.
-        read_only: whether it only reads them: a layer that shares the rows of another one.
+        updated: the names of those in the layer's function that it does not only read, as one does that shares the rows
+            of another layer.
     """
 
     scratch: list[Argument]
     caches: list[Argument]
     prompts: dict[str, Argument]
-    read_only: bool
+    updated: frozenset[str]
 
     @property
     def lasting(self) -> list[Argument]:
-        """All of them, in the order in which a phase takes them, and returns them unless it only reads."""
+        """All of them, in the order in which a phase takes them."""
         return [*self.scratch, *self.caches, *self.prompts.values()]
+
+    @property
+    def results(self) -> list[Argument]:
+        """Those that a phase returns, in this order."""
+        scratch = [argument for argument in self.scratch if argument.name in self.updated]
+        return [*scratch, *self.caches, *self.kept_prompts.values()]
+
+    @property
+    def kept_prompts(self) -> dict[str, Argument]:
+        """Those of `prompts` that are updated."""
+        return {name: whole for name, whole in self.prompts.items() if name in self.updated}
 
     def of(self, layer: _Layer) -> list[_LayerState]:
         """Where they are in the entry."""
@@ -500,11 +529,14 @@ class _PrefillBuilder(_EntryBuilder):
         scratch = _states(self.part(layer.part))
         prompts = {a.name: self._of_all_slots(a) for a in scratch if layer.is_kept(a)}
         caches = [replace(result, role="state") for end in self._ends(layer) for result in results_of(end)]
-        return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts, not layer.keeps)
+        updated = frozenset(result.name for result in results_of(self.part(layer.part)))
+        return _PrefillStates([a for a in scratch if a.name not in prompts], caches, prompts, updated)
 
     def _ends(self, layer: _Layer) -> list[Any]:
         """What follows the last chunk of a prompt."""
-        names = [f"{self.name}.{part}.{layer.number}" for part in (CHOOSE, COMPRESS)] if layer.keeps else []
+        names = [end_name(what, layer.number) for what in (CHOOSE, COMPRESS)] if layer.keeps else []
+        names += [end_name(COMPRESS, layer.number, group.name) for group, _ in layer.beside]
+        names = [f"{self.name}.{name}" for name in names]
         return [self.parts[name] for name in names if name in self.parts]
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
@@ -617,9 +649,9 @@ class _PrefillBuilder(_EntryBuilder):
         part = self.part(layer.part)
         ends = self._ends(layer)
         own, embedded = self._states(layer), [*map(_of_one_layer, embedded)]
-        scratch = [] if own.read_only else _states(part)
+        scratch = [argument for argument in _states(part) if argument.name in own.updated]
         caches, prompts = own.caches, own.prompts
-        results = [embedded[0], *([] if own.read_only else own.lasting)]
+        results = [embedded[0], *own.results]
         slots = ["slot", *([RANK] if self._has_own_slots(ends) else [])] if caches or prompts else []
         scalars = ["length", *slots, *self.reused, *(layer.budget if caches else [])]
         given = [self._position_ids] if any(argument.name == "positions" for argument in arguments_of(part)) else []
@@ -641,13 +673,11 @@ class _PrefillBuilder(_EntryBuilder):
             for name, whole in prompts.items():
                 before[name] = extract_slice(before[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
             states, done = self._chunks(phase, {a.name: before[a.name] for a in (embedded[0], *scratch)}, step)
-            if own.read_only:
-                func.ReturnOp([states[embedded[0].name]])
-                return phase.function
             now = {**before, **states}
             for end in ends:
                 now |= self._at_the_end(phase, end, done, now)
-            now |= {whole.name: insert_slice(states[n], before[whole.name], of_slot) for n, whole in prompts.items()}
+            kept = own.kept_prompts.items()
+            now |= {whole.name: insert_slice(states[n], before[whole.name], of_slot) for n, whole in kept}
             func.ReturnOp([now[result.name] for result in results])
         return phase.function
 

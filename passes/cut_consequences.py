@@ -63,7 +63,8 @@ class CutProgram:
                     attributes = op.operation.attributes
                     source = attributes["shares" if "shares" in attributes else "layer"].value
                     entry = function.name.value.partition(".")[0]
-                    same = groups.setdefault((entry, f"rows of {source}"), [])
+                    what = "rows" if op.operation.name in kv.ATTENDING else op.operation.name
+                    same = groups.setdefault((entry, f"{what} of {source}"), [])
                     same.append(op.operation.results[0])
                     self.twins[op.operation.results[0]] = same
 

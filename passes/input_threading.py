@@ -62,8 +62,10 @@ class InputThreader(StateThreader):
         """See `StateThreader`."""
         return ring_geometry(geometry, sizes[-1])
 
-    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
-        super().__init__(module, function, facts, group)
+    def __init__(
+        self, module: ir.Module, function: Any, operator: ir.Operation, facts: ProgramFacts, group: GroupFacts
+    ) -> None:
+        super().__init__(module, function, operator, facts, group)
         self.channels, self.taps = self.sizes_of(self.operator)
         self.kept = self.taps - 1
         sizes = ProgramSizes(facts.batch, facts.chunk, str(self.element), self.geometry.max_context)
@@ -71,7 +73,7 @@ class InputThreader(StateThreader):
         state = Inputs(group.name, group.name, len(group.layers), self.geometry, 1, 1, streams, sizes)
         self.ring, self.before = map(self.argument, state.tensors())
 
-    def rewrite(self) -> None:
+    def rewrite(self) -> Any:
         """See `LayerThreader`."""
         if self.entry == "decode":
             position, _, active = self.slot_inputs()
@@ -80,6 +82,7 @@ class InputThreader(StateThreader):
             function = self.rebuild([self.before], self.chunk_inputs(), self._chunk)
             self._add_end()
         sink_transposes(function)
+        return function
 
     def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return the convolution of a token [B, channels, 1], and the ring with its input."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -22,10 +22,11 @@ from sscc.ir.builders import (
 )
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry
+from sscc.ir.layer_state.streams import state_name
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised
-from sscc.passes.attended import LAYER, operator_of
+from sscc.passes.attended import LAYER
 
 CHOOSE, COMPRESS = "choose", "compress"
 """Names of the functions that follow the last chunk of a prompt in a layer."""
@@ -50,18 +51,20 @@ class LayerThreader(ABC):
         free_size: a size that shapes of states have as None, because it follows from the model alone.
     """
 
-    def __init__(self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts) -> None:
+    def __init__(
+        self, module: ir.Module, function: Any, operator: ir.Operation, facts: ProgramFacts, group: GroupFacts
+    ) -> None:
         self.module, self.function, self.facts, self.group = module, function, facts, group
         self.geometry = group.geometry
-        self.operator = operator_of(function)
+        self.operator = operator
         self.layer = function.attributes[LAYER].value
         self.entry = function.attributes["sscc.entry"].value
         self.element = self.operator.results[0].type.element_type
         self.slots, self.free_size = facts.batch, 0
 
     @abstractmethod
-    def rewrite(self) -> None:
-        """Replace the function, and add those that follow the last chunk of a prompt."""
+    def rewrite(self) -> Any:
+        """Return the function that replaces this one, and add those that follow the last chunk of a prompt."""
 
     def argument(self, state: StateTensor) -> Argument:
         """Return a state as the function of one layer has it: without the axis of layers."""
@@ -69,7 +72,8 @@ class LayerThreader(ABC):
         shape = [size or self.free_size for size in state.shape]
         elements = {"i8": ir.IntegerType.get_signless(8), "i64": ir.IntegerType.get_signless(64)}
         elements |= {"f32": ir.F32Type.get(), "bf16": ir.BF16Type.get()}
-        return Argument("state", state.name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
+        name = state_name(state.name, self.group.name) if self.group.beside else state.name
+        return Argument("state", name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
 
     def slot_inputs(self) -> list[Argument]:
         """Return the inputs of a decode step that have a number for each slot: `position`, `base` and `active`."""
@@ -96,6 +100,7 @@ class LayerThreader(ABC):
 
         Args:
             states: that the new function updates.
+            inputs: that it takes besides; those that the old one has are the same ones.
             operate: makes the operator's result and the new values of `states`, of what gives the value that stands for
                 an operand of the old one, and of the values of the added arguments.
         """
@@ -103,42 +108,51 @@ class LayerThreader(ABC):
         attributes = {key: old.attributes[key] for key in (LAYER, "sscc.entry")}
         name = old.name.value
         old.attributes["sym_name"] = ir.StringAttr.get(name + ".captured")
-        arguments = [*arguments_of(old), *states, *inputs]
+        known = {(argument.role, argument.name) for argument in arguments_of(old)}
+        more = [argument for argument in inputs if (argument.role, argument.name) not in known]
+        arguments = [*arguments_of(old), *states, *more]
         new = make_function(self.module, name, arguments, [*results_of(old), *states], old.location, attributes)
         values: ValueMap = dict(zip(old.arguments, new.arguments, strict=False))
-        added = list(new.arguments)[len(old.arguments) :]
+        by_name = {(a.role, a.name): value for a, value in zip(arguments, new.arguments, strict=True)}
+        added = [by_name[argument.role, argument.name] for argument in (*states, *inputs)]
         outputs: list[ir.Value] = []
         *body, terminator = [op.operation for op in old.entry_block.operations]
         with ir.InsertionPoint(new.entry_block):
             for op in body:
                 if op == self.operator:
+                    before = len(new.entry_block.operations)
                     with op.location:
                         out, outputs = operate(values.__getitem__, added)
                     values[op.results[0]] = out
+                    self._note_settings(list(new.entry_block.operations)[before:])
                 elif not is_rematerialised(op):
                     clone_with(op, values)
             with terminator.location:
                 func.ReturnOp([*(values[v] for v in terminator.operands), *outputs])
-        self.note_settings(new)
         return new
 
     def note_settings(self, function: Any) -> None:
-        """Operations of a group that the module's geometry does not govern say its name, and those that make scores
+        """Let the operations of a function at the end of a prompt say what `_note_settings` notes."""
+        self._note_settings(function.entry_block.operations)
+
+    def _note_settings(self, operations: Iterable[Any]) -> None:
+        """Let operations of a group that the module's geometry does not govern say its name, and those that make scores
         what caps them."""
-        for op in walk(function):
+        for op in (inner for each in operations for inner in (each.operation, *walk(each))):
             if op.name.startswith("kv."):
                 kv.in_group(op, self.group.name)
                 kv.inherit(op, self.operator)
 
-    def end_function(self, name: str, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
+    def end_function(self, what: str, arguments: Sequence[Argument], results: Sequence[Argument]) -> Any:
         """Return a function of what follows the last chunk of a prompt, empty."""
-        location = ir.Location.name(f"{name}.{self.layer}", self.operator.location)
+        name = end_name(what, self.layer, self.group.name if self.group.beside else "")
+        location = ir.Location.name(name, self.operator.location)
         attributes = {"sscc.entry": ir.StringAttr.get("prefill")}
-        return make_function(self.module, f"prefill.{name}.{self.layer}", arguments, results, location, attributes)
+        return make_function(self.module, f"prefill.{name}", arguments, results, location, attributes)
 
 
 class StateThreader(LayerThreader):
-    """Threads the state of layers that do not attend.
+    """Threads the state of an operator that does not attend.
 
     Attributes:
         group_name: begins the names of groups of such layers.
@@ -149,12 +163,22 @@ class StateThreader(LayerThreader):
     @staticmethod
     @abstractmethod
     def sizes_of(operator: ir.Operation) -> tuple[int, ...]:
-        """Return the sizes that layers of one group have in common."""
+        """Return the sizes that the operators of one group have in common."""
 
     @staticmethod
     @abstractmethod
     def geometry_of(geometry: Geometry, sizes: Sequence[int]) -> Geometry:
         """Return the geometry of the rows of a group of these sizes, where layers that attend have `geometry`."""
+
+
+def end_name(what: str, layer: int, beside: str = "") -> str:
+    """Return the name, behind that of its entry, of a function that follows the last chunk of a prompt.
+
+    Args:
+        what: `CHOOSE` or `COMPRESS`.
+        beside: the group whose state it ends, where that stands beside the layer's first one.
+    """
+    return f"{what}.{layer}.{beside}" if beside else f"{what}.{layer}"
 
 
 def appended(rows: Sequence[ir.Value], wholes: Sequence[ir.Value], start: ir.Value) -> list[ir.Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch_mlir import ir
 from torch_mlir.dialects import arith
@@ -66,12 +67,12 @@ class QueryThreader(IndexedThreader):
 
     # ------------------------------------------------------------------------------------------ decode
 
-    def rewrite_decode(self) -> None:
+    def rewrite_decode(self) -> Any:
         """See `RowThreader`."""
         stores = [self.argument(self.states[stream.store]) for stream in self.streams]
         kept = [*self.caches(), *stores, *self.landmarks(), *self.residents()]
         updated, read = ([], kept) if self.shares else (kept, [])
-        self.rebuild(updated, [*read, *self.decode_inputs()], self._query_attention)
+        return self.rebuild(updated, [*read, *self.decode_inputs()], self._query_attention)
 
     def _query_attention(self, values: Values, added: list[ir.Value]) -> Rewritten:
         """Return attention whose second segment are the rows that the query chooses, of all that the slot has."""

@@ -39,9 +39,10 @@ class RowLayer(LayerThreader):
     """
 
     def __init__(
-        self, module: ir.Module, function: Any, facts: ProgramFacts, group: GroupFacts, keeper: ir.Operation
-    ) -> None:
-        super().__init__(module, function, facts, group)
+        self, module: ir.Module, function: Any, operator: ir.Operation, facts: ProgramFacts, group: GroupFacts,
+        keeper: ir.Operation,
+    ) -> None:  # fmt: skip
+        super().__init__(module, function, operator, facts, group)
         self.attention = self.operator
         self.shares = keeper != self.attention
         self.attended, kept = Attended.by(self.attention), Attended.by(keeper).rows

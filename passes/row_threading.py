@@ -26,17 +26,18 @@ from sscc.passes.row_layers import RowLayer
 class RowThreader(RowLayer):
     """Threads rows that are gathered into a cache, its own or those of the layer that it shares them with."""
 
-    def rewrite(self) -> None:
-        """Replace the function."""
+    def rewrite(self) -> Any:
+        """See `LayerThreader`."""
         self.check()
         if self.entry == "decode":
-            self.rewrite_decode()
-        elif self.shares:
-            self.rebuild([], [*self.prompt_rows(), *self.chunk_inputs()], self._shared_prefill_attention)
-        else:
-            states = [*self.prompt_rows(), *self.observed(), *self.noted_states()]
-            self.rebuild(states, self.chunk_inputs(), self._prefill_attention)
-            self.ending().add()
+            return self.rewrite_decode()
+        if self.shares:
+            inputs = [*self.prompt_rows(), *self.chunk_inputs()]
+            return self.rebuild([], inputs, self._shared_prefill_attention)
+        states = [*self.prompt_rows(), *self.observed(), *self.noted_states()]
+        function = self.rebuild(states, self.chunk_inputs(), self._prefill_attention)
+        self.ending().add()
+        return function
 
     def ending(self) -> RowEnding:
         """Return what adds the functions that follow the last chunk of a prompt."""
@@ -53,10 +54,10 @@ class RowThreader(RowLayer):
 
     # ------------------------------------------------------------------------------------------ decode
 
-    def rewrite_decode(self) -> None:
-        """Replace the function of a decode step."""
+    def rewrite_decode(self) -> Any:
+        """Return the function that replaces that of a decode step."""
         updated, read = ([], self.caches()) if self.shares else (self.caches(), [])
-        self.rebuild(updated, [*read, *self.far_states(), *self.decode_inputs()], self._decode_attention)
+        return self.rebuild(updated, [*read, *self.far_states(), *self.decode_inputs()], self._decode_attention)
 
     def far_states(self) -> list[Argument]:
         """Return the states that a step reads and does not update: of each stream rows, then the index of those."""

@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -141,11 +141,13 @@ class _Splitter:
         _share(function)
         *body, self.terminator = [op.operation for op in function.entry_block.operations]
         self.ops = [op for op in body if not is_rematerialised(op)]
-        attentions = [op for op in self.ops if op.name in kv.STATEFUL]
-        if not attentions:
+        layers: dict[int, list[ir.Operation]] = {}  # whose numbers are not consecutive where layers repeat
+        for op in (op for op in self.ops if op.name in kv.STATEFUL):
+            layers.setdefault(op.attributes["layer"].value, []).append(op)
+        if not layers:
             raise SplitLayersErrors.NO_ATTENTION(entry=self.entry)
-        self.prefixes = _layer_prefixes(attentions)
-        self.numbers = [op.attributes["layer"].value for op in attentions]  # not consecutive where layers repeat
+        self.prefixes = _layer_prefixes(list(layers.values()))
+        self.numbers = list(layers)
         self.layers = len(self.prefixes)
         self.stage: dict[ir.Operation, int] = {}
         self.of_token: set[ir.Value] = {v for v, a in self.arguments.items() if (a.role, a.name) == ("input", "ids")}
@@ -473,23 +475,34 @@ def _location(ops: list[ir.Operation]) -> ir.Location:
     return ops[0].location if ops else ir.Location.unknown()
 
 
-def _layer_prefixes(attentions: list[ir.Operation]) -> list[str]:
-    """The module path of each layer, from the paths of its attention operator.
+def _layer_prefixes(layers: list[list[ir.Operation]]) -> list[str]:
+    """Return the module path of each layer, from the paths of its operators that depend on earlier tokens.
 
-    With several layers it ends at the component in which the first two paths differ; with one, at the last
-    numeric component.
+    With several layers it ends at the component in which the first two layers' paths differ; with one, at the last
+    numeric component of what its operators' paths have in common.
     """
-    paths = [module_path(op.location).split(".") for op in attentions]
-    for op, path in zip(attentions, paths, strict=True):
-        if not any(part.isdigit() for part in path):
-            raise SplitLayersErrors.NOT_IN_A_LIST(origin=origin_of(op))
+    apart = [op for operators in layers for op in operators if not any(map(str.isdigit, _path(op)))]
+    if apart:
+        raise SplitLayersErrors.NOT_IN_A_LIST(origin=origin_of(apart[0]))
+    paths = [_common(map(_path, operators)) for operators in layers]
     if len(paths) == 1:
         depth = max(index for index, part in enumerate(paths[0]) if part.isdigit())
     else:
         differing = (i for i, (a, b) in enumerate(zip(paths[0], paths[1], strict=False)) if a != b)
         depth = next(differing, len(paths[0]) - 1)
     prefixes = [".".join(path[: depth + 1]) for path in paths]
-    for index, op in enumerate(attentions):
+    for index, (first, *_) in enumerate(layers):
         if prefixes[index] in prefixes[:index]:
-            raise SplitLayersErrors.TWO_ATTENTIONS(origin=origin_of(op), module=prefixes[index])
+            raise SplitLayersErrors.TWO_ATTENTIONS(origin=origin_of(first), module=prefixes[index])
     return prefixes
+
+
+def _path(op: ir.Operation) -> list[str]:
+    return module_path(op.location).split(".")
+
+
+def _common(paths: Iterable[list[str]]) -> list[str]:
+    """Return the components that paths begin with alike."""
+    alike = itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
+    return [part for part, *_ in alike]
+

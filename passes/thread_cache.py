@@ -92,11 +92,12 @@ window of fewer positions than the longest sequence, which slides or is the quer
 ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
 
 A layer with a short convolution (`kv.short_convolution`) keeps its last inputs, in a group of layers of equal sizes
-(`sscc.passes.input_threading`).
+(`sscc.passes.input_threading`). Where the layer attends too, that group stands beside the one of its rows
+(`sscc.beside`): the layer's function has the states of both, and the end of a prompt a `compress` for each.
 
-When it does not apply: a layer with other than one attention operator, layers with equal K and V but other queries, and
-a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where layers
-share.
+When it does not apply: a layer with no such operator or with several of one kind, layers with equal K and V but other
+queries, and a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where
+layers share.
 
 Preserves: every other operation, locations, the order of arguments (new ones are appended).
 """
@@ -104,23 +105,23 @@ Preserves: every other operation, locations, the order of arguments (new ones ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
 
 from sscc.ir.dialects import kv
-from sscc.ir.geometry import Geometry
+from sscc.ir.geometry import Geometry, Span
 from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.levels import GroupFacts, get_facts, set_groups, with_own_budgets
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
-from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, heads_and_dims, operator_of
+from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, heads_and_dims, operators_of
 from sscc.passes.base import Pass
 from sscc.passes.input_threading import InputThreader
-from sscc.passes.layer_threading import StateThreader
+from sscc.passes.layer_threading import LayerThreader, StateThreader
 from sscc.passes.prompt_selection import rules
 from sscc.passes.query_threading import QueryThreader
 from sscc.passes.row_threading import BudgetThreader, IndexedThreader, RowThreader
@@ -136,31 +137,47 @@ class ThreadCache(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         layers = [function for function in functions(module) if LAYER in function.attributes]
-        groups = _groups(layers, geometry)
-        set_groups(module, groups)
+        kinds = _kinds(layers, geometry)
+        groups = _groups(kinds, geometry)
+        set_groups(module, [group for _, group in groups])
         try:
-            own = with_own_budgets(groups)
+            own = with_own_budgets([group for _, group in groups])
         except ValueError as error:
             raise ThreadCacheErrors.OTHER_BUDGETS(cause=error) from None
-        group_of = {layer: group for group in own for layer in (*group.layers, *group.sharers)}
-        attending = {_place(function): operator_of(function) for function in layers}
+        group_of = {
+            (layer, kind.operator): group
+            for (kind, _), group in zip(groups, own, strict=True)
+            for layer in (*group.layers, *group.sharers)
+        }
+        first = {_place(function): operators_of(function)[0] for function in layers}
+
+        def threader(function: Any) -> LayerThreader:
+            """Return what threads the state of the first operator that a function still has."""
+            (entry, layer), operator = _place(function), operators_of(function)[0]
+            group = group_of[layer, _role(operator)]
+            if operator.name in OTHER_THREADERS:
+                return OTHER_THREADERS[operator.name](module, function, operator, facts, group)
+            keeper = operator if layer in group.layers else first[entry, group.layers[0]]
+            return THREADERS[type(store_of(group.geometry))](module, function, operator, facts, group, keeper)
+
         for function in layers:
-            entry, layer = _place(function)
-            group = group_of[layer]
-            keeper = layer if layer in group.layers else group.layers[0]
-            other = OTHER_THREADERS.get(attending[entry, layer].name)
-            if other is not None:
-                other(module, function, facts, group).rewrite()
-                continue
-            threader = THREADERS[type(store_of(group.geometry))]
-            threader(module, function, facts, group, attending[entry, keeper]).rewrite()
+            rewritten = function
+            for _ in operators_of(function):
+                before, rewritten = rewritten, threader(rewritten).rewrite()
+                if before != function:
+                    before.operation.erase()
         for function in (*layers, *rules(module)):
             function.operation.erase()
 
 
 def _place(function: Any) -> tuple[str, int]:
-    """Entry and number of a layer's function."""
+    """Return the entry and the number of a layer's function."""
     return function.attributes["sscc.entry"].value, function.attributes[LAYER].value
+
+
+def _role(operator: ir.Operation) -> str:
+    """Return the name by which an operator's group is known: one for all that attends."""
+    return operator.name if operator.name in OTHER_THREADERS else ATTENTION
 
 
 THREADERS: dict[type[RowStore], type[RowThreader]] = {
@@ -171,78 +188,124 @@ THREADERS: dict[type[RowStore], type[RowThreader]] = {
 }
 """The class that rewrites the functions of a layer that attends, by the store of its rows."""
 OTHER_THREADERS: dict[str, type[StateThreader]] = {"kv.short_convolution": InputThreader}
-"""The class that rewrites the functions of another layer, by its operator."""
+"""The class that threads another state through the functions of a layer, by the operator that keeps it."""
 
 
-def _groups(layers: Sequence[Any], geometry: Geometry) -> list[GroupFacts]:
-    """The groups of layers, from the functions of both entries."""
-    kinds: dict[int, tuple[Any, ...]] = {}
+ATTENTION = "attention"
+"""The role of what attends."""
+_EVERYTHING = Span()
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the layers of a group have in common.
+
+    Attributes:
+        operator: `ATTENTION`, or the name of the operation that keeps their state.
+        sizes: of query heads and rows, or of another state (`StateThreader.sizes_of`).
+        beside: True if the layers have another operator, which comes first.
+        window: within which they attend.
+        shared_layer: the group's only layer, where others share its rows.
+    """
+
+    operator: str
+    sizes: tuple[Any, ...]
+    beside: bool = False
+    window: Span = _EVERYTHING
+    shared_layer: int | None = None
+
+
+Kinds = dict[tuple[int, str], _Kind]
+"""By layer and the name of its operator (`_role`)."""
+
+
+def _kinds(layers: Sequence[Any], geometry: Geometry) -> Kinds:
+    """Return the kinds of what layers keep, from the functions of both entries.
+
+    Raises:
+        UnsupportedError: a layer keeps something else in decode than in prefill, or layers with equal rows have other
+            queries or heads.
+    """
+    kinds: Kinds = {}
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
-    up_shapes: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
-    attending = [(_place(function)[1], operator_of(function)) for function in layers]
-    sharing = [(layer, attention) for layer, attention in attending if attention.name == "kv.shared_attention"]
-    sources = {layer: attention.attributes["shares"].value for layer, attention in sharing}
-    for layer, attention in attending:
-        if layer in sources:
+    up_shapes: dict[_Kind, list[tuple[int, ...]]] = {}
+    operators = [
+        (_place(function)[1], number, operator)
+        for function in layers
+        for number, operator in enumerate(operators_of(function))
+    ]
+    shared = {op.attributes["shares"].value for _, _, op in operators if op.name == "kv.shared_attention"}
+    for layer, number, operator in operators:
+        if operator.name == "kv.shared_attention":
             continue
-        if attention.name in OTHER_THREADERS:
-            _note_kind(kinds, layer, (attention.name, *OTHER_THREADERS[attention.name].sizes_of(attention)), attention)
+        if operator.name in OTHER_THREADERS:
+            sizes = OTHER_THREADERS[operator.name].sizes_of(operator)
+            _note_kind(kinds, layer, _Kind(operator.name, sizes, beside=number > 0), operator)
             continue
-        window = kv.window_of(attention).inside(geometry.max_context)
-        attended = Attended.by(attention)
+        attended = Attended.by(operator)
         query, *rows = heads_and_dims([attended.query, *attended.rows])
         if attended.ups:
             query = (query[0], rows[0][1])  # as the layer's query of decode, which meets the row itself
         if queries.setdefault(tuple(rows), query) != query:
             other_heads, other_width = queries[tuple(rows)]
             raise ThreadCacheErrors.OTHER_QUERIES(
-                origin=origin_of(attention),
+                origin=origin_of(operator),
                 heads=query[0],
                 width=query[1],
                 other_heads=other_heads,
                 other_width=other_width,
             )
-        kind = (window, layer if layer in sources.values() else None, query, *rows)
+        window = kv.window_of(operator).inside(geometry.max_context)
+        kind = _Kind(ATTENTION, (query, *rows), window=window, shared_layer=layer if layer in shared else None)
         shapes = [tuple(up.type.shape) for up in attended.ups]
         if shapes and up_shapes.setdefault(kind, shapes) != shapes:
-            raise ThreadCacheErrors.OTHER_LATENT_HEADS(origin=origin_of(attention))
-        _note_kind(kinds, layer, kind, attention)
-    for layer, attention in sharing:
-        _check_sharer(layer, attention, geometry, kinds)
-    members: dict[tuple[Any, ...], list[int]] = {}
-    for layer in sorted(kinds):
-        members.setdefault(kinds[layer], []).append(layer)
-    groups: list[GroupFacts] = []
-    for (window, *others), where in members.items():
-        if window in OTHER_THREADERS:
-            name, own = OTHER_THREADERS[window].group_name, OTHER_THREADERS[window].geometry_of(geometry, others)
+            raise ThreadCacheErrors.OTHER_LATENT_HEADS(origin=origin_of(operator))
+        _note_kind(kinds, layer, kind, operator)
+    for layer, _, operator in operators:
+        if operator.name == "kv.shared_attention":
+            _check_sharer(layer, operator, geometry, kinds)
+            shares = _Kind(ATTENTION, (), shared_layer=operator.attributes["shares"].value)
+            _note_kind(kinds, layer, shares, operator)
+    return kinds
+
+
+def _groups(kinds: Kinds, geometry: Geometry) -> list[tuple[_Kind, GroupFacts]]:
+    """Return the groups of layers, in the order of their first ones."""
+    members: dict[_Kind, list[int]] = {}
+    sharers: dict[int | None, list[int]] = {}
+    for (layer, _), kind in sorted(kinds.items(), key=lambda item: (item[0][0], item[1].beside)):
+        if kind.sizes:
+            members.setdefault(kind, []).append(layer)
         else:
-            name, own = window.name, geometry.windowed(window) if window else geometry
-        name = _unlike(name, {group.name for group in groups})
-        sharers = tuple(sorted(layer for layer, source in sources.items() if source in where))
-        groups.append(GroupFacts(name, tuple(where), own, sharers))
+            sharers.setdefault(kind.shared_layer, []).append(layer)
+    groups: list[tuple[_Kind, GroupFacts]] = []
+    for kind, where in members.items():
+        if kind.operator in OTHER_THREADERS:
+            other = OTHER_THREADERS[kind.operator]
+            name, own = other.group_name, other.geometry_of(geometry, kind.sizes)
+        else:
+            name, own = kind.window.name, geometry.windowed(kind.window) if kind.window else geometry
+        name = _unlike(name, {group.name for _, group in groups})
+        theirs = () if kind.shared_layer is None else tuple(sharers[kind.shared_layer])
+        groups.append((kind, GroupFacts(name, tuple(where), own, theirs, kind.beside)))
     return groups
 
 
-def _note_kind(
-    kinds: dict[int, tuple[Any, ...]], layer: int, kind: tuple[Any, ...], operator: ir.Operation
-) -> None:
+def _note_kind(kinds: Kinds, layer: int, kind: _Kind, operator: ir.Operation) -> None:
     """Note what a layer keeps. Raise UnsupportedError where its other entry has another operator."""
-    if kinds.setdefault(layer, kind) != kind:
+    if kinds.setdefault((layer, kind.operator), kind) != kind:
         raise ThreadCacheErrors.OTHER_IN_DECODE(origin=origin_of(operator), layer=layer)
 
 
-def _check_sharer(
-    layer: int, attention: ir.Operation, geometry: Geometry, kinds: Mapping[int, tuple[Any, ...]]
-) -> None:
+def _check_sharer(layer: int, attention: ir.Operation, geometry: Geometry, kinds: Kinds) -> None:
     """Refuse a layer that cannot read the rows of the one that it names. `kinds` are of layers that keep some."""
     source = attention.attributes["shares"].value
     place = {"origin": origin_of(attention), "layer": layer, "source": source}
-    if source not in kinds or source > layer:
+    if (source, ATTENTION) not in kinds or source > layer:
         raise ThreadCacheErrors.SOURCE_KEEPS_NOTHING(**place)
     window = kv.window_of(attention).inside(geometry.max_context)
     (query,) = heads_and_dims([attention.operands[0]])
-    its_window, _, its_query, *_ = kinds[source]
+    its_window, its_query = kinds[source, ATTENTION].window, kinds[source, ATTENTION].sizes[0]
     if window != its_window:
         raise ThreadCacheErrors.SHARED_OTHER_WINDOW(**place, window=window, other_window=its_window)
     if query != its_query:

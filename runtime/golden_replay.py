@@ -254,8 +254,7 @@ def _check(
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
     """The checks of one layer's states and picks; equips the slot with the golden's picks where some differ."""
-    states, index = session.signature.states_of(layer)
-    for state in states:
+    for state, index in session.signature.states_of(layer):
         yield from _check_state(session, golden, state, index, layer, dtype)
 
 

@@ -156,7 +156,8 @@ def kept_layers(
         selected: what `selected_by_prompt` gave after the slot's prompt.
     """
     layers: dict[int, LayerKept] = {}
-    for group, states in signature.states:
+    first = ((group, states) for group, states in signature.states if not group.beside)
+    for group, states in first:
         for index, layer, source in _readers(group):
             for state in states:
                 kept = state.kept(tensor, index, slot, length, prompt_len, selected)

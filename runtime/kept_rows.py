@@ -265,8 +265,7 @@ class KeptRows:
 
     def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
         for layer in layers:
-            states, index = self._signature.states_of(layer)
-            yield from ((state, index) for state in states)
+            yield from self._signature.states_of(layer)
 
     def _first_seen(self, state: LayerState, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""

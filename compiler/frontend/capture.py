@@ -9,6 +9,7 @@ checkpoint holds (rotary frequencies, embedding scales) are computed from the co
 from __future__ import annotations
 
 import gc
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,8 +99,8 @@ class CaptureErrors(ErrorKind):
     )
     LAYERS_ATTEND_TWICE = (
         UnsupportedError,
-        "the model must call sscc::attention once in each of its {total} layers, but layers {layers} call it up to "
-        "{calls} times, and a layer keeps one K and V",
+        "the model must call sscc::attention once in each of its {total} layers, but layers {layers} call it, or "
+        "another operator that depends on earlier tokens, up to {calls} times, and a layer keeps one state for each",
     )
     LAYERS_OUT_OF_ORDER = (
         UnsupportedError,
@@ -391,15 +392,15 @@ def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None
     """Decoder layers: what the config says, or for an exported program the attention operators it calls."""
     if config is not None:
         return layer_count(config)
-    layers = len(stateful_layers(captured.prefill))
+    layers = len({layer for layer, _ in stateful_operators(captured.prefill)})
     if layers == 0:
         raise CaptureErrors.PROGRAM_WITHOUT_ATTENTION()
     return layers
 
 
-def stateful_layers(captured: Captured) -> list[int]:
-    """Return the `layer` argument of every operator that depends on earlier tokens, in program order."""
-    return [int(node.args[3]) for node in captured.graph.nodes if node.target in TARGETS]
+def stateful_operators(captured: Captured) -> list[tuple[int, Any]]:
+    """Return the layer and target of every operator that depends on earlier tokens, in program order."""
+    return [(int(node.args[3]), node.target) for node in captured.graph.nodes if node.target in TARGETS]
 
 
 def _attention_nodes(captured: Captured) -> list[Any]:
@@ -408,20 +409,22 @@ def _attention_nodes(captured: Captured) -> list[Any]:
 
 
 def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
-    """Refuses a program that does not call the attention operator exactly once per layer 0 .. layers-1 (of those,
-    the captured ones): some models export cleanly while computing attention in a way of their own."""
-    attentions = stateful_layers(captured)
+    """Refuse a program whose layers 0 .. layers-1 (of those, the captured ones) do not all call attention, or another
+    operator that depends on earlier tokens, in order, or call one several times: some models export cleanly while
+    computing attention in a way of their own."""
+    operators = stateful_operators(captured)
+    called = [layer for layer, _ in itertools.groupby(layer for layer, _ in operators)]
     expected = list(range(layers)) if kinds is None else list(kinds.captured)
-    if attentions == expected:
-        return
-    missing = [layer for layer in expected if layer not in attentions]
-    doubled = sorted({layer for layer in attentions if attentions.count(layer) > 1})
+    missing = [layer for layer in expected if layer not in called]
     if missing:
         raise CaptureErrors.LAYERS_BYPASS(total=layers, layers=missing[:SHOWN_LAYERS])
+    calls = Counter(operators)
+    doubled = sorted({layer for (layer, _), times in calls.items() if times > 1})
     if doubled:
-        calls = max(attentions.count(layer) for layer in doubled)
-        raise CaptureErrors.LAYERS_ATTEND_TWICE(total=layers, layers=doubled[:SHOWN_LAYERS], calls=calls)
-    raise CaptureErrors.LAYERS_OUT_OF_ORDER(total=layers, layers=attentions[:SHOWN_LAYERS])
+        most = max(calls.values())
+        raise CaptureErrors.LAYERS_ATTEND_TWICE(total=layers, layers=doubled[:SHOWN_LAYERS], calls=most)
+    if called != expected:
+        raise CaptureErrors.LAYERS_OUT_OF_ORDER(total=layers, layers=called[:SHOWN_LAYERS])
 
 
 def check_windows(captured: Captured, windows: Callable[[int], tuple[Span, str]]) -> None:

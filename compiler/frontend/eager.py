@@ -55,8 +55,8 @@ class EagerErrors(ErrorKind):
     POSITION_OUTSIDE = UsageError, "position {position} is outside max-context {context}"
     LAYERS_OUT_OF_ORDER = (
         UnsupportedError,
-        "the model calls sscc::attention for layer {layer} where layer {expected} was expected: every layer must "
-        "attend exactly once, in order",
+        "the model calls {operator} for layer {layer} where layer {expected} was expected: layers must come in order, "
+        "and call an operator once",
     )
     NO_FETCH = UsageError, "a step fetches {rows} rows, it must be at least 1"
     TEXT_TOO_LONG = UsageError, "{prompt} prompt tokens and {tokens} new ones exceed max-context {context}"
@@ -70,15 +70,14 @@ class EagerSnapStream:
     """One sequence on one model, with a compressed cache per layer.
 
     Attributes:
-        k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
-            A layer with latent rows has one KV head, whose keys they are; a layer of `states` has the rows of its
-            state as one, and no values.
-        v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
-        selected: per layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
+        k_cache: by layer that attends, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before
+            `prefill`. A layer with latent rows has one KV head, whose keys they are.
+        v_cache: by layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
+        selected: by layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say where the ring begins.
-        geometries: per layer, the rows that it keeps: those of the geometry, of its window, or of its state.
-        states: the name of its state, of each layer that does not attend.
+        geometries: by layer, the rows that it keeps: those of the geometry, or of its window.
+        states: by layer and name, the rows [1, R, D] of what operators beside attention keep.
 
     Of a layer that reads the rows of another one these are that layer's, the very tensors.
     """
@@ -113,12 +112,13 @@ class EagerSnapStream:
         self._products = Products()
         self.sources = sources
         self._forward = forward_of(model)
-        self.k_cache: list[Tensor] = []
-        self.v_cache: list[Tensor] = []
-        self.selected: list[Tensor] = []
+        self.k_cache: dict[int, Tensor] = {}
+        self.v_cache: dict[int, Tensor] = {}
+        self.selected: dict[int, Tensor] = {}
         self.position = 0
-        self.geometries: list[Geometry] = []
-        self.states: dict[int, str] = {}
+        self.geometries: dict[int, Geometry] = {}
+        self.states: dict[tuple[int, str], Tensor] = {}
+        self._last = -1
         self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -136,8 +136,8 @@ class EagerSnapStream:
             raise EagerErrors.EMPTY_PROMPT()
         if n > g.max_context:
             raise EagerErrors.PROMPT_TOO_LONG(tokens=n, context=g.max_context)
-        self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
-        self.states = {}
+        self.k_cache, self.v_cache, self.selected, self.geometries = {}, {}, {}, {}
+        self.states, self._last = {}, -1
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, lambda operator: operator.prefilling(self), list(prompt), 0)
         if not self.k_cache:
@@ -212,46 +212,53 @@ class EagerSnapStream:
         """Keeps what a layer is to keep of a prompt; gives the rows [Hkv, n, ..] that prefill attends to."""
         g = self._next_geometry(layer, window)
         if layer in self.sources:
-            self._share(self.sources[layer])
+            self._share(layer, self.sources[layer])
         else:
             rule = self._rule if g.selects else None
             k_rows, v_rows, selected = algorithm.compress(q[0], k[0], v[0], scale, g, softmax, rule)
-            self.k_cache.append(k_rows)
-            self.v_cache.append(k_rows[..., : v.shape[3]] if layer in self.latent else v_rows)
-            self.selected.append(selected)
+            self.k_cache[layer], self.selected[layer] = k_rows, selected
+            self.v_cache[layer] = k_rows[..., : v.shape[3]] if layer in self.latent else v_rows
         return k[0], v[0]
 
-    def keep_state(self, layer: int, name: str, rows: Tensor, geometry: Geometry) -> None:
+    def keep_state(self, layer: int, name: str, rows: Tensor) -> None:
         """See `sscc.compiler.frontend.eager_run.EagerRun`."""
-        self._check_order(layer)
-        self.geometries.append(geometry)
-        self.k_cache.append(rows)
-        self.v_cache.append(rows[..., :0])
-        self.selected.append(torch.full((1, 0), -1))
-        self.states[layer] = name
+        self._come_to(layer, (layer, name) in self.states, f"the operator of {name}")
+        self.states[layer, name] = rows
 
-    def _check_order(self, layer: int) -> None:
-        """Raise UnsupportedError where another layer was expected to be prefilled now."""
-        if layer != len(self.geometries):
-            raise EagerErrors.LAYERS_OUT_OF_ORDER(layer=layer, expected=len(self.geometries))
+    def state(self, layer: int, name: str) -> Tensor:
+        """See `sscc.compiler.frontend.eager_run.EagerRun`."""
+        return self.states[layer, name]
+
+    def _come_to(self, layer: int, again: bool, operator: str) -> None:
+        """Note the layer that is prefilled now.
+
+        Args:
+            again: True if it has called the operator before.
+
+        Raises:
+            UnsupportedError: `again`, or another layer was expected.
+        """
+        if again or layer not in (self._last, self._last + 1):
+            raise EagerErrors.LAYERS_OUT_OF_ORDER(operator=operator, layer=layer, expected=self._last + 1)
+        self._last = layer
 
     def _next_geometry(self, layer: int, window: Span) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
-        self._check_order(layer)
+        self._come_to(layer, layer in self.geometries, "sscc::attention")
         if layer in self.sources:
             g = self.geometries[self.sources[layer]]
         elif window:
             g = self.geometry.windowed(window)
         else:
-            before = (other for number, other in enumerate(self.geometries) if number not in self.sources)
+            before = (other for number, other in self.geometries.items() if number not in self.sources)
             g = self.geometry.of_layer(sum(not other.window for other in before))
-        self.geometries.append(g)
+        self.geometries[layer] = g
         return g
 
-    def _share(self, source: int) -> None:
-        """The layer that is prefilled now has the rows of layer `source`."""
+    def _share(self, layer: int, source: int) -> None:
+        """Let a layer have the rows of layer `source`."""
         for kept in (self.k_cache, self.v_cache, self.selected):
-            kept.append(kept[source])
+            kept[layer] = kept[source]
 
     @torch.no_grad()
     def _run(self, observer: Observer, others: OperatorContext, tokens: list[int], start: int) -> Tensor:
@@ -268,11 +275,11 @@ class EagerQuerySelection(EagerSnapStream):
     sliding window are as `EagerSnapStream` has them: they keep their ring and choose nothing.
 
     Attributes:
-        k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
+        k_cache: by layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
             layer with a sliding window its ring. v_cache likewise.
-        selected: per layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
+        selected: by layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
             -1, or with `fetch` what the last query of the prompt chooses.
-        landmarks: per layer, of the store; None of a layer with a sliding window.
+        landmarks: by layer, of the store; none of a layer with a sliding window.
     """
 
     def __init__(
@@ -303,51 +310,46 @@ class EagerQuerySelection(EagerSnapStream):
             raise EagerErrors.NO_FETCH(rows=fetch)
         self.bits = bits
         self.fetch = fetch
-        self.landmarks: list[Landmarks | None] = []
+        self.landmarks: dict[int, Landmarks] = {}
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        self.landmarks = []
+        self.landmarks = {}
         return super().prefill(prompt)
-
-    def keep_state(self, layer: int, name: str, rows: Tensor, geometry: Geometry) -> None:
-        self.landmarks.append(None)
-        super().keep_state(layer, name, rows, geometry)
 
     def _keep(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
     ) -> tuple[Tensor, Tensor]:
         if window:
-            self.landmarks.append(None)
             return super()._keep(q, k, v, layer, scale, window, softmax)
         g = self._next_geometry(layer, window)
         check_bits(self.bits, k.shape[-1])
         if layer in self.sources:
             source = self.sources[layer]
-            self._share(source)
-            self.landmarks.append(self.landmarks[source])
+            self._share(layer, source)
+            self.landmarks[layer] = self.landmarks[source]
             return self.k_cache[source][:, : self.prompt_len], self.v_cache[source][:, : self.prompt_len]
         k_rows = algorithm.stored(k[0], g)
         room = g.max_context - self.prompt_len
-        self.k_cache.append(pad(k_rows, (0, 0, 0, room)))
+        self.k_cache[layer] = pad(k_rows, (0, 0, 0, room))
         if layer in self.latent:
-            v_rows, v_cache = k_rows[..., : v.shape[3]], self.k_cache[-1][..., : v.shape[3]]
+            v_rows, v_cache = k_rows[..., : v.shape[3]], self.k_cache[layer][..., : v.shape[3]]
         else:
             v_rows = algorithm.stored(v[0], g)
             v_cache = pad(v_rows, (0, 0, 0, room))
-        self.v_cache.append(v_cache)
+        self.v_cache[layer] = v_cache
         landmarks = make_landmarks(k[0], self.bits)
         levels, row_scales = pad(landmarks.levels, (0, 0, 0, room)), pad(landmarks.scale, (0, room))
-        self.landmarks.append(Landmarks(levels, row_scales, self.bits))
+        self.landmarks[layer] = Landmarks(levels, row_scales, self.bits)
         chosen = torch.full((k.shape[1], g.topk), -1)
         if self.fetch is not None:
             chosen = choose(self._masses(q[:, :, -1], layer, scale, softmax), g)[0]
-        self.selected.append(chosen)
+        self.selected[layer] = chosen
         return k_rows, v_rows
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
-        landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
-        if landmarks is None:
+        if layer not in self.landmarks:
             return super()._attend(q, k, v, layer, scale, softmax)
+        landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
         if layer not in self.sources:
             newest = make_landmarks(k[0, :, 0], self.bits)
             landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
@@ -363,7 +365,6 @@ class EagerQuerySelection(EagerSnapStream):
     def _masses(self, query: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
         n, landmarks = self.position, self.landmarks[layer]
-        assert landmarks is not None
         seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
         keys = self.k_cache[layer][None, :, :n]
         return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer], softmax)
@@ -409,13 +410,11 @@ def make_golden(
         run = EagerQuerySelection(model, geometry, selector.landmark_bits, selector.fetch, latent, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
-    for layer, (keys, values, selected) in enumerate(zip(run.k_cache, run.v_cache, run.selected, strict=True)):
+    for layer, keys in run.k_cache.items():
         g = run.geometries[layer]
         if layer in sources:
             continue
-        caches = {"latent": keys} if layer in latent else {"k": keys, "v": values}
-        if layer in run.states:
-            caches = {run.states[layer]: keys}
+        caches = {"latent": keys} if layer in latent else {"k": keys, "v": run.v_cache[layer]}
         if selector_of(g).keeps_landmarks:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}
             near = near_positions(len(prompt), keys.shape[0], g)
@@ -424,7 +423,8 @@ def make_golden(
         if selector_of(g).keeps_landmarks:
             tensors |= {f"{kind}_store.{layer}": store.clone() for kind, store in stores.items()}
         elif g.topk:
-            tensors[f"selected.{layer}"] = selected
+            tensors[f"selected.{layer}"] = run.selected[layer]
+    tensors |= {f"{name}_cache.{layer}": rows.clone() for (layer, name), rows in run.states.items()}
     tensors["prefill_logits"] = logits.clone()
     new_tokens: list[int] = []
     for step in range(new_tokens_count):

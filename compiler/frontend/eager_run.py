@@ -6,20 +6,18 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sscc.ir.geometry import Geometry
-
 
 class EagerRun(Protocol):
-    """One sequence that runs eagerly with the state of each layer."""
+    """One sequence that runs eagerly with the states of each layer."""
 
-    geometry: Geometry
     position: int
-    k_cache: list[Tensor]
 
-    def keep_state(self, layer: int, name: str, rows: Tensor, geometry: Geometry) -> None:
-        """Keep the state of the layer that is prefilled now.
+    def keep_state(self, layer: int, name: str, rows: Tensor) -> None:
+        """Keep a state of the layer that is prefilled now.
 
         Args:
             name: of the state's rows [1, R, D], which goldens have as `name_cache`.
-            geometry: of these rows.
         """
+
+    def state(self, layer: int, name: str) -> Tensor:
+        """Return the rows [1, R, D] of a state, which may be written."""

@@ -13,7 +13,10 @@ from typing import Any
 
 import torch
 
-from sscc.compiler.frontend import experts  # noqa: F401 - registers sscc::expert_product and sscc::topk
+from sscc.compiler.frontend import (
+    experts,  # noqa: F401 - registers sscc::expert_product and sscc::topk
+    short_convolution,  # noqa: F401 - registers sscc::short_convolution
+)
 from sscc.compiler.frontend import operator as attention  # noqa: F401 - registers sscc::attention
 
 _ATEN = """
@@ -53,7 +56,7 @@ ATEN = frozenset(_ATEN.split())
 files, devices, quantised and sparse tensors are not among them; overloads of plain lists and numbers are TorchScript's,
 and could make results of any size."""
 
-SSCC = frozenset({"attention", "expert_product", "topk"})
+SSCC = frozenset({"attention", "short_convolution", "expert_product", "topk"})
 
 ON_SIZES: dict[str, Any] = {
     **{

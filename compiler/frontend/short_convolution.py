@@ -23,7 +23,6 @@ from torch.overrides import TorchFunctionMode
 
 from sscc.compiler.frontend.eager_run import EagerRun
 from sscc.compiler.frontend.recognition import recognise_in_layers
-from sscc.ir.layer_state.inputs import ring_geometry
 from sscc.ir.layer_state.streams import INPUTS
 
 Convolver = Callable[[Tensor, Tensor, "Tensor | None", int], Tensor]
@@ -161,12 +160,18 @@ def _short(
     groups: int = 1,
 ) -> _Call | None:  # fmt: skip
     """Return a call of `conv1d` if it is a convolution of each channel, padded by all but one of its taps."""
-    taps = weight.shape[2]
-    one, wide = (1, [1], (1,)), (taps - 1, [taps - 1], (taps - 1,))
-    channels = input.dim() == 3 and groups == input.shape[1] == weight.shape[0] and weight.shape[1] == 1
-    if taps < 2 or not channels or stride not in one or dilation not in one or padding not in wide:
+    if input.dim() != 3 or input.shape[1] != groups or not _is_short(weight, groups, stride, dilation, padding):
         return None
     return _Call(input, weight, bias)
+
+
+def _is_short(weight: Tensor, groups: int, stride: Any, dilation: Any, padding: Any) -> bool:
+    """Return True for the settings of a convolution of each channel, padded by all but one of its taps."""
+    channels, inputs, taps = weight.shape
+    of_each = groups == channels and inputs == 1 and taps > 1
+    settings = (value if isinstance(value, int | str) else tuple(value) for value in (stride, dilation, padding))
+    pairs = zip(settings, (1, 1, taps - 1), strict=True)
+    return of_each and all(value in (expected, (expected,)) for value, expected in pairs)
 
 
 class ShortConvolution:
@@ -181,10 +186,7 @@ class ShortConvolution:
             name
             for name, module in model.named_modules()
             if isinstance(module, torch.nn.Conv1d)
-            and module.groups == module.in_channels == module.out_channels
-            and (module.stride, module.dilation) == ((1,), (1,))
-            and module.kernel_size[0] > 1
-            and module.padding == (module.kernel_size[0] - 1,)
+            and _is_short(module.weight, module.groups, module.stride, module.dilation, module.padding)
         ]
 
     def recognise(self, model: Any) -> None:
@@ -200,7 +202,7 @@ class ShortConvolution:
 
         def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: int) -> Tensor:
             taps = weight.shape[2]
-            run.keep_state(layer, INPUTS[0], ring_of_inputs(x[0], taps), ring_geometry(run.geometry, taps))
+            run.keep_state(layer, INPUTS[0], ring_of_inputs(x[0], taps))
             return convolved(pad(x, (taps - 1, 0)), weight, bias)
 
         return convolving(convolve)
@@ -209,7 +211,7 @@ class ShortConvolution:
         """See `StatefulOperator`."""
 
         def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: int) -> Tensor:
-            return step_of_ring(x, weight, bias, run.k_cache[layer], run.position - 1)
+            return step_of_ring(x, weight, bias, run.state(layer, INPUTS[0]), run.position - 1)
 
         return convolving(convolve)
 

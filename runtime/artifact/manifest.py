@@ -240,19 +240,20 @@ def _geometry(data: dict[str, Any], where: str) -> Geometry:
 
 def _group_data(group: LayerGroup) -> dict[str, Any]:
     data = {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
-    sharers, slots = list(data.pop("sharers")), data.pop("slots")
-    return data | ({"sharers": sharers} if sharers else {}) | ({} if slots is None else {"slots": slots})
+    sharers, slots, beside = list(data.pop("sharers")), data.pop("slots"), data.pop("beside")
+    data |= ({"sharers": sharers} if sharers else {}) | ({} if slots is None else {"slots": slots})
+    return data | ({"beside": True} if beside else {})
 
 
 def _plan(entries: list[Any], geometry: Geometry) -> CachePlan:
     groups = tuple(_group(entry, f"groups[{index}].") for index, entry in enumerate(entries))
-    layers = sum(len(group.layers) + len(group.sharers) for group in groups)
+    layers = CachePlan(groups).layers
     if not layers or any(group.geometry.max_context != geometry.max_context for group in groups):
         raise ManifestErrors.GROUPS()
     if len({group.name for group in groups}) < len(groups):
         raise ManifestErrors.GROUP_NAMES()
     try:
-        check_layers([(group.layers, group.sharers) for group in groups], layers)
+        check_layers(groups, layers)
     except ValueError as error:
         raise ManifestErrors.LAYERS(reason=quoted(error)) from None
     return CachePlan(groups)
@@ -283,6 +284,7 @@ def _group(data: Any, where: str) -> LayerGroup:
         streams=tuple(streams),
         sharers=_integers(_take(data, "sharers", list, where), f"{where}sharers", 0) if "sharers" in data else (),
         slots=_integers([_take(data, "slots", int, where)], f"{where}slots", 1)[0] if "slots" in data else None,
+        beside=_take(data, "beside", bool, where) if "beside" in data else False,
     )
 
 

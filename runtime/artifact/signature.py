@@ -70,10 +70,15 @@ class Signature:
         """The states of the layers, by group, in the plan's order."""
         return tuple((group, (self.rows(group),)) for group in self.plan)
 
-    def states_of(self, layer: int) -> tuple[tuple[LayerState, ...], int]:
-        """Return the states that a layer reads, and its place among the layers of their group."""
-        group, index = self.plan.of(layer)
-        return next(states for other, states in self.states if other is group), index
+    def states_of(self, layer: int) -> list[tuple[LayerState, int]]:
+        """Return the states that a layer reads, and its place among the layers of the group of each."""
+        return [
+            (state, index)
+            for group, index in self.plan.all_of(layer)
+            for other, states in self.states
+            if other is group
+            for state in states
+        ]
 
     @property
     def _every(self) -> Iterator[LayerState]:

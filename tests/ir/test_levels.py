@@ -114,8 +114,37 @@ def test_damaged_notes_of_layers_that_share(text: str) -> None:
     module = ir.Module.create()
     set_facts(module, FACTS, GEOMETRY)
     module.operation.attributes["sscc.shares"] = ir.Attribute.parse(text)
-    with raises(LevelErrors.GROUPS, attributes=["kv.groups", "sscc.layers", "sscc.shares"]):
+    with raises(LevelErrors.GROUPS, attributes=["kv.groups", "sscc.layers", "sscc.beside", "sscc.shares"]):
         get_groups(module)
+
+
+RINGS = GEOMETRY.windowed(Span(2))
+
+
+def test_groups_beside_others_survive_printing() -> None:
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    groups = (
+        GroupFacts("", (0,), GEOMETRY, (2,)),
+        GroupFacts("rings", (0, 2), RINGS, beside=True),
+        GroupFacts("others", (1,), RINGS),
+    )
+    set_groups(module, groups)
+    assert get_groups(parse_module(str(module), "printed")) == groups
+
+
+@pytest.mark.parametrize(
+    ("layers", "beside"),
+    [((0, 3), "[\"rings\"]"), ((1, 0), "[\"rings\"]"), ((), "[\"rings\"]"), ((0,), "3"), ((0,), "[3]")],
+)
+def test_damaged_notes_of_groups_beside_others(layers: tuple[int, ...], beside: str) -> None:
+    """With a layer that there is none of, that do not ascend, with none; and no list of names."""
+    module = ir.Module.create()
+    set_facts(module, FACTS, GEOMETRY)
+    set_groups(module, [GroupFacts("", (0, 1, 2), GEOMETRY), GroupFacts("rings", layers, RINGS, beside=True)])
+    module.operation.attributes["sscc.beside"] = ir.Attribute.parse(beside)
+    with raises(LevelErrors.GROUPS):
+        get_groups(parse_module(str(module), "printed"))
 
 
 LAYERED = GEOMETRY.with_layers([3, 1])
@@ -208,7 +237,7 @@ def test_damaged_groups(attribute: str, value: str | None, cause: str) -> None:
     del module.operation.attributes[attribute]
     if value is not None:
         module.operation.attributes[attribute] = ir.Attribute.parse(value)
-    with raises(LevelErrors.GROUPS, attributes=["kv.groups", "sscc.layers", "sscc.shares"]) as caught:
+    with raises(LevelErrors.GROUPS, attributes=["kv.groups", "sscc.layers", "sscc.beside", "sscc.shares"]) as caught:
         get_groups(parse_module(str(module), "printed"))
     assert re.search(cause, caught.value.fields["cause"])
 

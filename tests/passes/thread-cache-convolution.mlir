@@ -53,3 +53,39 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
     return %y : tensor<1x6x4xf32>
   }
 }
+
+// -----
+
+// CASE: beside attention
+// The layer has the states of both, those of the convolution by the name of its group, and a function for the end of each.
+// PASSES: thread-cache
+// CHECK: module attributes
+// CHECK-SAME: sscc.beside = ["convolution"]
+// CHECK-SAME: sscc.layers = {convolution = array<i64: 0>}
+module attributes {kv.geometry = #geometry, sscc.program = #program} {
+  // CHECK-LABEL: func.func private @prefill.compress.0(
+  // CHECK: "kv.select"({{[^)]*}}) :
+  // CHECK: "kv.gather"({{[^)]*}}) :
+  // CHECK-LABEL: func.func private @prefill.layer.0(
+  // CHECK-SAME: {sscc.state = "k_scratch"}
+  // CHECK-SAME: {sscc.state = "inputs_scratch.convolution"}
+  // CHECK: "kv.gather"({{[^)]*}}) {df.together, kv.group = "convolution"}
+  // CHECK: "kv.causal_attention"({{[^)]*}}) {scale
+  // CHECK-LABEL: func.func private @prefill.compress.0.convolution(
+  // CHECK-SAME: {sscc.state = "inputs_scratch.convolution"}
+  // CHECK-SAME: {sscc.state = "inputs_cache.convolution"}
+  // CHECK: "kv.gather"({{[^)]*}}) {kv.group = "convolution"}
+  func.func private @prefill.layer.0(%h: tensor<1x1x4x6xf32> {sscc.input = "hidden"}, %w: !w {sscc.weight = "w"})
+      -> (tensor<1x1x4x6xf32> {sscc.output = "hidden"}) attributes {sscc.entry = "prefill", sscc.layer = 0 : i64} {
+    %x = tensor.collapse_shape %h [[0, 1], [2], [3]] : tensor<1x1x4x6xf32> into tensor<1x4x6xf32>
+    %e = tensor.empty() : tensor<1x6x4xf32>
+    %t = linalg.transpose ins(%x : tensor<1x4x6xf32>) outs(%e : tensor<1x6x4xf32>) permutation = [0, 2, 1]
+    %y = "kv.short_convolution"(%t, %w) {layer = 0 : i64} : (tensor<1x6x4xf32>, !w) -> tensor<1x6x4xf32>
+    %f = tensor.empty() : tensor<1x4x6xf32>
+    %b = linalg.transpose ins(%y : tensor<1x6x4xf32>) outs(%f : tensor<1x4x6xf32>) permutation = [0, 2, 1]
+    %q = tensor.expand_shape %b [[0, 1], [2], [3]] output_shape [1, 1, 4, 6] : tensor<1x4x6xf32> into tensor<1x1x4x6xf32>
+    %o = "kv.self_attention"(%q, %h, %h) {layer = 0 : i64, scale = 0.25 : f64}
+      : (tensor<1x1x4x6xf32>, tensor<1x1x4x6xf32>, tensor<1x1x4x6xf32>) -> tensor<1x1x4x6xf32>
+    return %o : tensor<1x1x4x6xf32>
+  }
+}

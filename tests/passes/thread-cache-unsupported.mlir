@@ -8,7 +8,7 @@
 
 // CASE: two attention operators in a layer
 // PASSES: thread-cache
-// ERROR: thread-cache.not-one-attention origin='layers.0: ' function=decode.layer.0 attentions=2
+// ERROR: thread-cache.two-operators origin='layers.0: ' function=decode.layer.0 operators=kv.self_attention,kv.self_attention
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
@@ -22,7 +22,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // CASE: a layer without attention
 // PASSES: thread-cache
-// ERROR: thread-cache.not-one-attention origin='layers.0: ' function=decode.layer.0 attentions=0
+// ERROR: thread-cache.no-operator origin='layers.0: ' function=decode.layer.0
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
       attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {

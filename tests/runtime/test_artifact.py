@@ -618,6 +618,11 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
             ("groups", 0, "sharers"), [2], ManifestErrors.LAYERS,
             {"reason": "layers share the rows of layers [0, 1], which must be one"},
         ),
+        (
+            ("groups", 0, "beside"), 1, ManifestErrors.TYPE,
+            {"field": "groups[0].beside", "value": "1", "type": "bool"},
+        ),
+        (("groups", 0, "beside"), True, ManifestErrors.GROUPS, {}),
         (("groups", 0, "heads"), "4", ManifestErrors.TYPE, {"field": "groups[0].heads", "value": "4", "type": "int"}),
         (
             ("groups", 0, "kv_heads"), 0, ManifestErrors.BELOW_LEAST,
@@ -740,6 +745,11 @@ def test_a_malformed_manifest_is_refused(
             {"reason": "the groups' layers are [[0], []], they must be 1 in all"},
         ),
         ({"name": "other", "layers": [1]}, ArtifactErrors.INVALID, {}),
+        (
+            {"name": "other", "layers": [1], "beside": True}, ManifestErrors.LAYERS,
+            {"reason": "the groups' layers are [[0], [1]], they must be 1 in all"},
+        ),
+        ({"name": "other", "beside": True}, ArtifactErrors.INVALID, {}),
     ],
 )
 def test_a_group_too_many_is_refused(

@@ -13,7 +13,7 @@ import torch
 from sscc.compiler.driver import CompilationErrors
 from sscc.compiler.frontend import construction
 from sscc.compiler.frontend.admission import AdmissionErrors
-from sscc.compiler.frontend.capture import CaptureErrors, capture, stateful_layers
+from sscc.compiler.frontend.capture import CaptureErrors, capture, stateful_operators
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import ConstructionErrors, build_model, build_skeleton, canonical_names
 from sscc.compiler.frontend.model_config import MAX_DEPTH, ModelConfigErrors, config_from_dict, parse_json
@@ -161,4 +161,5 @@ def test_tied_parameters_have_the_name_that_a_checkpoint_holds() -> None:
 def test_a_class_with_a_table_of_attentions_of_its_own() -> None:
     config = config_from_dict({"model_type": "gptj", "n_embd": 32, "n_head": 4, "n_layer": 2, "rotary_dim": 4}, "it")
     captured = capture(build_model(config, torch.float32), batch=1, chunk=4, max_context=32)
-    assert stateful_layers(captured.prefill) == stateful_layers(captured.decode) == [0, 1]
+    for program in (captured.prefill, captured.decode):
+        assert [layer for layer, _ in stateful_operators(program)] == [0, 1]

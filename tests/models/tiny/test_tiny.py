@@ -58,11 +58,9 @@ def answers(query: Query) -> list[int]:
     answers = [int(logits.argmax())]
     for g in (ROWS_32, ROWS_64, STREAMING):
         run = EagerSnapStream(model(), g)
-        for q, k, v, scale in layers:
-            keys, values, _ = algorithm.compress(q, k, v, scale, g)
-            run.geometries.append(g)
-            run.k_cache.append(keys)
-            run.v_cache.append(values)
+        for layer, (q, k, v, scale) in enumerate(layers):
+            run.k_cache[layer], run.v_cache[layer], _ = algorithm.compress(q, k, v, scale, g)
+            run.geometries[layer] = g
         run.prompt_len = LENGTH
         answers.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
     return answers
