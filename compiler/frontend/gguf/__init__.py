@@ -1,0 +1,1 @@
+"""Checkpoints of the `.gguf` form: header, config, weights and tokenizer."""
