@@ -1,0 +1,502 @@
+"""The families of models in GGUF files, as data: fields of a config, names of parameters, orders of rows.
+
+To add a family, add an entry to `FAMILIES` under the architecture's name in GGUF files. The facts are those of
+llama.cpp's converter (`conversion/`), which writes the files, and of its loaders (`src/models/`), which say what a file
+means that leaves something out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Names = Mapping[str, str]
+
+
+class Layout(Enum):
+    """How a parameter is stored, where it is not stored as it is. H heads of D numbers.
+
+    ROTARY_Q, ROTARY_K: the rows of each head in pairs (0, D/2), (1, D/2 + 1), .., in place of halves.
+    HEAD_QKV: all queries, then keys, then values, in place of those of each head.
+    GROUP_QKV: the same, in place of those of each group of query heads with its KV head.
+    TRANSPOSED: [N, K] in place of [K, N].
+    LESS_ONE: 1 more than the parameter.
+    INTERLEAVED: the parts in turn, [.., 2 N] or transposed [.., K, 2 N], in place of one tensor each.
+    SHAPED: in another shape.
+    LATENT: parts k [H, R, N] and v [H, V, R] in place of rows of each head [H * (N + V), R].
+    STACKED: the parameters of a list, one after another.
+    """
+
+    PLAIN = "plain"
+    ROTARY_Q = "rotary q"
+    ROTARY_K = "rotary k"
+    HEAD_QKV = "head qkv"
+    GROUP_QKV = "group qkv"
+    TRANSPOSED = "transposed"
+    LESS_ONE = "less one"
+    INTERLEAVED = "interleaved"
+    SHAPED = "shaped"
+    LATENT = "latent"
+    STACKED = "stacked"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which layers attend within a window.
+
+    Attributes:
+        period: layers that take turns; 0 where a file lists them, or all layers are alike.
+        field: of the config; `chunked`: whether windows are chunks.
+        size: where files do not say it.
+        whole_first: True if the first layer of a period attends to everything; else the last one does.
+    """
+
+    period: int = 0
+    field: str = "sliding_window"
+    size: int | None = None
+    chunked: bool = False
+    whole_first: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of models.
+
+    Attributes:
+        model_type: transformers' name.
+        when: a metadata key, behind the architecture's name, that files of the family have (and its value is not 0), and
+            others of the architecture do not; or the key and the value. "" for what is left.
+        fields: metadata key, behind the architecture's name -> field of the config.
+        tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
+            a layer.
+        layouts: tensor -> layout.
+        joined: parameter -> tensors that it is made of, one below the other.
+        constants: fields of the config that files do not say.
+        present: field of the config -> a tensor; the field is True where the file has it.
+        window: which layers have one; None where the family knows none.
+        partial: True if a part of a head may be rotated.
+        two_ropes: True if layers with a window have a rotary embedding of their own.
+        ignored: keys that change nothing.
+    """
+
+    model_type: str
+    fields: Names
+    tensors: Names
+    when: tuple[str, Any] | str = ""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    present: Names = field(default_factory=dict)
+    window: Window | None = None
+    partial: bool = False
+    two_ropes: bool = False
+    ignored: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ----------------------------------------------------------------------------------------------- what families share
+
+SIZES: Names = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+}
+HEAD: Names = {"attention.key_length": "head_dim"}
+RMS: Names = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+PLAIN: Names = SIZES | HEAD | RMS
+EXPERTS: Names = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+EXPERT_SIZE: Names = {"expert_feed_forward_length": "moe_intermediate_size"}
+
+_L = "model.layers.*"
+ENDS: Names = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+ATTENTION: Names = {
+    f"blk.*.attn_{gguf}": f"{_L}.self_attn.{name}"
+    for gguf, name in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("output", "o_proj"))
+}
+QK_NORMS: Names = {f"blk.*.attn_{side}_norm": f"{_L}.self_attn.{side}_norm" for side in "qk"}
+NORMS: Names = {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.ffn_norm": f"{_L}.post_attention_layernorm"}
+FOUR_NORMS: Names = {
+    "blk.*.attn_norm": f"{_L}.input_layernorm",
+    "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+    "blk.*.ffn_norm": f"{_L}.pre_feedforward_layernorm",
+    "blk.*.post_ffw_norm": f"{_L}.post_feedforward_layernorm",
+}
+POST_NORMS: Names = {
+    "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+    "blk.*.post_ffw_norm": f"{_L}.post_feedforward_layernorm",
+}
+MLP: Names = {f"blk.*.ffn_{side}": f"{_L}.mlp.{side}_proj" for side in ("gate", "up", "down")}
+LLAMA: Names = ENDS | ATTENTION | NORMS | MLP
+PAIRS = {"blk.*.attn_q": Layout.ROTARY_Q, "blk.*.attn_k": Layout.ROTARY_K}
+
+
+def shared(name: str) -> Names:
+    """Return the parameters of the experts that every token takes."""
+    return {f"blk.*.ffn_{side}_shexp": f"{_L}.mlp.{name}.{side}_proj" for side in ("gate", "up", "down")}
+
+
+def experts(module: str, up: str = "gate_up_proj", down: str = "down_proj") -> dict[str, tuple[str, ...]]:
+    """Return the parameters of the matrices of a layer's experts: gate and up are one."""
+    return {
+        f"{_L}.{module}.{up}": ("blk.*.ffn_gate_exps.weight", "blk.*.ffn_up_exps.weight"),
+        f"{_L}.{module}.{down}": ("blk.*.ffn_down_exps.weight",),
+    }
+
+
+def less_one(*tensors: str) -> dict[str, Layout]:
+    return dict.fromkeys(tensors, Layout.LESS_ONE)
+
+
+ROUTER: Names = {"blk.*.ffn_gate_inp": f"{_L}.mlp.gate"}
+MOE = experts("mlp.experts")
+GATES = {1: "softmax", 2: "sigmoid"}
+
+# ------------------------------------------------------------------------------------------------------- the families
+
+_LLAMA = Family(
+    "llama", PLAIN, LLAMA, layouts=PAIRS,
+    present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
+)  # fmt: skip
+_MIXTRAL = Family(
+    "mixtral", PLAIN | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    ENDS | ATTENTION | NORMS | ROUTER, when="expert_count", layouts=PAIRS, joined=MOE,
+    constants={"sliding_window": None},
+)  # fmt: skip
+_QWEN_WINDOW = {"use_sliding_window": False, "sliding_window": None}
+_GEMMA_NORMS = less_one(*NORMS, *FOUR_NORMS, *QK_NORMS, "output_norm")
+_DEEPSEEK_FIELDS = {
+    **SIZES, **RMS, **EXPERT_SIZE, "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
+    "expert_group_count": "n_group", "expert_group_used_count": "topk_group", "expert_weights_scale":
+    "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob", "expert_shared_count": "n_shared_experts",
+    "leading_dense_block_count": "first_k_dense_replace", "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank", "attention.value_length_mla": "v_head_dim",
+}  # fmt: skip
+_MLA: Names = {
+    "blk.*.attn_q": f"{_L}.self_attn.q_proj",
+    "blk.*.attn_q_a": f"{_L}.self_attn.q_a_proj",
+    "blk.*.attn_q_a_norm": f"{_L}.self_attn.q_a_layernorm",
+    "blk.*.attn_q_b": f"{_L}.self_attn.q_b_proj",
+    "blk.*.attn_kv_a_mqa": f"{_L}.self_attn.kv_a_proj_with_mqa",
+    "blk.*.attn_kv_a_norm": f"{_L}.self_attn.kv_a_layernorm",
+    "blk.*.attn_kv_b": f"{_L}.self_attn.kv_b_proj",
+    "blk.*.attn_output": f"{_L}.self_attn.o_proj",
+}
+_KV_B = {f"{_L}.self_attn.kv_b_proj.weight": ("blk.*.attn_k_b.weight", "blk.*.attn_v_b.weight")}
+_DEEPSEEK = ENDS | _MLA | NORMS | MLP | ROUTER | shared("shared_experts") | {
+    "blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"
+}  # fmt: skip
+_GPT: Names = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.*.attn_qkv": "transformer.h.*.self_attention.query_key_value",
+    "blk.*.attn_output": "transformer.h.*.self_attention.dense",
+    "blk.*.ffn_up": "transformer.h.*.mlp.dense_h_to_4h",
+    "blk.*.ffn_down": "transformer.h.*.mlp.dense_4h_to_h",
+}
+_GRANITE_SCALES: Names = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+
+FAMILIES: Mapping[str, tuple[Family, ...]] = {
+    "llama": (_MIXTRAL, _LLAMA),
+    "llama4": (
+        Family(
+            "llama4_text",
+            PLAIN | {"feed_forward_length": "intermediate_size_mlp", "expert_count": "num_local_experts",
+                     "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size",
+                     "interleave_moe_layer_step": "interleave_moe_layer_step"},
+            ENDS | ATTENTION | NORMS
+            | {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
+            | {f"blk.*.ffn_{side}_shexp": f"{_L}.feed_forward.shared_expert.{side}_proj"
+               for side in ("gate", "up", "down")}
+            | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.router"},
+            layouts=PAIRS | dict.fromkeys(("blk.*.ffn_gate_exps", "blk.*.ffn_down_exps"), Layout.TRANSPOSED),
+            joined=experts("feed_forward.experts"),
+            constants={"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
+                       "no_rope_layer_interval": 4, "use_qk_norm": True},
+            window=Window(4, "attention_chunk_size", 8192, chunked=True),
+        ),
+    ),
+    "mistral3": (
+        Family("ministral3", PLAIN, LLAMA, layouts=PAIRS, constants={"sliding_window": None}),
+    ),
+    "qwen2": (Family("qwen2", PLAIN, LLAMA, constants=_QWEN_WINDOW),),
+    "qwen2vl": (Family("qwen2_vl_text", PLAIN, LLAMA, constants=_QWEN_WINDOW),),
+    "qwen2moe": (
+        Family(
+            "qwen2_moe",
+            PLAIN | EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+            LLAMA | ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"},
+            joined=MOE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
+            present={"qkv_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "qwen3": (
+        Family("qwen3", PLAIN, LLAMA | QK_NORMS, constants=_QWEN_WINDOW,
+               present={"attention_bias": "blk.0.attn_q.bias"}),
+    ),
+    "qwen3moe": (
+        Family("qwen3_moe", PLAIN | EXPERTS | EXPERT_SIZE, LLAMA | QK_NORMS | ROUTER, joined=MOE,
+               constants=_QWEN_WINDOW | {"norm_topk_prob": True}),
+    ),
+    "gemma": (Family("gemma", PLAIN, LLAMA, layouts=_GEMMA_NORMS),),
+    "gemma2": (
+        Family(
+            "gemma2",
+            PLAIN | {"attn_logit_softcapping": "attn_logit_softcapping",
+                     "final_logit_softcapping": "final_logit_softcapping"},
+            ENDS | ATTENTION | FOUR_NORMS | MLP, layouts=_GEMMA_NORMS, window=Window(2, size=4096),
+            extra={"query scale": 46},
+        ),
+    ),
+    "gemma3": (
+        Family(
+            "gemma3_text", PLAIN | {"final_logit_softcapping": "final_logit_softcapping"},
+            ENDS | ATTENTION | QK_NORMS | FOUR_NORMS | MLP, layouts=_GEMMA_NORMS, window=Window(6), two_ropes=True,
+            extra={"query scale": 62},
+        ),
+    ),
+    "phi2": (
+        Family(
+            "phi", SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps"},
+            {"token_embd": "model.embed_tokens", "output_norm": "model.final_layernorm", "output": "lm_head",
+             "blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.ffn_up": f"{_L}.mlp.fc1",
+             "blk.*.ffn_down": f"{_L}.mlp.fc2", "blk.*.attn_q": f"{_L}.self_attn.q_proj",
+             "blk.*.attn_k": f"{_L}.self_attn.k_proj", "blk.*.attn_v": f"{_L}.self_attn.v_proj",
+             "blk.*.attn_output": f"{_L}.self_attn.dense"},
+            partial=True,
+        ),
+    ),
+    "phi3": (
+        Family(
+            "phi3", SIZES | RMS,
+            ENDS | NORMS | {"blk.*.attn_qkv": f"{_L}.self_attn.qkv_proj", "blk.*.ffn_up": f"{_L}.mlp.gate_up_proj",
+                            "blk.*.ffn_down": f"{_L}.mlp.down_proj", "blk.*.attn_output": f"{_L}.self_attn.o_proj"},
+            window=Window(), partial=True,
+        ),
+    ),
+    "gpt-oss": (
+        Family(
+            "gpt_oss",
+            PLAIN | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+                     "expert_feed_forward_length": "intermediate_size"},
+            ENDS | ATTENTION
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+               "blk.*.ffn_gate_inp": f"{_L}.mlp.router", "blk.*.attn_sinks.weight": f"{_L}.self_attn.sinks"},
+            layouts={"blk.*.ffn_gate_exps": Layout.INTERLEAVED, "blk.*.ffn_down_exps.weight": Layout.TRANSPOSED},
+            joined=experts("mlp.experts") | {
+                f"{_L}.mlp.experts.gate_up_proj_bias": ("blk.*.ffn_gate_exps.bias", "blk.*.ffn_up_exps.bias"),
+                f"{_L}.mlp.experts.down_proj_bias": ("blk.*.ffn_down_exps.bias",),
+            },
+            present={"attention_bias": "blk.0.attn_q.bias"}, window=Window(2),
+        ),
+    ),
+    "deepseek2": (
+        Family("deepseek_v3", _DEEPSEEK_FIELDS, _DEEPSEEK, when=("expert_gating_func", 2), joined=MOE | _KV_B,
+               layouts={"blk.*.attn_k_b": Layout.LATENT}, constants={"rope_interleave": True},
+               present={"attention_bias": "blk.0.attn_q_a.bias"}),
+        Family("deepseek_v2", _DEEPSEEK_FIELDS, _DEEPSEEK, joined=MOE | _KV_B,
+               layouts={"blk.*.attn_k_b": Layout.LATENT}, constants={"norm_topk_prob": False},
+               present={"attention_bias": "blk.0.attn_q_a.bias"}),
+    ),
+    "granite": (
+        Family("granite", PLAIN | _GRANITE_SCALES, LLAMA, layouts=PAIRS,
+               present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}),
+    ),
+    "granitemoe": (
+        Family(
+            "granitemoe",
+            PLAIN | _GRANITE_SCALES | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+            ENDS | ATTENTION | NORMS | {"blk.*.ffn_gate_inp": f"{_L}.block_sparse_moe.router"}, layouts=PAIRS,
+            joined=experts("block_sparse_moe.experts"),
+            present={"attention_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "olmo": (
+        Family("olmo", SIZES | HEAD, {k: v for k, v in LLAMA.items() if "norm" not in k}, layouts=PAIRS,
+               ignored=("attention.layer_norm_epsilon",), extra={"no norms": True}),
+    ),
+    "olmo2": (
+        Family("olmo3", PLAIN, ENDS | ATTENTION | QK_NORMS | POST_NORMS | MLP, when="attention.sliding_window",
+               window=Window(4), two_ropes=True),
+        Family("olmo2", PLAIN, ENDS | ATTENTION | QK_NORMS | POST_NORMS | MLP),
+    ),
+    "olmoe": (
+        Family("olmoe", PLAIN | EXPERTS, LLAMA | QK_NORMS | ROUTER, joined=MOE, constants={"norm_topk_prob": False}),
+    ),
+    "stablelm": (
+        Family(
+            "stablelm",
+            SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
+            LLAMA, partial=True, present={"use_qkv_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "starcoder2": (
+        Family(
+            "starcoder2", SIZES | {"attention.layer_norm_epsilon": "norm_epsilon"},
+            ENDS | ATTENTION | NORMS | {"blk.*.ffn_up": f"{_L}.mlp.c_fc", "blk.*.ffn_down": f"{_L}.mlp.c_proj"},
+            constants={"sliding_window": None}, present={"use_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "falcon": (
+        Family(
+            "falcon", SIZES | {"attention.head_count_kv": "num_kv_heads", "feed_forward_length": "ffn_hidden_size",
+                               "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+            _GPT | {"blk.*.attn_norm_2": "transformer.h.*.ln_attn", "blk.*.attn_norm": "transformer.h.*.ln_mlp"},
+            layouts={"blk.*.attn_qkv": Layout.GROUP_QKV},
+            constants={"new_decoder_architecture": True, "parallel_attn": True, "alibi": False, "bias": False},
+            ignored=("tensor_data_layout",),
+        ),
+    ),
+    "bloom": (
+        Family(
+            "bloom", {"context_length": "seq_length", "embedding_length": "hidden_size", "block_count": "n_layer",
+                      "attention.head_count": "n_head", "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+            _GPT | {"token_embd_norm": "transformer.word_embeddings_layernorm",
+                    "blk.*.attn_norm": "transformer.h.*.input_layernorm",
+                    "blk.*.ffn_norm": "transformer.h.*.post_attention_layernorm"},
+            layouts={"blk.*.attn_qkv": Layout.HEAD_QKV},
+            ignored=("feed_forward_length", "attention.head_count_kv"),
+        ),
+    ),
+    "gptneox": (
+        Family(
+            "gpt_neox", SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps",
+                                 "use_parallel_residual": "use_parallel_residual"},
+            {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
+             "blk.*.attn_norm": "gpt_neox.layers.*.input_layernorm",
+             "blk.*.ffn_norm": "gpt_neox.layers.*.post_attention_layernorm",
+             "blk.*.attn_qkv": "gpt_neox.layers.*.attention.query_key_value",
+             "blk.*.attn_output": "gpt_neox.layers.*.attention.dense",
+             "blk.*.ffn_up": "gpt_neox.layers.*.mlp.dense_h_to_4h",
+             "blk.*.ffn_down": "gpt_neox.layers.*.mlp.dense_4h_to_h"},
+            layouts={"blk.*.attn_qkv": Layout.HEAD_QKV}, partial=True,
+        ),
+    ),
+    "gpt2": (
+        Family(
+            "gpt2", {"context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer",
+                     "attention.head_count": "n_head", "feed_forward_length": "n_inner",
+                     "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+            {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
+             "output": "lm_head", "blk.*.attn_norm": "transformer.h.*.ln_1", "blk.*.ffn_norm": "transformer.h.*.ln_2",
+             "blk.*.attn_qkv": "transformer.h.*.attn.c_attn", "blk.*.attn_output": "transformer.h.*.attn.c_proj",
+             "blk.*.ffn_up": "transformer.h.*.mlp.c_fc", "blk.*.ffn_down": "transformer.h.*.mlp.c_proj"},
+            layouts=dict.fromkeys(
+                ("blk.*.attn_qkv", "blk.*.attn_output", "blk.*.ffn_up", "blk.*.ffn_down"), Layout.TRANSPOSED),
+            ignored=("attention.head_count_kv",),
+        ),
+    ),
+    "command-r": (
+        Family("cohere", SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
+               LLAMA | QK_NORMS, present={"use_qk_norm": "blk.0.attn_q_norm.weight"}),
+    ),
+    "cohere2": (
+        Family("cohere2",
+               SIZES | HEAD | {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"},
+               LLAMA, window=Window(4)),
+    ),
+    "exaone4": (
+        Family("exaone4", PLAIN, ENDS | ATTENTION | QK_NORMS | POST_NORMS | MLP, window=Window(4)),
+    ),
+    "smollm3": (
+        Family("smollm3", PLAIN, LLAMA, layouts=PAIRS,
+               constants=_QWEN_WINDOW | {"no_rope_layer_interval": 4},
+               present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}),
+    ),
+    "ernie4_5": (
+        Family("ernie4_5", PLAIN, LLAMA, present={"use_bias": "blk.0.attn_q.bias"}),
+    ),
+    "ernie4_5-moe": (
+        Family(
+            "ernie4_5_moe",
+            PLAIN | {"expert_count": "moe_num_experts", "expert_used_count": "moe_k",
+                     "expert_feed_forward_length": "moe_intermediate_size",
+                     "expert_shared_count": "moe_num_shared_experts",
+                     "interleave_moe_layer_step": "moe_layer_interval",
+                     "leading_dense_block_count": "moe_layer_start_index"},
+            LLAMA | ROUTER | shared("shared_experts")
+            | {"blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.moe_statics.e_score_correction_bias"},
+            joined=MOE, layouts={"blk.*.exp_probs_b": Layout.SHAPED}, present={"use_bias": "blk.0.attn_q.bias"},
+            ignored=("expert_shared_feed_forward_length",),
+        ),
+    ),
+    "hunyuan-dense": (
+        Family(
+            "hunyuan_v1_dense", PLAIN,
+            LLAMA | {"blk.*.attn_q_norm": f"{_L}.self_attn.query_layernorm",
+                     "blk.*.attn_k_norm": f"{_L}.self_attn.key_layernorm"},
+            present={"attention_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "minicpm3": (
+        Family(
+            "minicpm3", SIZES | RMS | {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"},
+            ENDS | _MLA | NORMS | MLP,
+            constants={"scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4},
+        ),
+    ),
+    "nemotron": (
+        Family("nemotron", SIZES | HEAD | {"attention.layer_norm_epsilon": "norm_eps"}, LLAMA,
+               layouts=less_one("blk.*.attn_norm.weight", "blk.*.ffn_norm.weight", "output_norm.weight"),
+               partial=True, ignored=("attention.layer_norm_rms_epsilon",)),
+    ),
+    "seed_oss": (
+        Family(
+            "seed_oss", PLAIN,
+            ENDS | ATTENTION | MLP | {"blk.*.attn_norm": f"{_L}.input_layernorm",
+                                      "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm"},
+            present={"attention_bias": "blk.0.attn_q.bias", "attention_out_bias": "blk.0.attn_output.bias"},
+        ),
+    ),
+    "arcee": (
+        Family("arcee", PLAIN, LLAMA, layouts=PAIRS, present={"attention_bias": "blk.0.attn_q.bias"}),
+    ),
+    "minimax-m2": (
+        Family(
+            "minimax_m2", PLAIN | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
+                                   "expert_feed_forward_length": "intermediate_size"},
+            ENDS | ATTENTION | QK_NORMS | NORMS | ROUTER | {"blk.*.exp_probs_b.bias":
+                                                            f"{_L}.mlp.e_score_correction_bias"},
+            joined=MOE, partial=True,
+        ),
+    ),
+    "dots1": (
+        Family(
+            "dots1",
+            {key: name for key, name in _DEEPSEEK_FIELDS.items() if "lora" not in key and "mla" not in key} | HEAD,
+            LLAMA | QK_NORMS | ROUTER | shared("shared_experts")
+            | {"blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"},
+            joined=MOE, constants={"sliding_window": None}, ignored=("expert_gating_func",),
+        ),
+    ),
+    "lfm2": (
+        Family(
+            "lfm2", SIZES | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
+            {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head",
+             "blk.*.attn_norm": f"{_L}.operator_norm", "blk.*.ffn_norm": f"{_L}.ffn_norm",
+             "blk.*.ffn_gate": f"{_L}.feed_forward.w1", "blk.*.ffn_down": f"{_L}.feed_forward.w2",
+             "blk.*.ffn_up": f"{_L}.feed_forward.w3", "blk.*.shortconv.conv": f"{_L}.conv.conv",
+             "blk.*.shortconv.in_proj": f"{_L}.conv.in_proj", "blk.*.shortconv.out_proj": f"{_L}.conv.out_proj",
+             "blk.*.attn_q": f"{_L}.self_attn.q_proj", "blk.*.attn_k": f"{_L}.self_attn.k_proj",
+             "blk.*.attn_v": f"{_L}.self_attn.v_proj", "blk.*.attn_output": f"{_L}.self_attn.out_proj",
+             "blk.*.attn_q_norm": f"{_L}.self_attn.q_layernorm", "blk.*.attn_k_norm": f"{_L}.self_attn.k_layernorm"},
+            layouts={"blk.*.shortconv.conv": Layout.SHAPED}, constants={"block_auto_adjust_ff_dim": False},
+            present={"conv_bias": "blk.0.shortconv.conv.bias"}, extra={"conv where no heads": True},
+        ),
+    ),
+}  # fmt: skip
+"""By the architecture's name: the first one whose `when` holds."""

@@ -1,0 +1,303 @@
+"""The weights of a GGUF file under transformers' names, as numbers or as the codes that are stored."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+from transformers import PreTrainedConfig
+
+from sscc.compiler.frontend.gguf.config import ROPE_FACTORS, ROPE_FREQUENCIES
+from sscc.compiler.frontend.gguf.families import Family, Layout
+from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
+from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
+from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
+from sscc.ir.weight_format import WeightFormat
+from sscc.runtime.quantization import Quantized
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+FORMATS = {
+    GGMLQuantizationType.Q8_0: WeightFormat(8, 32, scales="f16"),
+    GGMLQuantizationType.Q4_0: WeightFormat(4, 32, scales="f16"),
+    GGMLQuantizationType.Q4_1: WeightFormat(4, 32, minimum=True, scales="f16"),
+}
+"""What holds the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
+last 16 are in the high halves of the bytes."""
+PLAIN_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16, GGMLQuantizationType.F64)
+LOW_BITS = re.compile("IQ[123]_.*|Q1_0")
+LAYER = re.compile(r"blk\.(\d+)\.")
+
+
+class GgufWeightErrors(ErrorKind):
+    """Tensors of GGUF files that cannot be the parameters of a model."""
+
+    TYPE = UnsupportedError, "{path}: tensor {tensor!r} is stored as {type}, which is not read"
+    NO_PLACE = UnsupportedError, "{path}: {count} tensors have no place in a {model_type}: {names}"
+    PART_MISSING = InputError, "{path} lacks tensor {tensor!r}, a part of {parameter!r}"
+    NOT_JOINED = InputError, (
+        "{path}: tensor {tensor!r} of shape {shape} cannot be joined with {other!r} of shape {other_shape}"
+    )
+    SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
+    NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """The stored tensors that a parameter is made of, and their layout."""
+
+    parts: tuple[StoredTensor, ...]
+    layout: Layout
+
+
+class GgufSource(TensorSource):
+    """Tensors of a `.gguf` file under transformers' names, dequantized to f32 one at a time.
+
+    Raises:
+        InputError: parts that do not fit together.
+        UnsupportedError: a type that is not read, or tensors without a place in the model.
+    """
+
+    def __init__(self, header: GgufHeader, family: Family, config: PreTrainedConfig) -> None:
+        self._header, self._family = header, family
+        fields = config.to_dict()
+        self._heads = {
+            Layout.ROTARY_Q: fields.get("num_attention_heads"),
+            Layout.ROTARY_K: fields.get("num_key_value_heads") or fields.get("num_attention_heads"),
+            Layout.HEAD_QKV: fields.get("num_attention_heads") or fields.get("n_head"),
+            Layout.GROUP_QKV: fields.get("num_kv_heads"),
+        }
+        self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
+        self._parameters = self._placed()
+        self._shapes = {name: self._shape(name, parameter) for name, parameter in self._parameters.items()}
+
+    def _placed(self) -> dict[str, _Parameter]:
+        """Return the parameters by name."""
+        family, stored = self._family, self._header.tensors
+        self._check_types()
+        parts_of = {part: (name, place) for name, parts in family.joined.items() for place, part in enumerate(parts)}
+        found: dict[str, dict[int, StoredTensor]] = {}
+        layouts: dict[str, Layout] = {}
+        unknown = []
+        for name, tensor in stored.items():
+            pattern, number = _pattern(name)
+            stem, _, suffix = pattern.rpartition(".")
+            layout = family.layouts.get(pattern, family.layouts.get(stem, Layout.PLAIN))
+            if pattern in parts_of:
+                parameter, place = parts_of[pattern]
+                parameter = family.tensors.get(pattern, parameter)
+            elif pattern in family.tensors:
+                parameter, place = family.tensors[pattern], 0
+            elif stem in family.tensors:
+                parameter, place = f"{family.tensors[stem]}.{suffix}", 0
+            elif name in (ROPE_FREQUENCIES, *ROPE_FACTORS):
+                continue
+            else:
+                unknown.append(name)
+                continue
+            parameter = parameter.replace("*", number)
+            found.setdefault(parameter, {})[place] = tensor
+            if place == 0:
+                layouts[parameter] = layout
+        if unknown:
+            raise GgufWeightErrors.NO_PLACE(
+                path=self._header.path, count=len(unknown), model_type=family.model_type, names=unknown[:4]
+            )
+        return {name: self._parameter(name, parts, layouts.get(name)) for name, parts in found.items()}
+
+    def _parameter(self, name: str, parts: Mapping[int, StoredTensor], layout: Layout | None) -> _Parameter:
+        pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", name, count=1)
+        wanted = self._family.joined.get(pattern, ("",))
+        missing = [part for place, part in enumerate(wanted) if place not in parts]
+        if missing or layout is None:
+            number = re.search(r"\.(\d+)\.", name)
+            tensor = (missing or wanted)[0].replace("*", number[1] if number else "")
+            raise GgufWeightErrors.PART_MISSING(path=self._header.path, tensor=tensor, parameter=name)
+        return _Parameter(tuple(parts[place] for place in sorted(parts)), layout)
+
+    def _check_types(self) -> None:
+        for name, tensor in self._header.tensors.items():
+            if LOW_BITS.fullmatch(tensor.type.name) or not _is_read(tensor.type):
+                raise GgufWeightErrors.TYPE(path=self._header.path, tensor=name, type=tensor.type.name)
+
+    # --------------------------------------------------------------------------------------------------- shapes
+
+    def _shape(self, name: str, parameter: _Parameter) -> tuple[int, ...]:
+        first, *others = parameter.parts
+        layout, shape = parameter.layout, first.shape
+        heads = self._heads.get(layout)
+        if layout is Layout.LATENT:
+            return self._latent_shape(parameter)
+        if layout in self._heads and (not heads or shape[0] % heads or (shape[0] // heads) % 2):
+            raise GgufWeightErrors.SHAPE(
+                path=self._header.path, tensor=first.name, shape=str(list(shape)), heads=heads
+            )
+        for other in others:
+            if other.shape[:-2] != shape[:-2] or (other.shape[-1] != shape[-1] and len(shape) > 2):
+                raise self._not_joined(other, first)
+        if others and len(shape) == 2:  # biases of experts
+            shape = (shape[0], sum(part.shape[1] for part in parameter.parts))
+        elif others:
+            shape = (*shape[:-2], sum(part.shape[-2] for part in parameter.parts), shape[-1])
+        if len(shape) > 1 and (layout is Layout.TRANSPOSED or (layout is Layout.INTERLEAVED and len(shape) == 3)):
+            return (*shape[:-2], shape[-1], shape[-2])
+        if layout is Layout.SHAPED:
+            return (shape[0], 1, shape[1]) if len(shape) == 2 else (1, *shape)
+        return shape
+
+    def _latent_shape(self, parameter: _Parameter) -> tuple[int, ...]:
+        keys, values = parameter.parts
+        fits = len(keys.shape) == len(values.shape) == 3 and keys.shape[0] == values.shape[0]
+        if not fits or keys.shape[1] != values.shape[2]:
+            raise self._not_joined(values, keys)
+        heads, rank, width = keys.shape
+        return heads * (width + values.shape[1]), rank
+
+    def _not_joined(self, tensor: StoredTensor, other: StoredTensor) -> Exception:
+        return GgufWeightErrors.NOT_JOINED(
+            path=self._header.path,
+            tensor=tensor.name,
+            shape=str(list(tensor.shape)),
+            other=other.name,
+            other_shape=str(list(other.shape)),
+        )
+
+    def names(self) -> dict[str, TensorInfo]:
+        return {name: (shape, torch.float32) for name, shape in self._shapes.items()}
+
+    # -------------------------------------------------------------------------------------------------- numbers
+
+    def tensor(self, name: str) -> torch.Tensor:
+        parameter, shape = self._parameters[name], self._shapes[name]
+        if parameter.layout is Layout.LATENT:
+            keys, values = map(_numbers, parameter.parts)
+            return _owned(np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape))
+        if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
+            out = np.empty(shape, np.float32)
+            for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
+                out[expert] = self._laid_out([_numbers(part, expert) for part in parameter.parts], parameter.layout)
+            return torch.from_numpy(out)
+        arrays = [_numbers(part) for part in parameter.parts]
+        if len(arrays) > 1:  # biases of experts, [X, N] each
+            joined = np.stack(arrays, -1) if parameter.layout is Layout.INTERLEAVED else np.concatenate(arrays, 1)
+            return _owned(joined.reshape(shape))
+        return _owned(self._laid_out(arrays, parameter.layout).reshape(shape))
+
+    def _laid_out(self, arrays: list[Numbers], layout: Layout) -> Numbers:
+        """Return a parameter, or that of one expert, of what is stored."""
+        if layout is Layout.INTERLEAVED:
+            return np.stack(arrays, 1).reshape(-1, arrays[0].shape[-1]).T
+        whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+        if layout is Layout.TRANSPOSED and whole.ndim > 1:
+            return whole.T
+        if layout is Layout.LESS_ONE:
+            return whole - np.float32(1)
+        order = self._order(layout, len(whole))
+        return whole if order is None else whole[order]
+
+    def _order(self, layout: Layout, rows: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Return which stored row each row of a parameter is; None for those in order."""
+        heads = self._heads.get(layout)
+        if heads is None:
+            return None
+        numbers = np.arange(rows)
+        if layout is Layout.HEAD_QKV:
+            return numbers.reshape(3, heads, -1).swapaxes(0, 1).reshape(-1)
+        if layout is Layout.GROUP_QKV:
+            width = rows // (self._query_heads + 2 * heads)
+            queries, keys, values = np.split(numbers, [self._query_heads * width, (self._query_heads + heads) * width])
+            parts = [queries.reshape(heads, -1), keys.reshape(heads, -1), values.reshape(heads, -1)]
+            return np.concatenate(parts, 1).reshape(-1)
+        return numbers.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+    # ---------------------------------------------------------------------------------------------------- codes
+
+    def stored_form(self, name: str) -> StoredForm | None:
+        parameter = self._parameters[name]
+        kinds = {part.type for part in parameter.parts}
+        if kinds <= set(PLAIN_TYPES):
+            return None
+        text = f"GGUF {' and '.join(sorted(kind.name for kind in kinds))}"
+        held = FORMATS.get(parameter.parts[0].type) if len(kinds) == 1 else None
+        moved = (Layout.PLAIN, Layout.TRANSPOSED, *self._heads)
+        if held is None or parameter.layout not in moved or len(parameter.parts[0].shape) < 2:
+            return StoredForm(text)
+        return StoredForm(text, held, parameter.layout is Layout.TRANSPOSED)
+
+    def codes(self, name: str) -> Quantized:
+        parameter = self._parameters[name]
+        parts = [_codes(part) for part in parameter.parts]
+        order = self._order(parameter.layout, parameter.parts[0].shape[0])
+        whole = {}
+        for kind in FORMATS[parameter.parts[0].type].parts:
+            arrays = [getattr(codes, kind) for codes in parts]
+            array = np.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
+            whole[kind] = array if order is None else array[order]
+        if not all(np.isfinite(whole[kind]).all() for kind in whole if kind != "values"):
+            raise GgufWeightErrors.NOT_FINITE(path=self._header.path, tensor=parameter.parts[0].name)
+        return Quantized(**whole)
+
+    def update_digest(self, digest: hashlib._Hash) -> None:
+        """Feed the bytes as stored: dequantizing them would only take time."""
+        for name, parameter in sorted(self._parameters.items()):
+            for part in parameter.parts:
+                digest.update(f"{name} ggml {int(part.type)} {part.shape}\n".encode())
+                digest.update(np.ascontiguousarray(part.stored()).data)
+
+
+def _pattern(name: str) -> tuple[str, str]:
+    """Return the name of a tensor with * in the place of its layer, and the layer's number."""
+    match = LAYER.match(name)
+    return (name, "") if match is None else (f"blk.*.{name[match.end() :]}", match[1])
+
+
+def _is_read(kind: GGMLQuantizationType) -> bool:
+    if kind in PLAIN_TYPES:
+        return True
+    block, size = GGML_QUANT_SIZES[kind]
+    try:
+        dequantize(np.zeros((1, size), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return block > 0
+
+
+def _numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:
+    """Return the numbers of a tensor, or of one of its matrices, in f32."""
+    stored, shape = tensor.stored(), tensor.shape
+    if expert is not None:
+        stored, shape = stored[expert], shape[1:]
+    if tensor.type in PLAIN_TYPES and tensor.type is not GGMLQuantizationType.BF16:
+        dtypes = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2", GGMLQuantizationType.F64: "<f8"}
+        values: Numbers = np.ascontiguousarray(stored).view(dtypes[tensor.type]).astype(np.float32)
+        return values.reshape(shape)
+    values = dequantize(np.ascontiguousarray(stored), tensor.type)
+    return values.reshape(shape)
+
+
+def _owned(values: Numbers) -> torch.Tensor:
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W", "O"]))
+
+
+def _codes(part: StoredTensor) -> Quantized:
+    """Return the blocks of a type in `FORMATS` as a program holds them, [.., N, K]."""
+    held = FORMATS[part.type]
+    elements, size = GGML_QUANT_SIZES[part.type]
+    blocks = np.asarray(part.stored()).reshape(*part.shape[:-1], part.shape[-1] // elements, size)
+    head = size - elements * held.bits // 8
+    scales = np.ascontiguousarray(blocks[..., :head]).view(np.float16)
+    raw = blocks[..., head:]
+    if held.bits == 4:
+        halves = np.concatenate([raw & 15, raw >> 4], axis=-1)
+        raw = halves[..., 0::2] | (halves[..., 1::2] << 4)
+    values = np.ascontiguousarray(raw).reshape(*part.shape[:-1], -1).view(np.int8)
+    return Quantized(values, scales[..., 0].copy(), minimums=scales[..., 1].copy() if held.minimum else None)
+
+
+__all__ = ["FORMATS", "GgufSource", "GgufWeightErrors"]
