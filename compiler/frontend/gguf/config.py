@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ class _Config:
 
     def __init__(self, header: GgufHeader, family: Family) -> None:
         self.header, self.family = header, family
-        self.used: set[str] = set()
+        self.used = {family.when if isinstance(family.when, str) else family.when[0]}
 
     def values(self) -> dict[str, Any]:
         """Return the fields of the config."""
@@ -112,6 +113,8 @@ class _Config:
             value = self.layers_value(key)
             if value is not None:
                 values[name] = value
+        values["num_hidden_layers" if "num_hidden_layers" in values else "n_layer"] = self.layers = self._layers(values)
+        values |= self._sparsity()
         values |= {name: tensor in self.header.tensors for name, tensor in family.present.items()}
         values["vocab_size"] = self._vocabulary()
         values["tie_word_embeddings"] = "output.weight" not in self.header.tensors
@@ -133,7 +136,7 @@ class _Config:
         """Return a value that may be a list of equal ones, one for each layer."""
         value = self.get(key)
         if isinstance(value, np.ndarray):
-            numbers = value.tolist()
+            numbers = [self.checked(key, number) for number in value.tolist()]
             if not numbers or any(number != numbers[0] for number in numbers):
                 own = [number for number in numbers if number]
                 if self.family.extra.get("conv where no heads") and own and len(set(own)) == 1:
@@ -145,6 +148,8 @@ class _Config:
     def checked(self, key: str, value: Any) -> Any:
         """Return a number, checked."""
         fits = isinstance(value, bool) or (type(value) is int and SMALLEST <= value < LARGEST)
+        if isinstance(value, float):  # f32: the decimal that somebody wrote
+            value = float(str(np.float32(value)))
         if not fits and not (isinstance(value, float) and math.isfinite(value)):
             raise GgufConfigErrors.VALUE(
                 path=self.header.path, key=self.name(key), value=value, expected="a number within 31 bits"
@@ -167,13 +172,31 @@ class _Config:
             if key.startswith(prefix):
                 if name in self.used or name in self.family.ignored or name in NO_RESULT or _is_neutral(name, value):
                     continue
-            elif key.startswith(PASSED_OVER):
+            elif key.startswith(PASSED_OVER) or key in self.family.numbers:
                 continue
             raise GgufConfigErrors.METADATA(
                 path=self.header.path, key=key, value=str(value)[:80], architecture=self.header.architecture
             )
 
     # ---------------------------------------------------------------------------------------------- what follows
+
+    def _layers(self, values: Mapping[str, Any]) -> int:
+        """Return the number of layers, without those behind them that predict several tokens."""
+        layers = self._first(values, ("num_hidden_layers", "n_layer"))
+        return layers - int(self.number("nextn_predict_layers", 0))
+
+    def _sparsity(self) -> dict[str, Any]:
+        """Return the share of activations that are zero, which a file has as a multiple of the standard deviation."""
+        key, name = self.family.extra.get("sparsity", ("", ""))
+        scales = self.get(key) if key else None
+        if not isinstance(scales, np.ndarray):
+            return {}
+        normal = NormalDist()
+        shares = [round(normal.cdf(scale), 6) if math.isfinite(scale) else 0.0 for scale in scales.tolist()]
+        rank = self.header.tensors.get("blk.0.laurel_l.weight")
+        per_layer = self.header.tensors.get("per_layer_token_embd.weight")
+        found = {name: shares} | ({} if rank is None else {"laurel_rank": rank.shape[0]})
+        return found | ({} if per_layer is None else {"vocab_size_per_layer_input": per_layer.shape[0]})
 
     def _vocabulary(self) -> int:
         """Return the number of rows of the embedding."""

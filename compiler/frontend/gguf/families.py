@@ -78,7 +78,9 @@ class Family:
         window: which layers have one; None where the family knows none.
         partial: True if a part of a head may be rotated.
         two_ropes: True if layers with a window have a rotary embedding of their own.
+        numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
         ignored: keys that change nothing.
+        extra: what single families need, read by `sscc.compiler.frontend.gguf.config`.
     """
 
     model_type: str
@@ -92,6 +94,7 @@ class Family:
     window: Window | None = None
     partial: bool = False
     two_ropes: bool = False
+    numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -172,6 +175,7 @@ _MIXTRAL = Family(
     constants={"sliding_window": None},
 )  # fmt: skip
 _QWEN_WINDOW = {"use_sliding_window": False, "sliding_window": None}
+_VISION = ("rope.dimension_sections", "n_deepstack_layers")
 _GEMMA_NORMS = less_one(*NORMS, *FOUR_NORMS, *QK_NORMS, "output_norm")
 _DEEPSEEK_FIELDS = {
     **SIZES, **RMS, **EXPERT_SIZE, "expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
@@ -223,7 +227,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             | {f"blk.*.ffn_{side}_shexp": f"{_L}.feed_forward.shared_expert.{side}_proj"
                for side in ("gate", "up", "down")}
             | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.router"},
-            layouts=PAIRS | dict.fromkeys(("blk.*.ffn_gate_exps", "blk.*.ffn_down_exps"), Layout.TRANSPOSED),
+            layouts=dict.fromkeys(("blk.*.ffn_gate_exps", "blk.*.ffn_down_exps"), Layout.TRANSPOSED),
             joined=experts("feed_forward.experts"),
             constants={"attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1,
                        "no_rope_layer_interval": 4, "use_qk_norm": True},
@@ -234,7 +238,15 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family("ministral3", PLAIN, LLAMA, layouts=PAIRS, constants={"sliding_window": None}),
     ),
     "qwen2": (Family("qwen2", PLAIN, LLAMA, constants=_QWEN_WINDOW),),
-    "qwen2vl": (Family("qwen2_vl_text", PLAIN, LLAMA, constants=_QWEN_WINDOW),),
+    # Of text alone every section of the rotary embedding counts the same positions.
+    "qwen2vl": (Family("qwen2", PLAIN, LLAMA, constants=_QWEN_WINDOW, ignored=("rope.dimension_sections",)),),
+    "qwen3vl": (
+        Family("qwen3", PLAIN, LLAMA | QK_NORMS, constants=_QWEN_WINDOW, ignored=_VISION),
+    ),
+    "qwen3vlmoe": (
+        Family("qwen3_moe", PLAIN | EXPERTS | EXPERT_SIZE, LLAMA | QK_NORMS | ROUTER, joined=MOE,
+               constants=_QWEN_WINDOW | {"norm_topk_prob": True}, ignored=_VISION),
+    ),
     "qwen2moe": (
         Family(
             "qwen2_moe",
@@ -376,7 +388,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family(
             "gpt_neox", SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps",
                                  "use_parallel_residual": "use_parallel_residual"},
-            {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out",
+            {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "lm_head",
              "blk.*.attn_norm": "gpt_neox.layers.*.input_layernorm",
              "blk.*.ffn_norm": "gpt_neox.layers.*.post_attention_layernorm",
              "blk.*.attn_qkv": "gpt_neox.layers.*.attention.query_key_value",
@@ -430,7 +442,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                      "leading_dense_block_count": "moe_layer_start_index"},
             LLAMA | ROUTER | shared("shared_experts")
             | {"blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.moe_statics.e_score_correction_bias"},
-            joined=MOE, layouts={"blk.*.exp_probs_b": Layout.SHAPED}, present={"use_bias": "blk.0.attn_q.bias"},
+            joined=MOE, present={"use_bias": "blk.0.attn_q.bias"},
             ignored=("expert_shared_feed_forward_length",),
         ),
     ),
@@ -440,6 +452,73 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             LLAMA | {"blk.*.attn_q_norm": f"{_L}.self_attn.query_layernorm",
                      "blk.*.attn_k_norm": f"{_L}.self_attn.key_layernorm"},
             present={"attention_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "hunyuan-moe": (
+        Family(
+            "hunyuan_v1_moe",
+            PLAIN | {"expert_count": "num_experts", "expert_used_count": "moe_topk",
+                     "expert_shared_count": "num_shared_expert"},
+            LLAMA | {"blk.*.attn_q_norm": f"{_L}.self_attn.query_layernorm",
+                     "blk.*.attn_k_norm": f"{_L}.self_attn.key_layernorm",
+                     "blk.*.ffn_gate_inp": f"{_L}.mlp.gate.wg"} | shared("shared_mlp"),
+            joined=MOE, present={"attention_bias": "blk.0.attn_q.bias"},
+            ignored=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+        ),
+    ),
+    "glm4": (
+        Family(
+            "glm4", PLAIN,
+            ENDS | ATTENTION
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.ffn_norm": f"{_L}.post_attention_layernorm",
+               "blk.*.post_attention_norm": f"{_L}.post_self_attn_layernorm",
+               "blk.*.post_ffw_norm": f"{_L}.post_mlp_layernorm", "blk.*.ffn_up": f"{_L}.mlp.gate_up_proj",
+               "blk.*.ffn_down": f"{_L}.mlp.down_proj"},
+            partial=True, present={"attention_bias": "blk.0.attn_q.bias"},
+        ),
+    ),
+    "glm4moe": (
+        Family(
+            "glm4_moe",
+            {key: name for key, name in _DEEPSEEK_FIELDS.items() if "lora" not in key and "mla" not in key} | HEAD,
+            ENDS | ATTENTION | QK_NORMS | MLP | ROUTER | shared("shared_experts")
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+               "blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"},
+            joined=MOE, partial=True, ignored=("expert_gating_func",),
+            present={"attention_bias": "blk.0.attn_q.bias", "use_qk_norm": "blk.0.attn_q_norm.weight"},
+        ),
+    ),
+    "phimoe": (
+        Family(
+            "phimoe", SIZES | RMS | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+            ENDS | ATTENTION | NORMS | {"blk.*.ffn_gate_inp": f"{_L}.mlp.router"}, joined=MOE, window=Window(),
+            present={"attention_bias": "blk.0.attn_q.bias", "lm_head_bias": "output.bias"},
+        ),
+    ),
+    "gemma3n": (
+        Family(
+            "gemma3n_text",
+            PLAIN | {"final_logit_softcapping": "final_logit_softcapping", "altup.active_idx": "altup_active_idx",
+                     "altup.num_inputs": "altup_num_inputs",
+                     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+                     "attention.shared_kv_layers": "num_kv_shared_layers"},
+            ENDS | ATTENTION | QK_NORMS | FOUR_NORMS | MLP
+            | {"per_layer_token_embd": "model.embed_tokens_per_layer",
+               "per_layer_model_proj": "model.per_layer_model_projection",
+               "per_layer_proj_norm": "model.per_layer_projection_norm",
+               "altup_proj": "model.altup_projections.*", "altup_unembd_proj": "model.altup_unembed_projections.*",
+               "blk.*.altup_correct_scale.weight": f"{_L}.altup.correct_output_scale",
+               "blk.*.altup_correct_coef": f"{_L}.altup.correction_coefs",
+               "blk.*.altup_predict_coef": f"{_L}.altup.prediction_coefs",
+               "blk.*.altup_router": f"{_L}.altup.modality_router",
+               "blk.*.altup_router_norm": f"{_L}.altup.router_norm",
+               "blk.*.laurel_l": f"{_L}.laurel.linear_left", "blk.*.laurel_r": f"{_L}.laurel.linear_right",
+               "blk.*.laurel_post_norm": f"{_L}.laurel.post_laurel_norm",
+               "blk.*.inp_gate": f"{_L}.per_layer_input_gate", "blk.*.proj": f"{_L}.per_layer_projection",
+               "blk.*.post_norm": f"{_L}.post_per_layer_input_norm"},
+            layouts=dict.fromkeys(("altup_proj", "altup_unembd_proj"), Layout.STACKED),
+            window=Window(5), two_ropes=True,
+            extra={"sparsity": ("activation_sparsity_scale", "activation_sparsity_pattern"), "laurel": True},
         ),
     ),
     "minicpm3": (
@@ -460,6 +539,17 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             ENDS | ATTENTION | MLP | {"blk.*.attn_norm": f"{_L}.input_layernorm",
                                       "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm"},
             present={"attention_bias": "blk.0.attn_q.bias", "attention_out_bias": "blk.0.attn_output.bias"},
+        ),
+    ),
+    "apertus": (
+        Family(
+            "apertus", PLAIN,
+            ENDS | ATTENTION | QK_NORMS | {"blk.*.attn_norm": f"{_L}.attention_layernorm",
+                                           "blk.*.ffn_norm": f"{_L}.feedforward_layernorm",
+                                           "blk.*.ffn_up": f"{_L}.mlp.up_proj", "blk.*.ffn_down": f"{_L}.mlp.down_proj"},
+            numbers={f"xielu.{key}": (f"{_L}.mlp.act_fn.{key}", shape)
+                     for key, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ()))},
+            present={"attention_bias": "blk.0.attn_q.bias"},
         ),
     ),
     "arcee": (

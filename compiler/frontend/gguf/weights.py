@@ -45,15 +45,17 @@ class GgufWeightErrors(ErrorKind):
         "{path}: tensor {tensor!r} of shape {shape} cannot be joined with {other!r} of shape {other_shape}"
     )
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
+    NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
 
 
 @dataclass(frozen=True)
 class _Parameter:
-    """The stored tensors that a parameter is made of, and their layout."""
+    """The stored tensors that a parameter is made of, their layout, and of a stack which one it is."""
 
     parts: tuple[StoredTensor, ...]
     layout: Layout
+    place: int = 0
 
 
 class GgufSource(TensorSource):
@@ -74,7 +76,9 @@ class GgufSource(TensorSource):
             Layout.GROUP_QKV: fields.get("num_kv_heads"),
         }
         self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
+        self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or 0)
         self._parameters = self._placed()
+        self._constants = self._from_metadata()
         self._shapes = {name: self._shape(name, parameter) for name, parameter in self._parameters.items()}
 
     def _placed(self) -> dict[str, _Parameter]:
@@ -85,8 +89,11 @@ class GgufSource(TensorSource):
         found: dict[str, dict[int, StoredTensor]] = {}
         layouts: dict[str, Layout] = {}
         unknown = []
+        stacks: dict[str, _Parameter] = {}
         for name, tensor in stored.items():
             pattern, number = _pattern(name)
+            if number and int(number) >= self._layers:
+                continue  # layers that predict several tokens
             stem, _, suffix = pattern.rpartition(".")
             layout = family.layouts.get(pattern, family.layouts.get(stem, Layout.PLAIN))
             if pattern in parts_of:
@@ -101,6 +108,10 @@ class GgufSource(TensorSource):
             else:
                 unknown.append(name)
                 continue
+            if layout is Layout.STACKED:
+                places = range(tensor.shape[0])
+                stacks |= {parameter.replace("*", str(i)): _Parameter((tensor,), layout, i) for i in places}
+                continue
             parameter = parameter.replace("*", number)
             found.setdefault(parameter, {})[place] = tensor
             if place == 0:
@@ -109,7 +120,7 @@ class GgufSource(TensorSource):
             raise GgufWeightErrors.NO_PLACE(
                 path=self._header.path, count=len(unknown), model_type=family.model_type, names=unknown[:4]
             )
-        return {name: self._parameter(name, parts, layouts.get(name)) for name, parts in found.items()}
+        return stacks | {name: self._parameter(name, parts, layouts.get(name)) for name, parts in found.items()}
 
     def _parameter(self, name: str, parts: Mapping[int, StoredTensor], layout: Layout | None) -> _Parameter:
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", name, count=1)
@@ -120,6 +131,17 @@ class GgufSource(TensorSource):
             tensor = (missing or wanted)[0].replace("*", number[1] if number else "")
             raise GgufWeightErrors.PART_MISSING(path=self._header.path, tensor=tensor, parameter=name)
         return _Parameter(tuple(parts[place] for place in sorted(parts)), layout)
+
+    def _from_metadata(self) -> dict[str, Numbers]:
+        """Return the parameters that are metadata."""
+        found: dict[str, Numbers] = {}
+        for key, (parameter, shape) in self._family.numbers.items():
+            values = np.atleast_1d(self._header.metadata.get(key, np.zeros(0)))
+            if len(values) not in (1, self._layers) or values.dtype.kind != "f":
+                raise GgufWeightErrors.NUMBERS(path=self._header.path, key=key, count=len(values), layers=self._layers)
+            each = np.broadcast_to(values, self._layers).astype(np.float32)
+            found |= {parameter.replace("*", str(i)): each[i].reshape(shape) for i in range(self._layers)}
+        return found
 
     def _check_types(self) -> None:
         for name, tensor in self._header.tensors.items():
@@ -134,6 +156,8 @@ class GgufSource(TensorSource):
         heads = self._heads.get(layout)
         if layout is Layout.LATENT:
             return self._latent_shape(parameter)
+        if layout is Layout.STACKED:
+            return shape[1:]
         if layout in self._heads and (not heads or shape[0] % heads or (shape[0] // heads) % 2):
             raise GgufWeightErrors.SHAPE(
                 path=self._header.path, tensor=first.name, shape=str(list(shape)), heads=heads
@@ -148,7 +172,7 @@ class GgufSource(TensorSource):
         if len(shape) > 1 and (layout is Layout.TRANSPOSED or (layout is Layout.INTERLEAVED and len(shape) == 3)):
             return (*shape[:-2], shape[-1], shape[-2])
         if layout is Layout.SHAPED:
-            return (shape[0], 1, shape[1]) if len(shape) == 2 else (1, *shape)
+            return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
         return shape
 
     def _latent_shape(self, parameter: _Parameter) -> tuple[int, ...]:
@@ -169,15 +193,20 @@ class GgufSource(TensorSource):
         )
 
     def names(self) -> dict[str, TensorInfo]:
-        return {name: (shape, torch.float32) for name, shape in self._shapes.items()}
+        shapes = self._shapes | {name: values.shape for name, values in self._constants.items()}
+        return {name: (shape, torch.float32) for name, shape in shapes.items()}
 
     # -------------------------------------------------------------------------------------------------- numbers
 
     def tensor(self, name: str) -> torch.Tensor:
+        if name in self._constants:
+            return torch.from_numpy(self._constants[name].copy())
         parameter, shape = self._parameters[name], self._shapes[name]
         if parameter.layout is Layout.LATENT:
             keys, values = map(_numbers, parameter.parts)
             return _owned(np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape))
+        if parameter.layout is Layout.STACKED:
+            return _owned(_numbers(parameter.parts[0], parameter.place))
         if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
             out = np.empty(shape, np.float32)
             for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
@@ -219,6 +248,8 @@ class GgufSource(TensorSource):
     # ---------------------------------------------------------------------------------------------------- codes
 
     def stored_form(self, name: str) -> StoredForm | None:
+        if name in self._constants:
+            return None
         parameter = self._parameters[name]
         kinds = {part.type for part in parameter.parts}
         if kinds <= set(PLAIN_TYPES):
@@ -245,6 +276,8 @@ class GgufSource(TensorSource):
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feed the bytes as stored: dequantizing them would only take time."""
+        for name, values in sorted(self._constants.items()):
+            digest.update(f"{name} {values.tolist()}\n".encode())
         for name, parameter in sorted(self._parameters.items()):
             for part in parameter.parts:
                 digest.update(f"{name} ggml {int(part.type)} {part.shape}\n".encode())
