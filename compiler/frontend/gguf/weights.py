@@ -140,7 +140,7 @@ class GgufSource(TensorSource):
             if len(values) not in (1, self._layers) or values.dtype.kind != "f":
                 raise GgufWeightErrors.NUMBERS(path=self._header.path, key=key, count=len(values), layers=self._layers)
             each = np.broadcast_to(values, self._layers).astype(np.float32)
-            found |= {parameter.replace("*", str(i)): each[i].reshape(shape) for i in range(self._layers)}
+            found |= {parameter.replace("*", str(i)): np.array(each[i]).reshape(shape) for i in range(self._layers)}
         return found
 
     def _check_types(self) -> None:
@@ -200,7 +200,7 @@ class GgufSource(TensorSource):
 
     def tensor(self, name: str) -> torch.Tensor:
         if name in self._constants:
-            return torch.from_numpy(self._constants[name].copy())
+            return torch.tensor(self._constants[name])
         parameter, shape = self._parameters[name], self._shapes[name]
         if parameter.layout is Layout.LATENT:
             keys, values = map(_numbers, parameter.parts)
