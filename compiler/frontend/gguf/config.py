@@ -11,31 +11,17 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from gguf.quants import dequantize
 from transformers import PreTrainedConfig
 
-from sscc.compiler.frontend.gguf.families import FAMILIES, Family
+from sscc.compiler.frontend.gguf.families import FAMILIES
+from sscc.compiler.frontend.gguf.family import Family
 from sscc.compiler.frontend.gguf.header import GgufHeader
+from sscc.compiler.frontend.gguf.metadata import GgufMetadataErrors, Metadata
+from sscc.compiler.frontend.gguf.rope import rope_fields
 from sscc.compiler.frontend.model_config import config_from_dict
-from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
+from sscc.ir.errors import ErrorKind, UnsupportedError
 
-NEUTRAL: Mapping[str, Any] = {
-    "attention.causal": True,
-    "expert_weights_scale": 1.0,
-    "expert_group_count": 1,
-    "expert_group_used_count": 1,
-    "rope.scaling.type": "none",
-    "rope.scaling.factor": 1.0,
-    "rope.scaling.attn_factor": 1.0,
-}
-"""Values that say what holds without them. So do 0, False and empty ones."""
-NO_RESULT = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
-"""Keys that change no result by themselves."""
-PASSED_OVER = ("general.", "tokenizer.", "quantize.", "split.", "imatrix.")
-"""Groups of keys that say nothing of the computation."""
-SMALLEST, LARGEST = 0, 1 << 31
-ROPE_FREQUENCIES = "rope_freqs.weight"
-ROPE_FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 NOT_DECODERS: Mapping[str, str] = {
     "clip": "the vision or audio part of a model (mmproj), without its decoder",
     **dict.fromkeys(
@@ -45,18 +31,17 @@ NOT_DECODERS: Mapping[str, str] = {
     ),
     "wavtokenizer-dec": "a vocoder, not a language model",
 }  # fmt: skip
+_LAYERS = ("num_hidden_layers", "n_layer")
+_HEADS = ("num_attention_heads", "n_head")
+_HIDDEN = ("hidden_size", "n_embd")
+_TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 
 
 class GgufConfigErrors(ErrorKind):
-    """Models in GGUF files that are not read, and metadata that are not honoured."""
+    """Models in GGUF files that are not read."""
 
     ARCHITECTURE = UnsupportedError, "{path}: architecture {architecture!r} is not read; known are {known}"
     NOT_A_DECODER = UnsupportedError, "{path} is {what}"
-    METADATA = UnsupportedError, "{path}: metadata {key} = {value} is not honoured for architecture {architecture!r}"
-    MISSING = InputError, "{path} lacks metadata {key}"
-    VALUE = InputError, "{path}: metadata {key} is {value!r}, expected {expected}"
-    LAYERS_DIFFER = UnsupportedError, "{path}: metadata {key} differs from layer to layer: {value}"
-    NO_EMBEDDING = InputError, "{path} lacks tensor {tensor!r}"
 
 
 def family_of(header: GgufHeader) -> Family:
@@ -65,10 +50,9 @@ def family_of(header: GgufHeader) -> Family:
     Raises:
         UnsupportedError: an architecture that is not known, or no decoder.
     """
-    architecture = header.architecture
-    kind = header.metadata.get("general.type", "model")
-    if kind not in ("model", ""):
-        raise GgufConfigErrors.NOT_A_DECODER(path=header.path, what=f"a file of type {kind!r}, not a model")
+    architecture, kind = header.architecture, header.metadata.get("general.type", "model")
+    if kind != "model":
+        raise GgufConfigErrors.NOT_A_DECODER(path=header.path, what=f"a file of type {str(kind)[:40]!r}, not a model")
     if architecture in NOT_DECODERS:
         raise GgufConfigErrors.NOT_A_DECODER(path=header.path, what=NOT_DECODERS[architecture])
     for family in FAMILIES.get(architecture, ()):
@@ -78,6 +62,7 @@ def family_of(header: GgufHeader) -> Family:
 
 
 def _holds(header: GgufHeader, when: tuple[str, Any] | str) -> bool:
+    """Return True if a file has what its family must have."""
     if not when:
         return True
     key, expected = (when, None) if isinstance(when, str) else when
@@ -92,296 +77,143 @@ def config_of(header: GgufHeader, family: Family) -> PreTrainedConfig:
         InputError: metadata that are missing, or of another type.
         UnsupportedError: metadata that are not honoured.
     """
-    return config_from_dict(_Config(header, family).values(), str(header.path))
+    metadata = Metadata(header)
+    fields = _Fields(metadata, family)
+    values = fields.all()
+    metadata.used.add(family.when if isinstance(family.when, str) else family.when[0])
+    metadata.check_rest((*family.ignored, *family.numbers))
+    return config_from_dict(values, str(header.path))
 
 
-class _Config:
-    """Metadata of a file as they become a config.
+class _Fields:
+    """The fields of a config, from the metadata of a file of a family."""
 
-    Attributes:
-        used: the keys that have been read.
-    """
+    def __init__(self, metadata: Metadata, family: Family) -> None:
+        self.metadata, self.family = metadata, family
+        self.values: dict[str, Any] = {"model_type": family.model_type, **family.constants}
 
-    def __init__(self, header: GgufHeader, family: Family) -> None:
-        self.header, self.family = header, family
-        self.used = {family.when if isinstance(family.when, str) else family.when[0]}
-
-    def values(self) -> dict[str, Any]:
-        """Return the fields of the config."""
-        family, values = self.family, {"model_type": self.family.model_type, **self.family.constants}
+    def all(self) -> dict[str, Any]:
+        """Return all fields."""
+        family, values, tensors = self.family, self.values, self.metadata.header.tensors
         for key, name in family.fields.items():
-            value = self.layers_value(key)
-            if value is not None:
-                values[name] = value
-        values["num_hidden_layers" if "num_hidden_layers" in values else "n_layer"] = self.layers = self._layers(values)
-        values |= self._sparsity()
-        values |= {name: tensor in self.header.tensors for name, tensor in family.present.items()}
-        values["vocab_size"] = self._vocabulary()
-        values["tie_word_embeddings"] = "output.weight" not in self.header.tensors
-        values |= self._tokens()
-        values |= self._heads(values)
-        values |= self._window(values)
-        values |= self._rope(values)
-        self._check_rest()
+            numbers = self.metadata.of_layers(key)
+            if numbers is not None:
+                values[name] = self._of_attending(numbers) if key in family.attending else None
+                if values[name] is None:
+                    values[name] = self.metadata.of_all_layers(key)
+        values |= {name: tensor in tensors for name, tensor in family.present.items()}
+        values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
+        values[self._name(_LAYERS)] = self._layers()
+        values |= self._tokens() | self._sparsity()
+        head_dim, widths = self._latent() if "kv_lora_rank" in values else self._heads()
+        values |= widths
+        values |= self._window()
+        values |= rope_fields(self.metadata, family, head_dim, values)
         return values
 
-    # ------------------------------------------------------------------------------------------------- metadata
+    def _of_attending(self, numbers: list[Any]) -> Any:
+        """Return the number of the layers that attend, which the others have as 0; None where these differ."""
+        own = {number for number in numbers if number}
+        return own.pop() if len(own) == 1 else None
 
-    def get(self, key: str) -> Any:
-        """Return a value by its key behind the architecture's name; None where there is none."""
-        self.used.add(key)
-        return self.header.metadata.get(f"{self.header.architecture}.{key}")
+    def _name(self, names: tuple[str, ...]) -> str:
+        """Return the one of several fields that the family has."""
+        return next((name for name in names if name in self.family.fields.values()), names[0])
 
-    def layers_value(self, key: str) -> Any:
-        """Return a value that may be a list of equal ones, one for each layer."""
-        value = self.get(key)
-        if isinstance(value, np.ndarray):
-            numbers = [self.checked(key, number) for number in value.tolist()]
-            if not numbers or any(number != numbers[0] for number in numbers):
-                own = [number for number in numbers if number]
-                if self.family.extra.get("conv where no heads") and own and len(set(own)) == 1:
-                    return own[0]
-                raise GgufConfigErrors.LAYERS_DIFFER(path=self.header.path, key=self.name(key), value=numbers[:8])
-            value = numbers[0]
-        return None if value is None else self.checked(key, value)
-
-    def checked(self, key: str, value: Any) -> Any:
-        """Return a number, checked."""
-        fits = isinstance(value, bool) or (type(value) is int and SMALLEST <= value < LARGEST)
-        if isinstance(value, float):  # f32: the decimal that somebody wrote
-            value = float(str(np.float32(value)))
-        if not fits and not (isinstance(value, float) and math.isfinite(value)):
-            raise GgufConfigErrors.VALUE(
-                path=self.header.path, key=self.name(key), value=value, expected="a number within 31 bits"
-            )
+    def _size(self, names: tuple[str, ...]) -> int:
+        """Return the value of the one of these fields that the family has. Raises InputError where there is none."""
+        name = self._name(names)
+        value = self.values.get(name)
+        if type(value) is not int or value < 1:
+            key = next(key for key, field in self.family.fields.items() if field == name)
+            raise GgufMetadataErrors.MISSING(path=self.metadata.header.path, key=self.metadata.name(key))
         return value
-
-    def number(self, key: str, default: Any = None) -> Any:
-        """Return a number; the default where there is none."""
-        value = self.get(key)
-        return default if value is None else self.checked(key, value)
-
-    def name(self, key: str) -> str:
-        return f"{self.header.architecture}.{key}"
-
-    def _check_rest(self) -> None:
-        """Refuse what has not been read and is not neutral."""
-        prefix = f"{self.header.architecture}."
-        for key, value in self.header.metadata.items():
-            name = key.removeprefix(prefix)
-            if key.startswith(prefix):
-                if name in self.used or name in self.family.ignored or name in NO_RESULT or _is_neutral(name, value):
-                    continue
-            elif key.startswith(PASSED_OVER) or key in self.family.numbers:
-                continue
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=key, value=str(value)[:80], architecture=self.header.architecture
-            )
-
-    # ---------------------------------------------------------------------------------------------- what follows
-
-    def _layers(self, values: Mapping[str, Any]) -> int:
-        """Return the number of layers, without those behind them that predict several tokens."""
-        layers = self._first(values, ("num_hidden_layers", "n_layer"))
-        return layers - int(self.number("nextn_predict_layers", 0))
-
-    def _sparsity(self) -> dict[str, Any]:
-        """Return the share of activations that are zero, which a file has as a multiple of the standard deviation."""
-        key, name = self.family.extra.get("sparsity", ("", ""))
-        scales = self.get(key) if key else None
-        if not isinstance(scales, np.ndarray):
-            return {}
-        normal = NormalDist()
-        shares = [round(normal.cdf(scale), 6) if math.isfinite(scale) else 0.0 for scale in scales.tolist()]
-        rank = self.header.tensors.get("blk.0.laurel_l.weight")
-        per_layer = self.header.tensors.get("per_layer_token_embd.weight")
-        found = {name: shares} | ({} if rank is None else {"laurel_rank": rank.shape[0]})
-        return found | ({} if per_layer is None else {"vocab_size_per_layer_input": per_layer.shape[0]})
 
     def _vocabulary(self) -> int:
         """Return the number of rows of the embedding."""
-        embedding = self.header.tensors.get("token_embd.weight")
-        if embedding is None:
-            raise GgufConfigErrors.NO_EMBEDDING(path=self.header.path, tensor="token_embd.weight")
-        rows = embedding.shape[0]
-        said = self.number("vocab_size", rows)
+        header = self.metadata.header
+        if EMBEDDING not in header.tensors:
+            raise GgufMetadataErrors.NO_TENSOR(path=header.path, tensor=EMBEDDING)
+        rows = header.tensors[EMBEDDING].shape[0]
+        said = self.metadata.number("vocab_size", rows)
         if said != rows:
-            raise GgufConfigErrors.VALUE(
-                path=self.header.path, key=self.name("vocab_size"), value=said, expected=f"{rows}, as the embedding has"
-            )
+            raise self.metadata.bad("vocab_size", said, f"{rows}, as the embedding has rows")
         return rows
+
+    def _layers(self) -> int:
+        """Return the number of layers, without those behind them that predict several tokens."""
+        layers = self._size(_LAYERS) - int(self.metadata.number("nextn_predict_layers", 0))
+        if layers < 1:
+            raise self.metadata.bad("nextn_predict_layers", layers, "fewer than all layers")
+        return layers
 
     def _tokens(self) -> dict[str, int | None]:
         """Return the ids of special tokens."""
-        fields = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
-        found = {name: self.header.metadata.get(f"tokenizer.ggml.{key}") for key, name in fields.items()}
+        found = {name: self.metadata.header.metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
         return {name: value if type(value) is int else None for name, value in found.items()}
 
-    def _heads(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what follows from the widths of heads, and check what the config has no field for."""
-        if "kv_lora_rank" in values:
-            return self._latent(values)
-        heads, hidden = (self._first(values, names) for names in (("num_attention_heads", "n_head"), _HIDDEN))
-        width = self.number("attention.key_length", hidden // max(heads, 1))
-        if "attention.key_length" not in self.family.fields and width * heads != hidden:
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=self.name("attention.key_length"), value=str(width),
-                architecture=self.header.architecture,
-            )  # fmt: skip
-        if self.number("attention.value_length", width) != width:
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=self.name("attention.value_length"),
-                value=str(self.get("attention.value_length")), architecture=self.header.architecture,
-            )  # fmt: skip
-        self.head_dim = width
-        layers = self.family.extra.get("query scale")
-        if layers is None:
+    def _sparsity(self) -> dict[str, Any]:
+        """Return what Gemma 3n's files have as numbers and sizes: the share of activations that are zero, which is
+        stored as a multiple of the standard deviation, and the sizes of two tables."""
+        key = self.family.extra.get("sparsity")
+        scales = self.metadata.get(key) if key else None
+        if not isinstance(scales, np.ndarray):
             return {}
-        return {"query_pre_attn_scalar": hidden // heads if values["num_hidden_layers"] == layers else width}
+        normal, tensors = NormalDist(), self.metadata.header.tensors
+        shares = [round(normal.cdf(scale), 6) if math.isfinite(scale) else 0.0 for scale in scales.tolist()]
+        sizes = {"laurel_rank": "blk.0.laurel_l.weight", "vocab_size_per_layer_input": "per_layer_token_embd.weight"}
+        found = {name: tensors[tensor].shape[0] for name, tensor in sizes.items() if tensor in tensors}
+        return {"activation_sparsity_pattern": shares, **found}
 
-    def _first(self, values: Mapping[str, Any], names: tuple[str, ...]) -> int:
-        """Return the value of the one of these fields that is there."""
-        found = next((values[name] for name in names if name in values), None)
-        if type(found) is not int or found < 1:
-            key = next(key for key, name in self.family.fields.items() if name in names)
-            raise GgufConfigErrors.MISSING(path=self.header.path, key=self.name(key))
-        return found
+    def _heads(self) -> tuple[int, dict[str, Any]]:
+        """Return the width of a head, and the fields that follow from it. Raises UnsupportedError for widths that the
+        config has no field for."""
+        heads, hidden, metadata = self._size(_HEADS), self._size(_HIDDEN), self.metadata
+        width = metadata.number("attention.key_length", hidden // heads)
+        if "attention.key_length" not in self.family.fields and width * heads != hidden:
+            raise metadata.not_honoured(metadata.name("attention.key_length"), width)
+        if metadata.number("attention.value_length", width) != width:
+            raise metadata.not_honoured(metadata.name("attention.value_length"), metadata.get("attention.value_length"))
+        layers = self.family.extra.get("layers of wide queries")
+        if layers is None:
+            return width, {}
+        scale = hidden // heads if self.values[self._name(_LAYERS)] == layers else width
+        return width, {"query_pre_attn_scalar": scale}
 
-    def _latent(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the widths of the heads of multi-head latent attention."""
-        heads, rotary = values["num_attention_heads"], self.number("rope.dimension_count")
-        key = self.number("attention.key_length_mla") or self.number("attention.key_length")
+    def _latent(self) -> tuple[int, dict[str, Any]]:
+        """Return the rotated numbers of a head of multi-head latent attention, and the widths of heads."""
+        metadata, heads = self.metadata, self._size(_HEADS)
+        rotated = metadata.number("rope.dimension_count")
+        key = metadata.number("attention.key_length_mla") or metadata.number("attention.key_length")
         for name in ("attention.key_length", "attention.value_length"):
-            self.get(name)  # those of the latent rows, where the others are said too
-        if rotary is None or key is None:
-            raise GgufConfigErrors.MISSING(path=self.header.path, key=self.name("rope.dimension_count"))
-        self.head_dim = rotary
-        found = {"qk_rope_head_dim": rotary, "qk_nope_head_dim": key - rotary, "num_key_value_heads": heads}
-        whole = self.header.tensors.get("blk.0.attn_kv_b.weight")
-        if "v_head_dim" not in values and whole is not None:
-            found["v_head_dim"] = whole.shape[0] // max(heads, 1) - found["qk_nope_head_dim"]
-        if values.get("n_group", 1) > 1 and self.family.model_type == "deepseek_v2":
-            return found | {"topk_method": "group_limited_greedy"}
-        return found
+            metadata.get(name)  # of the latent rows, where those of heads are said too
+        if not rotated or not key or key < rotated:
+            raise metadata.bad("rope.dimension_count", rotated, f"1 to {key}, the numbers of a key")
+        found = {"qk_rope_head_dim": rotated, "qk_nope_head_dim": key - rotated, "num_key_value_heads": heads}
+        whole = metadata.header.tensors.get("blk.0.attn_kv_b.weight")
+        if "v_head_dim" not in self.values and whole is not None:
+            found["v_head_dim"] = whole.shape[0] // heads - found["qk_nope_head_dim"]
+        grouped = self.values.get("n_group", 1) > 1 and self.family.extra.get("groups of experts")
+        return rotated, found | ({"topk_method": "group_limited_greedy"} if grouped else {})
 
-    def _window(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return which layers attend within a window, and the size of that."""
-        kinds = self.get("attention.head_count_kv")
-        if self.family.extra.get("conv where no heads") and isinstance(kinds, np.ndarray):
-            return {"layer_types": ["full_attention" if heads else "conv" for heads in kinds.tolist()]}
+    def _window(self) -> dict[str, Any]:
+        """Return which layers attend within a window, and its size."""
+        heads = self.metadata.of_layers("attention.head_count_kv")
+        if heads is not None and "attention.head_count_kv" in self.family.attending and len(heads) > 1:
+            return {"layer_types": ["full_attention" if each else "conv" for each in heads]}
         window = self.family.window
         if window is None:
             return {}
-        size = self.number("attention.sliding_window", window.size) or None
-        pattern, layers = self.get("attention.sliding_window_pattern"), self._first(values, ("num_hidden_layers",))
-        if isinstance(pattern, np.ndarray):
-            if len(pattern) != layers:
-                raise GgufConfigErrors.VALUE(
-                    path=self.header.path, key=self.name("attention.sliding_window_pattern"), value=len(pattern),
-                    expected=f"{layers} numbers",
-                )  # fmt: skip
-            within = [bool(item) for item in pattern.tolist()]
-        else:
-            period = self.checked("attention.sliding_window_pattern", pattern or window.period)
-            if not period:
-                return {window.field: size}
-            last = 0 if window.whole_first else period - 1
-            within = [layer % period != last for layer in range(layers)]
+        size = self.metadata.number("attention.sliding_window", window.size) or None
+        layers, key = self.values[self._name(_LAYERS)], "attention.sliding_window_pattern"
+        pattern = self.metadata.of_layers(key) or [window.period]
+        if len(pattern) == 1 and not pattern[0]:
+            return {window.field: size}
+        if len(pattern) == 1:
+            last = 0 if window.whole_first else pattern[0] - 1
+            pattern = [layer % pattern[0] != last for layer in range(layers)]
+        if len(pattern) < layers:
+            raise self.metadata.bad(key, len(pattern), f"{layers} numbers")
         name = "chunked_attention" if window.chunked else "sliding_attention"
-        types = [name if size and each else "full_attention" for each in within]
+        types = [name if size and each else "full_attention" for each in pattern[:layers]]
         return {window.field: size, "layer_types": types}
-
-    # ------------------------------------------------------------------------------------------- rotary embedding
-
-    def _rope(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the rotary embedding."""
-        theta = float(self.number("rope.freq_base", 10000.0))
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": theta, **self.family.extra.get("rope", {})}
-        rope |= self._scaling(values)
-        rotated = self.number("rope.dimension_count", self.head_dim)
-        if self.family.partial:
-            rope["partial_rotary_factor"] = rotated / self.head_dim
-        elif rotated != self.head_dim:
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=self.name("rope.dimension_count"), value=str(rotated),
-                architecture=self.header.architecture,
-            )  # fmt: skip
-        near = float(self.number("rope.freq_base_swa", theta))
-        original = {"original_max_position_embeddings": rope["original_max_position_embeddings"]} \
-            if "original_max_position_embeddings" in rope and self.family.model_type.startswith("phi") else {}
-        if self.family.two_ropes:
-            plain = {"rope_type": "default", "rope_theta": near}
-            return {"rope_parameters": {"full_attention": rope, "sliding_attention": plain}}
-        if near != theta:
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=self.name("rope.freq_base_swa"), value=str(near),
-                architecture=self.header.architecture,
-            )  # fmt: skip
-        return {"rope_parameters": rope, **original}
-
-    def _scaling(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what scales the rotary embedding: factors of single frequencies, or a method."""
-        kind = self.get("rope.scaling.type") or "none"
-        length = self.number("rope.scaling.original_context_length") or values.get("max_position_embeddings")
-        attention = self.number("rope.scaling.attn_factor")
-        if ROPE_FACTORS[0] in self.header.tensors:
-            long, short = (self._factors(name) for name in ROPE_FACTORS)
-            rope = {"rope_type": "longrope", "long_factor": long, "short_factor": short}
-            rope["original_max_position_embeddings"] = length
-            return rope | ({} if attention is None else {"attention_factor": attention})
-        if ROPE_FREQUENCIES in self.header.tensors:
-            factors = self._factors(ROPE_FREQUENCIES)
-            if any(factor != 1.0 for factor in factors):
-                rope = {"rope_type": "longrope", "long_factor": factors, "short_factor": factors}
-                return rope | {"original_max_position_embeddings": length, "attention_factor": 1.0, "factor": 1.0}
-        if kind == "linear":
-            return {"rope_type": "linear", "factor": float(self.number("rope.scaling.factor", 1.0))}
-        if kind == "yarn":
-            return self._yarn(length)
-        if kind not in ("none", "longrope"):
-            raise GgufConfigErrors.METADATA(
-                path=self.header.path, key=self.name("rope.scaling.type"), value=str(kind),
-                architecture=self.header.architecture,
-            )  # fmt: skip
-        return {"original_max_position_embeddings": length} if self.family.model_type.startswith("phi3") else {}
-
-    def _yarn(self, length: int) -> dict[str, Any]:
-        """Return the parameters of YaRN (arXiv 2309.00071)."""
-        rope: dict[str, Any] = {"rope_type": "yarn", "factor": float(self.number("rope.scaling.factor", 1.0))}
-        rope["original_max_position_embeddings"] = length
-        names = {"yarn_attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-        for key, name in names.items():
-            value = self.number(f"rope.scaling.{key}")
-            if value is not None:
-                rope[name] = float(value)
-        multiplier = self.number("rope.scaling.yarn_log_multiplier")
-        if multiplier:
-            all_dims = multiplier if self.family.model_type == "ministral3" else multiplier / 0.1
-            rope |= {"mscale": all_dims, "mscale_all_dim": all_dims}
-        temperature = self.number("attention.temperature_scale")
-        if temperature:
-            rope["llama_4_scaling_beta"] = temperature
-        return rope
-
-    def _factors(self, name: str) -> list[float]:
-        """Return the factors of frequencies in a tensor."""
-        tensor = self.header.tensors.get(name)
-        if tensor is None:
-            raise GgufConfigErrors.NO_EMBEDDING(path=self.header.path, tensor=name)
-        factors = dequantize(tensor.stored(), tensor.type).reshape(-1)
-        if len(factors) > LARGEST_ROPE or not np.isfinite(factors).all() or (factors <= 0).any():
-            raise GgufConfigErrors.VALUE(
-                path=self.header.path, key=name, value=len(factors), expected="positive numbers, one for each frequency"
-            )
-        return [float(factor) for factor in factors]
-
-
-LARGEST_ROPE = 1 << 14
-_HIDDEN = ("hidden_size", "n_embd")
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    """Return True for a value that says what holds without it."""
-    if isinstance(value, np.ndarray | list):
-        return len(value) == 0
-    return not value or (name in NEUTRAL and NEUTRAL[name] == value)

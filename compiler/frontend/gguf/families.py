@@ -8,96 +8,8 @@ means that leaves something out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
 
-Names = Mapping[str, str]
-
-
-class Layout(Enum):
-    """How a parameter is stored, where it is not stored as it is. H heads of D numbers.
-
-    ROTARY_Q, ROTARY_K: the rows of each head in pairs (0, D/2), (1, D/2 + 1), .., in place of halves.
-    HEAD_QKV: all queries, then keys, then values, in place of those of each head.
-    GROUP_QKV: the same, in place of those of each group of query heads with its KV head.
-    TRANSPOSED: [N, K] in place of [K, N].
-    LESS_ONE: 1 more than the parameter.
-    INTERLEAVED: the parts in turn, [.., 2 N] or transposed [.., K, 2 N], in place of one tensor each.
-    SHAPED: in another shape.
-    LATENT: parts k [H, R, N] and v [H, V, R] in place of rows of each head [H * (N + V), R].
-    STACKED: the parameters of a list, one after another.
-    """
-
-    PLAIN = "plain"
-    ROTARY_Q = "rotary q"
-    ROTARY_K = "rotary k"
-    HEAD_QKV = "head qkv"
-    GROUP_QKV = "group qkv"
-    TRANSPOSED = "transposed"
-    LESS_ONE = "less one"
-    INTERLEAVED = "interleaved"
-    SHAPED = "shaped"
-    LATENT = "latent"
-    STACKED = "stacked"
-
-
-@dataclass(frozen=True)
-class Window:
-    """Which layers attend within a window.
-
-    Attributes:
-        period: layers that take turns; 0 where a file lists them, or all layers are alike.
-        field: of the config; `chunked`: whether windows are chunks.
-        size: where files do not say it.
-        whole_first: True if the first layer of a period attends to everything; else the last one does.
-    """
-
-    period: int = 0
-    field: str = "sliding_window"
-    size: int | None = None
-    chunked: bool = False
-    whole_first: bool = False
-
-
-@dataclass(frozen=True)
-class Family:
-    """One family of models.
-
-    Attributes:
-        model_type: transformers' name.
-        when: a metadata key, behind the architecture's name, that files of the family have (and its value is not 0), and
-            others of the architecture do not; or the key and the value. "" for what is left.
-        fields: metadata key, behind the architecture's name -> field of the config.
-        tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
-            a layer.
-        layouts: tensor -> layout.
-        joined: parameter -> tensors that it is made of, one below the other.
-        constants: fields of the config that files do not say.
-        present: field of the config -> a tensor; the field is True where the file has it.
-        window: which layers have one; None where the family knows none.
-        partial: True if a part of a head may be rotated.
-        two_ropes: True if layers with a window have a rotary embedding of their own.
-        numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
-        ignored: keys that change nothing.
-        extra: what single families need, read by `sscc.compiler.frontend.gguf.config`.
-    """
-
-    model_type: str
-    fields: Names
-    tensors: Names
-    when: tuple[str, Any] | str = ""
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    present: Names = field(default_factory=dict)
-    window: Window | None = None
-    partial: bool = False
-    two_ropes: bool = False
-    numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
+from sscc.compiler.frontend.gguf.family import Family, Layout, Names, Window
 
 # ----------------------------------------------------------------------------------------------- what families share
 
@@ -271,14 +183,14 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             PLAIN | {"attn_logit_softcapping": "attn_logit_softcapping",
                      "final_logit_softcapping": "final_logit_softcapping"},
             ENDS | ATTENTION | FOUR_NORMS | MLP, layouts=_GEMMA_NORMS, window=Window(2, size=4096),
-            extra={"query scale": 46},
+            extra={"layers of wide queries": 46},
         ),
     ),
     "gemma3": (
         Family(
             "gemma3_text", PLAIN | {"final_logit_softcapping": "final_logit_softcapping"},
             ENDS | ATTENTION | QK_NORMS | FOUR_NORMS | MLP, layouts=_GEMMA_NORMS, window=Window(6), two_ropes=True,
-            extra={"query scale": 62},
+            extra={"layers of wide queries": 62},
         ),
     ),
     "phi2": (
@@ -297,7 +209,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "phi3", SIZES | RMS,
             ENDS | NORMS | {"blk.*.attn_qkv": f"{_L}.self_attn.qkv_proj", "blk.*.ffn_up": f"{_L}.mlp.gate_up_proj",
                             "blk.*.ffn_down": f"{_L}.mlp.down_proj", "blk.*.attn_output": f"{_L}.self_attn.o_proj"},
-            window=Window(), partial=True,
+            window=Window(), partial=True, extra={"original length": True},
         ),
     ),
     "gpt-oss": (
@@ -306,23 +218,25 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             PLAIN | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok",
                      "expert_feed_forward_length": "intermediate_size"},
             ENDS | ATTENTION
-            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm",
+               "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
                "blk.*.ffn_gate_inp": f"{_L}.mlp.router", "blk.*.attn_sinks.weight": f"{_L}.self_attn.sinks"},
             layouts={"blk.*.ffn_gate_exps": Layout.INTERLEAVED, "blk.*.ffn_down_exps.weight": Layout.TRANSPOSED},
             joined=experts("mlp.experts") | {
                 f"{_L}.mlp.experts.gate_up_proj_bias": ("blk.*.ffn_gate_exps.bias", "blk.*.ffn_up_exps.bias"),
                 f"{_L}.mlp.experts.down_proj_bias": ("blk.*.ffn_down_exps.bias",),
             },
-            present={"attention_bias": "blk.0.attn_q.bias"}, window=Window(2),
+            present={"attention_bias": "blk.0.attn_q.bias"}, window=Window(2), extra={"rope": {"truncate": False}},
         ),
     ),
     "deepseek2": (
         Family("deepseek_v3", _DEEPSEEK_FIELDS, _DEEPSEEK, when=("expert_gating_func", 2), joined=MOE | _KV_B,
                layouts={"blk.*.attn_k_b": Layout.LATENT}, constants={"rope_interleave": True},
-               present={"attention_bias": "blk.0.attn_q_a.bias"}),
+               present={"attention_bias": "blk.0.attn_q_a.bias"}, extra={"log multiplied": True}),
         Family("deepseek_v2", _DEEPSEEK_FIELDS, _DEEPSEEK, joined=MOE | _KV_B,
                layouts={"blk.*.attn_k_b": Layout.LATENT}, constants={"norm_topk_prob": False},
-               present={"attention_bias": "blk.0.attn_q_a.bias"}),
+               present={"attention_bias": "blk.0.attn_q_a.bias"},
+               extra={"log multiplied": True, "groups of experts": True}),
     ),
     "granite": (
         Family("granite", PLAIN | _GRANITE_SCALES, LLAMA, layouts=PAIRS,
@@ -339,7 +253,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
     "olmo": (
         Family("olmo", SIZES | HEAD, {k: v for k, v in LLAMA.items() if "norm" not in k}, layouts=PAIRS,
-               ignored=("attention.layer_norm_epsilon",), extra={"no norms": True}),
+               ignored=("attention.layer_norm_epsilon",)),
     ),
     "olmo2": (
         Family("olmo3", PLAIN, ENDS | ATTENTION | QK_NORMS | POST_NORMS | MLP, when="attention.sliding_window",
@@ -352,7 +266,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "stablelm": (
         Family(
             "stablelm",
-            SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps", "use_parallel_residual": "use_parallel_residual"},
+            SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps",
+                     "use_parallel_residual": "use_parallel_residual"},
             LLAMA, partial=True, present={"use_qkv_bias": "blk.0.attn_q.bias"},
         ),
     ),
@@ -482,7 +397,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "glm4_moe",
             {key: name for key, name in _DEEPSEEK_FIELDS.items() if "lora" not in key and "mla" not in key} | HEAD,
             ENDS | ATTENTION | QK_NORMS | MLP | ROUTER | shared("shared_experts")
-            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm",
+               "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
                "blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"},
             joined=MOE, partial=True, ignored=("expert_gating_func",),
             present={"attention_bias": "blk.0.attn_q.bias", "use_qk_norm": "blk.0.attn_q_norm.weight"},
@@ -493,6 +409,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "phimoe", SIZES | RMS | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
             ENDS | ATTENTION | NORMS | {"blk.*.ffn_gate_inp": f"{_L}.mlp.router"}, joined=MOE, window=Window(),
             present={"attention_bias": "blk.0.attn_q.bias", "lm_head_bias": "output.bias"},
+            extra={"original length": True},
         ),
     ),
     "gemma3n": (
@@ -518,12 +435,13 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                "blk.*.post_norm": f"{_L}.post_per_layer_input_norm"},
             layouts=dict.fromkeys(("altup_proj", "altup_unembd_proj"), Layout.STACKED),
             window=Window(5), two_ropes=True,
-            extra={"sparsity": ("activation_sparsity_scale", "activation_sparsity_pattern"), "laurel": True},
+            extra={"sparsity": "activation_sparsity_scale"},
         ),
     ),
     "minicpm3": (
         Family(
-            "minicpm3", SIZES | RMS | {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"},
+            "minicpm3",
+            SIZES | RMS | {"attention.q_lora_rank": "q_lora_rank", "attention.kv_lora_rank": "kv_lora_rank"},
             ENDS | _MLA | NORMS | MLP,
             constants={"scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4},
         ),
@@ -546,7 +464,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "apertus", PLAIN,
             ENDS | ATTENTION | QK_NORMS | {"blk.*.attn_norm": f"{_L}.attention_layernorm",
                                            "blk.*.ffn_norm": f"{_L}.feedforward_layernorm",
-                                           "blk.*.ffn_up": f"{_L}.mlp.up_proj", "blk.*.ffn_down": f"{_L}.mlp.down_proj"},
+                                           "blk.*.ffn_up": f"{_L}.mlp.up_proj",
+                                           "blk.*.ffn_down": f"{_L}.mlp.down_proj"},
             numbers={f"xielu.{key}": (f"{_L}.mlp.act_fn.{key}", shape)
                      for key, shape in (("alpha_p", (1,)), ("alpha_n", (1,)), ("beta", ()), ("eps", ()))},
             present={"attention_bias": "blk.0.attn_q.bias"},
@@ -585,7 +504,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
              "blk.*.attn_v": f"{_L}.self_attn.v_proj", "blk.*.attn_output": f"{_L}.self_attn.out_proj",
              "blk.*.attn_q_norm": f"{_L}.self_attn.q_layernorm", "blk.*.attn_k_norm": f"{_L}.self_attn.k_layernorm"},
             layouts={"blk.*.shortconv.conv": Layout.SHAPED}, constants={"block_auto_adjust_ff_dim": False},
-            present={"conv_bias": "blk.0.shortconv.conv.bias"}, extra={"conv where no heads": True},
+            present={"conv_bias": "blk.0.shortconv.conv.bias"}, attending=("attention.head_count_kv",),
         ),
     ),
 }  # fmt: skip

@@ -159,14 +159,14 @@ def _joined(path: Path, opened: GgufHeader, count: int) -> GgufHeader:
         raise GgufHeaderErrors.PART_MISSING(path=path, count=count, missing=missing)
     tensors: dict[str, StoredTensor] = {}
     metadata: Mapping[str, Any] = {}
-    for expected, name in enumerate(names):
+    for place, name in enumerate(names):
         part = opened if name == path.name else _read_file(path.parent / name)
         said = part.metadata.get(SPLIT_NUMBER), part.metadata.get(SPLIT_COUNT)
-        if said != (expected, count):
+        if said != (place, count):
             raise GgufHeaderErrors.PART_DIFFERS(
-                path=path, part=name, number=_shown(said[0]), count=_shown(said[1]), expected=expected
+                path=path, part=name, number=_shown(said[0]), count=_shown(said[1]), expected=place
             )
-        metadata = metadata if expected else part.metadata
+        metadata = metadata if place else part.metadata
         twice = next((tensor for tensor in part.tensors if tensor in tensors), None)
         if twice is not None:
             raise GgufHeaderErrors.TWICE(path=path, what="tensor", name=twice)

@@ -14,9 +14,9 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from transformers import PreTrainedConfig
 
-from sscc.compiler.frontend.gguf.config import ROPE_FACTORS, ROPE_FREQUENCIES
-from sscc.compiler.frontend.gguf.families import Family, Layout
+from sscc.compiler.frontend.gguf.family import Family, Layout
 from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
+from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.weight_format import WeightFormat
@@ -103,7 +103,7 @@ class GgufSource(TensorSource):
                 parameter, place = family.tensors[pattern], 0
             elif stem in family.tensors:
                 parameter, place = f"{family.tensors[stem]}.{suffix}", 0
-            elif name in (ROPE_FREQUENCIES, *ROPE_FACTORS):
+            elif name in TENSORS:
                 continue
             else:
                 unknown.append(name)
@@ -293,12 +293,12 @@ def _pattern(name: str) -> tuple[str, str]:
 def _is_read(kind: GGMLQuantizationType) -> bool:
     if kind in PLAIN_TYPES:
         return True
-    block, size = GGML_QUANT_SIZES[kind]
+    _, size = GGML_QUANT_SIZES[kind]
     try:
         dequantize(np.zeros((1, size), np.uint8), kind)
     except NotImplementedError:
         return False
-    return block > 0
+    return True
 
 
 def _numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:

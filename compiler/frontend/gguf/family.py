@@ -1,0 +1,96 @@
+"""The description of a family of models in GGUF files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Names = dict[str, str]
+
+
+class Layout(Enum):
+    """How a parameter is stored, where it is not stored as it is. H heads of D numbers.
+
+    ROTARY_Q, ROTARY_K: the rows of each head in pairs (0, D/2), (1, D/2 + 1), .., in place of halves.
+    HEAD_QKV: all queries, then keys, then values, in place of those of each head.
+    GROUP_QKV: the same, in place of those of each group of query heads with its KV head.
+    TRANSPOSED: [N, K] in place of [K, N].
+    LESS_ONE: 1 more than the parameter.
+    INTERLEAVED: the parts in turn, [.., 2 N] or transposed [.., K, 2 N], in place of one tensor each.
+    SHAPED: in another shape.
+    LATENT: parts k [H, R, N] and v [H, V, R] in place of rows of each head [H * (N + V), R].
+    STACKED: the parameters of a list, one after another.
+    """
+
+    PLAIN = "plain"
+    ROTARY_Q = "rotary q"
+    ROTARY_K = "rotary k"
+    HEAD_QKV = "head qkv"
+    GROUP_QKV = "group qkv"
+    TRANSPOSED = "transposed"
+    LESS_ONE = "less one"
+    INTERLEAVED = "interleaved"
+    SHAPED = "shaped"
+    LATENT = "latent"
+    STACKED = "stacked"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which layers attend within a window.
+
+    Attributes:
+        period: layers that take turns; 0 where a file lists them, or all layers are alike.
+        field: of the config; `chunked`: whether windows are chunks.
+        size: where files do not say it.
+        whole_first: True if the first layer of a period attends to everything; else the last one does.
+    """
+
+    period: int = 0
+    field: str = "sliding_window"
+    size: int | None = None
+    chunked: bool = False
+    whole_first: bool = False
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of models.
+
+    Attributes:
+        model_type: transformers' name.
+        when: a metadata key, behind the architecture's name, that files of the family have, with a value other than 0,
+            and others of the architecture do not; or the key and the value. "" for what is left.
+        fields: metadata key, behind the architecture's name -> field of the config.
+        tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
+            a layer.
+        layouts: tensor -> layout.
+        joined: parameter -> tensors that it is made of, one below the other.
+        constants: fields of the config that files do not say.
+        present: field of the config -> a tensor; the field is True where the file has it.
+        window: which layers have one; None where the family knows none.
+        partial: True if a part of a head may be rotated.
+        two_ropes: True if layers with a window have a rotary embedding of their own.
+        attending: keys of which the layers that do not attend have 0.
+        numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
+        ignored: keys that change nothing.
+        extra: what single families need, read by `sscc.compiler.frontend.gguf.config`.
+    """
+
+    model_type: str
+    fields: Names
+    tensors: Names
+    when: tuple[str, Any] | str = ""
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    present: Names = field(default_factory=dict)
+    window: Window | None = None
+    partial: bool = False
+    two_ropes: bool = False
+    attending: tuple[str, ...] = ()
+    numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
