@@ -190,6 +190,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family(
             "gemma3_text", PLAIN | {"final_logit_softcapping": "final_logit_softcapping"},
             ENDS | ATTENTION | QK_NORMS | FOUR_NORMS | MLP, layouts=_GEMMA_NORMS, window=Window(6), two_ropes=True,
+            near_base=10000.0,
             extra={"layers of wide queries": 62},
         ),
     ),
@@ -434,7 +435,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                "blk.*.inp_gate": f"{_L}.per_layer_input_gate", "blk.*.proj": f"{_L}.per_layer_projection",
                "blk.*.post_norm": f"{_L}.post_per_layer_input_norm"},
             layouts=dict.fromkeys(("altup_proj", "altup_unembd_proj"), Layout.STACKED),
-            window=Window(5), two_ropes=True,
+            window=Window(5), two_ropes=True, near_base=10000.0,
             extra={"sparsity": "activation_sparsity_scale"},
         ),
     ),

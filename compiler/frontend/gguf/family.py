@@ -73,6 +73,7 @@ class Family:
         window: which layers have one; None where the family knows none.
         partial: True if a part of a head may be rotated.
         two_ropes: True if layers with a window have a rotary embedding of their own.
+        near_base: the base of that where files do not say it; None for the base of the others.
         attending: keys of which the layers that do not attend have 0.
         numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
         ignored: keys that change nothing.
@@ -90,6 +91,7 @@ class Family:
     window: Window | None = None
     partial: bool = False
     two_ropes: bool = False
+    near_base: float | None = None
     attending: tuple[str, ...] = ()
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()

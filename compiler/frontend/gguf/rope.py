@@ -35,7 +35,7 @@ def rope_fields(metadata: Metadata, family: Family, head_dim: int, values: Mappi
         rope["partial_rotary_factor"] = rotated / head_dim
     elif rotated != head_dim:
         raise metadata.not_honoured(metadata.name("rope.dimension_count"), rotated)
-    near = float(metadata.number("rope.freq_base_swa", base))
+    near = float(metadata.number("rope.freq_base_swa", family.near_base or base))
     if family.two_ropes:
         return {"rope_parameters": {
             "full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": near}
