@@ -151,7 +151,7 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> dict[str, bytes]:
-        """File name -> bytes, those of tokenizer_files.TOKENIZER_FILES that there are. Takes seconds for a `.gguf`."""
+        """File name -> bytes, those of tokenizer_files.TOKENIZER_FILES that there are."""
         return self.load_tokenizer()
 
     @cached_property
@@ -174,7 +174,9 @@ class Checkpoint:
         """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32. Where they are
         quantized the config says it, and where it does not, as GPT-OSS's, those that are stored plainly."""
         declared = getattr(self.config, "dtype", None)
-        quantized = self.config is not None and bool(quantization_of(self.config))
+        quantized = self.config is not None and (
+            bool(quantization_of(self.config)) or (self.source is not None and self.source.is_quantized)
+        )
         if self.source is None or (quantized and declared is not None):
             return torch.bfloat16 if declared == torch.bfloat16 else torch.float32
         elements = {True: 0, False: 0}
@@ -185,9 +187,8 @@ class Checkpoint:
 
     @cached_property
     def ends(self) -> dict[str, tuple[int, ...]]:
-        """Tokens that end an answer, by where they are stated (`stated_ends`). The config of a `.gguf` has that of its
-        tokenizer, whose conversion takes seconds."""
-        return stated_ends(self.config, self.whole, {} if self.path.suffix == ".gguf" else self.tokenizer)
+        """Tokens that end an answer, by where they are stated (`stated_ends`)."""
+        return stated_ends(self.config, self.whole, self.tokenizer)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -405,12 +406,17 @@ def model_weights(
 
 
 def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
-    from sscc.compiler.frontend.gguf_file import GgufFile, GgufSource  # gguf is slow to import
+    from sscc.compiler.frontend.gguf.config import config_of, family_of  # gguf is slow to import
+    from sscc.compiler.frontend.gguf.header import read_header
+    from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
+    from sscc.compiler.frontend.gguf.weights import GgufSource
 
     _refuse_config(path, config)
-    file = GgufFile(path)
-    source = GgufSource(file) if weights else None
-    return Checkpoint(path, file.config, None, source, file.tokenizer)
+    header = read_header(path)
+    family = family_of(header)
+    parsed = config_of(header, family)
+    source = GgufSource(header, family, parsed) if weights else None
+    return Checkpoint(path, parsed, None, source, lambda: tokenizer_files(header))
 
 
 def _open_exported(path: Path, config: Path | None, weights: bool, program: bool, trusted: bool) -> Checkpoint:

@@ -115,6 +115,11 @@ class TensorSource(ABC):
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor on the CPU, in its own dtype; `name` is one of `names()`."""
 
+    @property
+    def is_quantized(self) -> bool:
+        """True if most weights are stored as blocks of codes that no `quantization_config` describes."""
+        return False
+
     def stored_form(self, name: str) -> StoredForm | None:
         """How the weight is stored whose numbers `tensor` computes; None for one that is stored as they are."""
         return None

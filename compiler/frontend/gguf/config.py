@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.family import Family
-from sscc.compiler.frontend.gguf.header import GgufHeader
+from sscc.compiler.frontend.gguf.header import GgufHeader, is_quantized
 from sscc.compiler.frontend.gguf.metadata import GgufMetadataErrors, Metadata
 from sscc.compiler.frontend.gguf.rope import rope_fields
 from sscc.compiler.frontend.model_config import config_from_dict
@@ -105,6 +105,8 @@ class _Fields:
         values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
         values[self._name(_LAYERS)] = self._layers()
         values |= self._tokens() | self._sparsity()
+        if is_quantized(self.metadata.header):
+            values["dtype"] = "bfloat16"
         head_dim, widths = self._latent() if "kv_lora_rank" in values else self._heads()
         values |= widths
         values |= self._window()

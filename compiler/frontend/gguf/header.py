@@ -125,6 +125,17 @@ class GgufHeader:
         return str(self.metadata["general.architecture"])
 
 
+PLAIN_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16, GGMLQuantizationType.F64)
+
+
+def is_quantized(header: GgufHeader) -> bool:
+    """Return True if most numbers of a file are stored as blocks of codes."""
+    numbers = {True: 0, False: 0}
+    for tensor in header.tensors.values():
+        numbers[tensor.type not in PLAIN_TYPES] += prod(tensor.shape)
+    return numbers[True] > numbers[False]
+
+
 def read_header(path: Path) -> GgufHeader:
     """Read the header of a GGUF file, and where it is one of several parts those of all of them.
 

@@ -15,7 +15,7 @@ from gguf.quants import dequantize
 from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.gguf.family import Family, Layout
-from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
+from sscc.compiler.frontend.gguf.header import PLAIN_TYPES, GgufHeader, StoredTensor, is_quantized
 from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
@@ -30,7 +30,6 @@ FORMATS = {
 }
 """What holds the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
 last 16 are in the high halves of the bytes."""
-PLAIN_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16, GGMLQuantizationType.F64)
 LOW_BITS = re.compile("IQ[123]_.*|Q1_0")
 LAYER = re.compile(r"blk\.(\d+)\.")
 
@@ -246,6 +245,10 @@ class GgufSource(TensorSource):
         return numbers.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
     # ---------------------------------------------------------------------------------------------------- codes
+
+    @property
+    def is_quantized(self) -> bool:
+        return is_quantized(self._header)
 
     def stored_form(self, name: str) -> StoredForm | None:
         if name in self._constants:
