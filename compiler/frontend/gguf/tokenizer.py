@@ -13,7 +13,7 @@ from gguf.constants import TokenType
 
 from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.sentencepiece import Part
-from sscc.compiler.frontend.gguf.tokenizer_kinds import KindParts, kind_parts
+from sscc.compiler.frontend.gguf.tokenizer_kinds import KindParts, check_kind, kind_parts
 from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Vocabulary, read_vocabulary
 from sscc.ir.errors import ErrorKind, InputError
 
@@ -37,6 +37,7 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
         UnsupportedError: a kind of tokenizer or a pre-tokenizer that is not known, or scores that rank nothing.
         InputError: metadata that do not hold together.
     """
+    check_kind(header)
     vocabulary = read_vocabulary(header)
     if vocabulary is None:
         return {}

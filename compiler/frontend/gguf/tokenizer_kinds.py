@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gguf.constants import TokenType
 
+from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.pre_tokenizers import DEFAULT_NAMES, PRE_TOKENIZERS, PreTokenizer
 from sscc.compiler.frontend.gguf.sentencepiece import (
     SPACE,
@@ -25,7 +26,14 @@ from sscc.compiler.frontend.gguf.sentencepiece import (
     spaces,
     unigram,
 )
-from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Vocabulary
+from sscc.compiler.frontend.gguf.vocabulary import (
+    MODEL,
+    NO_VOCABULARY,
+    ROLES,
+    GgufVocabularyErrors,
+    Metadata,
+    Vocabulary,
+)
 from sscc.ir.errors import ErrorKind, UnsupportedError
 
 PRE = "tokenizer.ggml.pre"
@@ -75,15 +83,20 @@ class KindParts:
     rstrip: frozenset[str] = frozenset()
 
 
+def check_kind(header: GgufHeader) -> None:
+    """Check that the kind of a file's vocabulary is supported, if it has one. Raises UnsupportedError."""
+    kind = Metadata(header).text(MODEL)
+    if kind and kind not in {*_KINDS, *NO_VOCABULARY}:
+        raise GgufKindErrors.KIND(path=header.path, kind=kind, known=sorted(_KINDS))
+
+
 def kind_parts(vocabulary: Vocabulary) -> KindParts:
-    """Return the parts that the kind of a vocabulary decides.
+    """Return the parts that the kind of a vocabulary decides. It must be a supported one (`check_kind`).
 
     Raises:
-        UnsupportedError: a kind or a pre-tokenizer that is not known, or scores that rank nothing.
+        UnsupportedError: a pre-tokenizer that is not known, or scores that rank nothing.
         InputError: merges, scores or other metadata that do not hold together.
     """
-    if vocabulary.kind not in _KINDS:
-        raise GgufKindErrors.KIND(path=vocabulary.path, kind=vocabulary.kind, known=sorted(_KINDS))
     return _KINDS[vocabulary.kind](vocabulary)
 
 
