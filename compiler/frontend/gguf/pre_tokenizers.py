@@ -1,14 +1,13 @@
-"""The table of pre-tokenizers of BPE vocabularies, by the name that a GGUF file gives them in `tokenizer.ggml.pre`.
+"""Table of the pre-tokenizers of BPE vocabularies, by the name that a GGUF file gives them in `tokenizer.ggml.pre`.
 
-A file names how a text is split before tokens are merged, and says nothing else about it. The names are those of
-llama.cpp: its converter has them (`get_vocab_base_pre` in conversion/base.py, which recognises the tokenizers of
-published models), and its reader (`llama_vocab::impl::load` in src/llama-vocab.cpp, which has also the names `default`,
-`glm5`, `jina-de`, `jina-es`, `llada-moe`, `llama-v3`, `llama3` and `whitespace`).
+A file only names the rules by which a text is split before tokens are merged. The names are those of llama.cpp's
+converter (`get_vocab_base_pre` in conversion/base.py, which recognises the tokenizers of published models) and of its
+reader (`llama_vocab::impl::load` in src/llama-vocab.cpp, which also has `default`, `glm5`, `jina-de`, `jina-es`,
+`llada-moe`, `llama-v3`, `llama3` and `whitespace`).
 
 Regular expressions are those of the models' own tokenizer.json where llama-vocab.cpp quotes them in a comment, and
-those of llama-vocab.cpp elsewhere. `\\s+` at the end of GPT-2's is left out there, which changes nothing: what no
-expression matches is a piece, too. Flags are those of llama-vocab.cpp. That a model normalizes a text to NFC neither
-a file nor llama.cpp says; the models known to are named where `nfc` is set.
+those of llama-vocab.cpp elsewhere. Flags are those of llama-vocab.cpp. Neither a file nor llama.cpp says if a model
+normalizes texts to NFC: `nfc` is set for models that are known to, and a comment names the source.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """How a text is prepared for a BPE vocabulary.
+    """Preparation of a text for a BPE vocabulary.
 
     Attributes:
         splits: regular expressions, in Oniguruma's syntax. Each cuts its matches out of the pieces that the one before
             leaves; matches and the text between them are the next pieces.
         removed: a regular expression whose matches are dropped first; "" for none.
-        byte_level: pieces are spelled in GPT-2's letters of bytes; else merges run on the text, and bytes that no
-            token has are tokens <0x00> .. <0xFF>.
+        byte_level: pieces are UTF-8 bytes in GPT-2's alphabet. Otherwise merges run on the text itself, and characters
+            without a token fall back to the tokens <0x00> .. <0xFF>.
         escapes_spaces: a space is U+2581, as in SentencePiece.
         nfc: a text is normalized to NFC.
         ignore_merges: a piece that is a token is that token, however its merges would go.
@@ -54,7 +53,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _LEADING = r"[^\r\n\p{L}\p{N}]?"
 _CAMEL_WORDS = (f"{_LEADING}{_UPPER}*{_LOWER}+", f"{_LEADING}{_UPPER}+{_LOWER}*")
-"""Words that end where a capital follows a small letter."""
+"""Words that end where an uppercase letter follows a lowercase one."""
 _NOT_WORDS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACES
 _PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACES
 _ASCII_PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
@@ -120,7 +119,7 @@ _CASED_LETTERS = (
 )
 
 _GROUPS: Mapping[str, PreTokenizer] = {
-    # What llama.cpp takes where a file names none. It warns that results are worse for it.
+    # llama.cpp's choice for files that name none; it warns that generation suffers.
     "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": PreTokenizer(
         (_LLAMA3,), ignore_merges=True, adds_bos=True

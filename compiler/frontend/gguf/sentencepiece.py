@@ -1,7 +1,7 @@
-"""The parts of a `tokenizers` tokenizer that do what SentencePiece does: merges by score, Unigram, whitespace.
+"""SentencePiece's algorithms as parts of a tokenizer.json: BPE by score, Unigram, and whitespace.
 
-SentencePiece writes a space as U+2581, and a vocabulary of its BPE has no list of merges: of all neighbours whose
-concatenation is a token, those are merged next whose token has the highest score, and of these the leftmost ones.
+SentencePiece spells a space as U+2581. Its BPE has no list of merges: it joins the two neighbours whose concatenation
+is the token with the highest score, the leftmost pair among equals, until no neighbours make a token.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MOST_CHARSMAP_BYTES = 1 << 21
 """Published ones have a quarter of a million."""
 MOST_CHARSMAP_DEPTH = 64
 """Bytes of the longest text that is replaced. Published ones have at most twenty."""
-MOST_SPLIT_LETTERS = 1 << 28
-"""Letters in all halves of all tokens together, which are looked up. Published vocabularies have twenty million."""
-MOST_UNIGRAM_LETTERS = 1 << 21
+MOST_SPLIT_CHARACTERS = 1 << 28
+"""In the halves of all tokens together, each of which is looked up. Published vocabularies have twenty million."""
+MOST_UNIGRAM_CHARACTERS = 1 << 21
 """In all tokens of a Unigram vocabulary, which `tokenizers` keeps as a tree. Published ones have one and a half
 million."""
 _MERGED = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
-"""Types of the tokens that merges make: SentencePiece never makes control, unknown or byte tokens of a text."""
+"""Types of the tokens that merges make. SentencePiece makes no control, unknown or byte tokens from text."""
 
 Part = dict[str, Any]
 """A part of a tokenizer.json."""
@@ -41,25 +41,25 @@ class GgufSentencepieceErrors(ErrorKind):
 
 
 def merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """Return merges, the first one first, that do what SentencePiece's scores do.
+    """Return the list of merges that gives the same tokens as SentencePiece's scores.
 
-    A merge is one way to cut a token in two that are tokens. Merges of different scores come in the order of the
-    scores; those of one token, with the longer left half first, are never in each other's way. Between tokens of the
-    same score SentencePiece takes the leftmost pair of a text, which no order of merges expresses; the longer left
-    half first gives the same for the usual ones, which are runs of one letter, and is the order that transformers
-    gives them.
+    Each way to cut a token into two tokens is a merge. Merges are ordered by the score of the token, and those of one
+    token by the length of the left half, longest first.
+
+    Tokens of equal score are the exception: SentencePiece joins the leftmost pair of the text, which a list of merges
+    cannot express. The longest left half first gives the same for runs of one character, the usual case (Llama 2's
+    runs of spaces), and is the order in which transformers converts all of them.
 
     Raises:
-        UnsupportedError: most tokens have the same score, so that scores say nothing. A converter writes them so where
-            it does not know them.
-        InputError: scores that lack, or are no numbers; a vocabulary of tokens so long that this would take minutes.
+        UnsupportedError: most tokens have the same score. Converters write that where they do not know the scores.
+        InputError: scores are missing or not finite, or tokens are so long that the cuts would take minutes.
     """
     tokens, scores = vocabulary.tokens, vocabulary.scores()
     made = [token for token in vocabulary.of_type(*_MERGED) if len(tokens[token]) > 1]
-    letters = sum(len(tokens[token]) ** 2 for token in made)
-    if letters > MOST_SPLIT_LETTERS:
+    characters = sum(len(tokens[token]) ** 2 for token in made)
+    if characters > MOST_SPLIT_CHARACTERS:
         raise GgufVocabularyErrors.TOO_LONG(
-            path=vocabulary.path, what="halves of its tokens", count=letters, most=MOST_SPLIT_LETTERS
+            path=vocabulary.path, what="halves of its tokens", count=characters, most=MOST_SPLIT_CHARACTERS
         )
     _check_ranked(vocabulary, [scores[token] for token in made])
     halves = {tokens[token] for token in vocabulary.of_type(*_MERGED)}
@@ -90,28 +90,26 @@ def _check_ranked(vocabulary: Vocabulary, scores: list[float]) -> None:
 def unigram(vocabulary: Vocabulary) -> Part:
     """Return the model of a Unigram vocabulary.
 
-    An unknown letter costs 10 more than the worst normal token. `tokenizers` takes the worst of all tokens, so that the
-    others, whose scores mean nothing, are given that of the worst normal one.
+    The score of an unknown character is 10 below that of the worst normal token. `tokenizers` takes the worst of all
+    tokens, so the others, whose scores mean nothing, get the score of the worst normal one.
     """
-    vocabulary.check_letters("its vocabulary", range(len(vocabulary.tokens)), MOST_UNIGRAM_LETTERS)
+    vocabulary.check_characters("its vocabulary", range(len(vocabulary.tokens)), MOST_UNIGRAM_CHARACTERS)
     scores = vocabulary.scores()
     normal = [scores[token] for token in vocabulary.of_type(TokenType.NORMAL)]
     worst = min(normal, default=0.0)
-    kept = {int(TokenType.NORMAL): None, int(TokenType.USER_DEFINED): 0.0}
-    pieces = [
-        [text, (score if kept[kind] is None else kept[kind]) if kind in kept else worst]
-        for text, score, kind in zip(vocabulary.tokens, scores, vocabulary.types, strict=True)
-    ]
+    for token, kind in enumerate(vocabulary.types):
+        if kind != TokenType.NORMAL:
+            scores[token] = 0.0 if kind == TokenType.USER_DEFINED else worst
     return {
         "type": "Unigram",
         "unk_id": vocabulary.roles.get("unk"),
-        "vocab": pieces,
+        "vocab": list(zip(vocabulary.tokens, scores, strict=True)),
         "byte_fallback": vocabulary.has_bytes(),
     }
 
 
 def normalizer(vocabulary: Vocabulary, space_prefix: bool) -> Part:
-    """Return the normalizer: a table of characters, extra spaces removed, a space before the text, spaces as U+2581.
+    """Return the normalizer: replace characters, remove extra spaces, prepend a space, spell spaces as U+2581.
 
     Args:
         space_prefix: the default of `add_space_prefix`.
@@ -131,12 +129,12 @@ def normalizer(vocabulary: Vocabulary, space_prefix: bool) -> Part:
 
 
 def spaces() -> Part:
-    """Return the normalizer that writes spaces as U+2581."""
+    """Return the normalizer that spells spaces as U+2581."""
     return {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
 
 
 def decoder(space_prefix: bool) -> Part:
-    """Return the decoder: U+2581 is a space, bytes are joined, the space before the text is dropped."""
+    """Return the decoder: restore spaces, join bytes, drop the prepended space."""
     steps: list[Part] = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
@@ -151,9 +149,9 @@ def decoder(space_prefix: bool) -> Part:
 
 
 def _charsmap(vocabulary: Vocabulary, table: np.ndarray[Any, np.dtype[Any]]) -> str:
-    """Return a table of characters in base64, checked: `tokenizers` trusts it, and ends the process where it is wrong.
+    """Return a table of characters in base64, checked: `tokenizers` trusts it, and panics on a damaged one.
 
-    The table is the size of a trie in bytes, the trie, and the texts that it leads to, each of which ends with a zero.
+    The table is the size of a trie in bytes, the trie, and the replacement texts, each of which ends with a zero byte.
     """
 
     def bad(reason: str) -> Exception:
@@ -175,21 +173,21 @@ def _charsmap(vocabulary: Vocabulary, table: np.ndarray[Any, np.dtype[Any]]) -> 
 
 
 def _check_trie(units: np.ndarray[Any, Any], texts: bytes, bad: Callable[[str], Exception]) -> None:
-    """Check that no text leads out of the trie, and every leaf to the start of one of the `texts`.
+    """Check that lookups stay inside the trie, and that its leaves hold offsets of replacement texts.
 
-    The trie is Darts-clone's double array. A unit holds the letter that leads to it, the place from which its children
-    are counted (as an exclusive or with its own), and whether one of these is a leaf, which holds a place among the
-    texts. A child is at the exclusive or of that place and its letter, so in the same block of 256.
+    The trie is Darts-clone's double array. A unit holds the byte that leads to it (its label), the distance to its
+    origin, and a flag for a leaf at the origin, which holds an offset in `texts`. The child with a label is at the
+    exclusive or of origin and label, so in the same block of 256 units.
     """
     count = len(units)
     if count % 256:
         raise bad(f"its trie has {count} units, which are no whole blocks")
-    starts = np.ones(len(texts) + 1, bool)  # may a text begin here
+    starts = np.ones(len(texts) + 1, bool)  # True where a character begins
     starts[:-1] = (np.frombuffer(texts, np.uint8) & 0xC0) != 0x80
     here, unit = np.arange(count), units.astype(np.int64)
     origins = here ^ ((unit >> 10) << ((unit & (1 << 9)) >> 6))
-    letters = unit & 0x800000FF
-    parents = np.where((letters > 0) & (letters < 256), here ^ (letters & 255), count)  # their origins
+    labels = unit & 0x800000FF
+    parents = np.where((labels > 0) & (labels < 256), here ^ (labels & 255), count)  # origins that lead here
     reached, seen = origins[:1], np.zeros(count + 1, bool)
     for _ in range(MOST_CHARSMAP_DEPTH):
         if len(reached) and reached.max() >= count:

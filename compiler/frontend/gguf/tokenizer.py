@@ -1,7 +1,7 @@
 """The files of a Hugging Face tokenizer, made of a GGUF file's metadata.
 
-Beside tokenizer.json they are those that name special tokens, the ends of an answer, and the chat template. A tokenizer
-whose text would be split in a way that is not known is refused: a model answers with any, only worse.
+The files are tokenizer.json, those that name special tokens and the tokens that end an answer, and the chat template.
+A pre-tokenizer that is not known is refused: with a wrong one a model still answers, only worse.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, 
 from sscc.ir.errors import ErrorKind, InputError
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
-MOST_TEMPLATE_LETTERS = 1 << 20
+MOST_TEMPLATE_CHARACTERS = 1 << 20
 """Of a chat template. Published ones have some ten thousand."""
 _NAMED_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """Those that a tokenizer's configuration names, "bos" as `bos_token`."""
@@ -31,7 +31,7 @@ class GgufTokenizerErrors(ErrorKind):
 def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
     """Return the files of the tokenizer by name; none where the file has no vocabulary.
 
-    Chat templates other than the default one are left out: nothing chooses among several.
+    Only the default chat template is kept, since the runtime renders no other.
 
     Raises:
         UnsupportedError: a kind of tokenizer or a pre-tokenizer that is not known, or scores that rank nothing.
@@ -87,15 +87,15 @@ def _chat_template(vocabulary: Vocabulary) -> str:
     metadata = vocabulary.metadata
     for key in [CHAT_TEMPLATE, *metadata.keys_below(f"{CHAT_TEMPLATE}.")]:
         count = len(metadata.text(key))
-        if count > MOST_TEMPLATE_LETTERS:
+        if count > MOST_TEMPLATE_CHARACTERS:
             raise GgufVocabularyErrors.TOO_LONG(
-                path=vocabulary.path, what=f"metadata {key}", count=count, most=MOST_TEMPLATE_LETTERS
+                path=vocabulary.path, what=f"metadata {key}", count=count, most=MOST_TEMPLATE_CHARACTERS
             )
     return metadata.text(CHAT_TEMPLATE)
 
 
 def _added_tokens(vocabulary: Vocabulary, parts: KindParts) -> list[Part]:
-    """Return the tokens for which a text is searched as it is written.
+    """Return the added tokens, which `tokenizers` finds in a text before it normalizes it.
 
     User-defined tokens are not special: they are part of an answer's text.
     """
@@ -117,7 +117,7 @@ def _added_tokens(vocabulary: Vocabulary, parts: KindParts) -> list[Part]:
 
 
 def _post_processor(vocabulary: Vocabulary, parts: KindParts) -> Part | None:
-    """Return the template that puts BOS, EOS and separators around texts; None where there are none."""
+    """Return the template that adds BOS, EOS and separators; None if it adds none."""
     first = [parts.first] if _adds(vocabulary, parts, "bos", parts.first) else []
     end = ["eos"] if _adds(vocabulary, parts, "eos") else []
     between = ["sep"] if _adds(vocabulary, parts, "sep") else []
@@ -143,10 +143,10 @@ def _post_processor(vocabulary: Vocabulary, parts: KindParts) -> Part | None:
 
 
 def _adds(vocabulary: Vocabulary, parts: KindParts, role: str, stands_in: str = "") -> bool:
-    """Return True if texts are given the token of `role`, or the one that stands in for it.
+    """Return True if the tokenizer adds the token of `role`, or the one that stands in for it.
 
-    A default counts only where there is such a token: llama.cpp's default for everything split as Llama 3's texts is
-    to add a BOS, and Falcon 3 has none.
+    A default counts only where the vocabulary has such a token: by llama.cpp's default everything that is split like
+    Llama 3's texts begins with a BOS, and Falcon 3 has none.
     """
     flag, token = f"tokenizer.ggml.add_{role}_token", stands_in or role
     adds = vocabulary.metadata.flag(flag, parts.adds.get(role, False))

@@ -1,11 +1,11 @@
 """The kinds of vocabularies that a GGUF file may have, as parts of a tokenizer.json.
 
-tokenizer.ggml.model   algorithm                                        model of `tokenizers`
-gpt2                   byte-level BPE, a text split as `pre` says       BPE with the file's merges
-gemma4, whitespace     BPE of the text itself                           BPE with the file's merges
-llama                  SentencePiece's BPE                              BPE with merges made of the scores
-t5                     SentencePiece's Unigram                          Unigram
-bert                   WordPiece                                        WordPiece
+    tokenizer.ggml.model   algorithm                                        model of `tokenizers`
+    gpt2                   byte-level BPE, a text split as `pre` says       BPE with the file's merges
+    gemma4, whitespace     BPE of the text itself                           BPE with the file's merges
+    llama                  SentencePiece's BPE                              BPE with merges made of the scores
+    t5                     SentencePiece's Unigram                          Unigram
+    bert                   WordPiece                                        WordPiece
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sscc.ir.errors import ErrorKind, UnsupportedError
 PRE = "tokenizer.ggml.pre"
 SPACE_PREFIX = "tokenizer.ggml.add_space_prefix"
 LOWERCASE, STRIP_ACCENTS = "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents"
-_MOST_WORD_LETTERS = 100
+_MOST_WORD_CHARACTERS = 100
 """Of a word that WordPiece cuts in pieces, as in BERT; a longer one is unknown."""
 _PHI3_WITHOUT_RSTRIP = frozenset(("<unk>", "<s>", "<|endoftext|>"))
 _LSTRIP_ARCHITECTURES = ("nomic-bert-moe", "jina-bert-v3")
@@ -143,13 +143,12 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
 
 
 def _text_normalizer(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> Part | None:
+    steps: list[Part] = [{"type": "NFC"}] if pre_tokenizer.nfc else []
+    if vocabulary.metadata.flag(LOWERCASE, False):  # the converter writes it for every tokenizer that does so
+        steps.append({"type": "Lowercase"})
     if pre_tokenizer.escapes_spaces:
-        return spaces()
-    if pre_tokenizer.nfc:
-        return {"type": "NFC"}
-    # Written for every model whose tokenizer.json has it; llama.cpp reads it for this one only.
-    lowercase = vocabulary.metadata.flag(LOWERCASE, False)
-    return {"type": "Lowercase"} if lowercase and not pre_tokenizer.byte_level else None
+        steps.append(spaces())
+    return {"type": "Sequence", "normalizers": steps} if steps else None
 
 
 def _split(expression: str, behavior: str) -> Part:
@@ -169,7 +168,8 @@ def _bpe(vocabulary: Vocabulary, merges: list[tuple[str, str]], *, of_text: bool
     """Return a BPE model.
 
     Args:
-        of_text: tokens are text and not letters of bytes: what no token has is bytes, or unknown.
+        of_text: tokens are text, not bytes in GPT-2's alphabet. Characters without a token fall back to byte tokens,
+            or to the unknown one.
     """
     unknown = vocabulary.roles.get("unk") if of_text else None
     return {
@@ -237,7 +237,7 @@ def _word_piece(vocabulary: Vocabulary) -> KindParts:
             "type": "WordPiece",
             "unk_token": texts[vocabulary.roles["unk"]],
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": _MOST_WORD_LETTERS,
+            "max_input_chars_per_word": _MOST_WORD_CHARACTERS,
             "vocab": {text: token for token, text in enumerate(texts)},
         },
         normalizer={

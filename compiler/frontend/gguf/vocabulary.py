@@ -21,10 +21,10 @@ from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 MODEL, TOKENS, TYPES = "tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 SCORES, MERGES = "tokenizer.ggml.scores", "tokenizer.ggml.merges"
 NO_VOCABULARY = ("none", "no_vocab")
-MOST_LETTERS = 1 << 23
+MOST_CHARACTERS = 1 << 23
 """In all tokens together. The largest published vocabularies have two million."""
-MOST_TOKEN_LETTERS = 1024
-MOST_ADDED_LETTERS = 1 << 20
+MOST_TOKEN_CHARACTERS = 1024
+MOST_ADDED_CHARACTERS = 1 << 20
 """In the control, unknown and user-defined tokens together, for which every text is searched. Thousands of tokens for
 pictures have less."""
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -69,9 +69,9 @@ FILL_IN_TEXTS: Mapping[str, tuple[str, ...]] = {
 _MESSAGE_END, _ANSWER_ENDS, _CALL_ENDS = "<|end|>", {"<|return|>", "<|flush|>"}, {"<|call|>", "<|calls|>"}
 """The first one ends a message and not an answer where there are others of both sets."""
 _STRUCK = "</s>"
-"""The only one of these texts that people write, too: the end of what HTML strikes through."""
+"""An HTML tag: the only one of these texts that a model may well write in an answer."""
 _BARS = (("<|", "|>"), ("<\uff5c", "\uff5c>"))
-"""How the texts of tokens begin and end that are never written by a user."""
+"""Start and end of the text of tokens that no text contains by chance."""
 _PADDING = re.compile(r"\[PAD(\d+)\]")
 
 
@@ -82,7 +82,7 @@ class GgufVocabularyErrors(ErrorKind):
     VALUE = InputError, "{path}: metadata {key} is {found}, it must be {expected}"
     COUNT = InputError, "{path}: metadata {key} has {count} entries, and there are {tokens} tokens"
     NO_TOKENS = InputError, "{path}: its tokenizer has no tokens"
-    TOO_LONG = InputError, "{path}: {what} has {count} letters, it may have at most {most}"
+    TOO_LONG = InputError, "{path}: {what} has {count} characters, it may have at most {most}"
     TWICE = InputError, "{path}: the tokens {first} and {second} are both {text!r}"
     TOKEN_TYPE = InputError, "{path}: token {token} has type {type}, types are 0 .. 6"
     BYTE_TOKEN = InputError, "{path}: token {token} is a byte, and its text is {text!r} instead of <0x00> .. <0xFF>"
@@ -210,8 +210,8 @@ class Vocabulary:
             raise GgufVocabularyErrors.SCORE(path=self.path, token=token, score=str(values[token]))
         return [float(value) for value in values.tolist()]
 
-    def check_letters(self, what: str, tokens: Iterable[int], most: int) -> None:
-        """Check that `tokens` have at most so many letters together. Raises InputError."""
+    def check_characters(self, what: str, tokens: Iterable[int], most: int) -> None:
+        """Check that `tokens` have at most `most` characters together. Raises InputError."""
         count = sum(len(self.tokens[token]) for token in tokens)
         if count > most:
             raise GgufVocabularyErrors.TOO_LONG(path=self.path, what=what, count=count, most=most)
@@ -263,7 +263,7 @@ class Vocabulary:
             for token, kind in enumerate(self.types)
             if (kind in searched or token in mistyped) and not self.is_padding(token)
         ]
-        self.check_letters("its control, unknown and user-defined tokens", added, MOST_ADDED_LETTERS)
+        self.check_characters("its control, unknown and user-defined tokens", added, MOST_ADDED_CHARACTERS)
         return added
 
     def _unmistakable(self) -> list[int]:
@@ -314,12 +314,12 @@ def _tokens(metadata: Metadata) -> list[str]:
         raise GgufVocabularyErrors.NO_TOKENS(path=metadata.path)
     lengths = list(map(len, tokens))
     longest = max(lengths)
-    if longest > MOST_TOKEN_LETTERS:
+    if longest > MOST_TOKEN_CHARACTERS:
         what = f"token {lengths.index(longest)}"
-        raise GgufVocabularyErrors.TOO_LONG(path=metadata.path, what=what, count=longest, most=MOST_TOKEN_LETTERS)
-    if sum(lengths) > MOST_LETTERS:
+        raise GgufVocabularyErrors.TOO_LONG(path=metadata.path, what=what, count=longest, most=MOST_TOKEN_CHARACTERS)
+    if sum(lengths) > MOST_CHARACTERS:
         raise GgufVocabularyErrors.TOO_LONG(
-            path=metadata.path, what="its vocabulary", count=sum(lengths), most=MOST_LETTERS
+            path=metadata.path, what="its vocabulary", count=sum(lengths), most=MOST_CHARACTERS
         )
     if min(lengths):
         return tokens

@@ -6,7 +6,8 @@ reads ggml-vocab-NAME.gguf, .gguf.inp and .gguf.out in the folder `models` of ll
 gguf_vocabularies.json.gz beside this file. Of each vocabulary it keeps the tokens that are part of a case's text,
 spelled as the vocabulary spells it, and the merges that make these; all tokens of single letters and of bytes; all
 control tokens and those with a role. A token that is not part of a text cannot come about in it, however the text is
-split. So a reduced vocabulary gives the same tokens for the cases as the whole one.
+split. So a reduced vocabulary gives the same tokens for the cases as the whole one. llama.cpp publishes all of them
+under the MIT licence.
 """
 
 from __future__ import annotations

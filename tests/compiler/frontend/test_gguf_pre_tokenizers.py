@@ -1,4 +1,4 @@
-"""How byte-level vocabularies of GGUF files split a text, by the name of their pre-tokenizer."""
+"""Pre-tokenizers of GGUF files: every name of llama.cpp is known and splits texts as its model does."""
 
 from __future__ import annotations
 

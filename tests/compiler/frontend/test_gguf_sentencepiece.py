@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from sscc.runtime.text import decode
+from sscc.runtime.text import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
     ALPHABET,
     CONTROL,
@@ -86,7 +86,10 @@ def test_merges_do_what_scores_do_in_random_vocabularies() -> None:
 def test_bytes_stand_for_letters_that_no_token_has() -> None:
     assert tokens(sentencepiece(WORDS), "abé") == [f"{SPACE}ab", "<0xC3>", "<0xA9>"]
     made = tokenizer(sentencepiece(WORDS))
-    assert decode(made, made.encode(" abé漢 b").ids) == " abé漢 b"
+    for text in (" abé漢 b", "ab  ab", "🙂", " "):
+        ids = made.encode(text).ids
+        stream = TextStream(made)
+        assert "".join(map(stream.push, ids)) + stream.finish() == decode(made, ids) == text
 
 
 def test_without_bytes_letters_are_unknown() -> None:

@@ -13,16 +13,16 @@ from tokenizers import Tokenizer
 
 from sscc.compiler.frontend.gguf.sentencepiece import GgufSentencepieceErrors
 from sscc.compiler.frontend.gguf.tokenizer import (
-    MOST_TEMPLATE_LETTERS,
+    MOST_TEMPLATE_CHARACTERS,
     GgufTokenizerErrors,
     end_tokens,
     tokenizer_files,
 )
 from sscc.compiler.frontend.gguf.tokenizer_kinds import GgufKindErrors
 from sscc.compiler.frontend.gguf.vocabulary import (
-    MOST_ADDED_LETTERS,
-    MOST_LETTERS,
-    MOST_TOKEN_LETTERS,
+    MOST_ADDED_CHARACTERS,
+    MOST_CHARACTERS,
+    MOST_TOKEN_CHARACTERS,
     GgufVocabularyErrors,
 )
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
@@ -95,6 +95,7 @@ VALUE, COUNT, MISSING = GgufVocabularyErrors.VALUE, GgufVocabularyErrors.COUNT, 
 TOO_LONG, ID, MERGE = GgufVocabularyErrors.TOO_LONG, GgufVocabularyErrors.ID, GgufVocabularyErrors.MERGE
 PLAIN, SPM, UNIGRAM = byte_level(), sentencepiece(WORDS), unigram({"a": -1.0})
 NAN, INFINITE = float("nan"), float("inf")
+HUGE = "x" * (MOST_TEMPLATE_CHARACTERS + 1)
 
 
 def scored(base: Metadata, score: float) -> Metadata:
@@ -143,7 +144,7 @@ REFUSED: list[tuple[Metadata, ErrorKind, dict[str, Any]]] = [
     (bert() | keys(**{"normalizer.lowercase": 1}), VALUE, {"key": "tokenizer.ggml.normalizer.lowercase"}),
     (PLAIN | {"tokenizer.chat_template": 3}, VALUE, {"key": "tokenizer.chat_template"}),
     (PLAIN | {"tokenizer.chat_template.rag": ["x"]}, VALUE, {"key": "tokenizer.chat_template.rag"}),
-    # What lacks
+    # Missing keys
     (byte_level(tokens=None), MISSING, {"key": TOKENS}),
     (byte_level() | {TOKENS: []}, GgufVocabularyErrors.NO_TOKENS, {}),
     ({key: value for key, value in PLAIN.items() if key != MERGES}, MISSING, {"key": MERGES}),
@@ -159,9 +160,9 @@ REFUSED: list[tuple[Metadata, ErrorKind, dict[str, Any]]] = [
     (SPM | {SCORES: SPM[SCORES][1:]}, COUNT, {"key": SCORES}),
     (SPM | {SCORES: [*SPM[SCORES], 1.0]}, COUNT, {"key": SCORES}),
     (UNIGRAM | {SCORES: [1.0]}, COUNT, {"key": SCORES, "count": 1, "tokens": 4}),
-    (byte_level({"x" * (MOST_TOKEN_LETTERS + 1): NORMAL}), TOO_LONG, {"count": MOST_TOKEN_LETTERS + 1}),
-    (PLAIN | {"tokenizer.chat_template": "x" * (MOST_TEMPLATE_LETTERS + 1)}, TOO_LONG, {"most": MOST_TEMPLATE_LETTERS}),
-    (PLAIN | {"tokenizer.chat_template.a": "x" * (MOST_TEMPLATE_LETTERS + 1)}, TOO_LONG, {}),
+    (byte_level({"x" * (MOST_TOKEN_CHARACTERS + 1): NORMAL}), TOO_LONG, {"count": MOST_TOKEN_CHARACTERS + 1}),
+    (PLAIN | {"tokenizer.chat_template": HUGE}, TOO_LONG, {"most": MOST_TEMPLATE_CHARACTERS}),
+    (PLAIN | {"tokenizer.chat_template.a": HUGE}, TOO_LONG, {"count": MOST_TEMPLATE_CHARACTERS + 1}),
     # Numbers
     (PLAIN | keys(bos_token_id=256), ID, {"token": 256, "last": 255}),
     (PLAIN | keys(eos_token_id=-1), ID, {"token": -1}),
@@ -206,11 +207,11 @@ def test_metadata_that_do_not_hold_together_are_refused(number: int) -> None:
 
 
 def test_bounds_of_vocabularies() -> None:
-    letters = [f"{number:06}" + "x" * 1000 for number in range(MOST_LETTERS // 1000)]
-    check_refused(PLAIN | keys(tokens=letters, token_type=None), TOO_LONG, most=MOST_LETTERS)
-    few = letters[: MOST_ADDED_LETTERS // 1000]
-    check_refused(byte_level(dict.fromkeys(few, CONTROL)), TOO_LONG, most=MOST_ADDED_LETTERS)
-    many = letters[: MOST_LETTERS // 1024]
+    letters = [f"{number:06}" + "x" * 1000 for number in range(MOST_CHARACTERS // 1000)]
+    check_refused(PLAIN | keys(tokens=letters, token_type=None), TOO_LONG, most=MOST_CHARACTERS)
+    few = letters[: MOST_ADDED_CHARACTERS // 1000]
+    check_refused(byte_level(dict.fromkeys(few, CONTROL)), TOO_LONG, most=MOST_ADDED_CHARACTERS)
+    many = letters[: MOST_CHARACTERS // 1024]
     check_refused(sentencepiece({text: -float(rank) for rank, text in enumerate(many)}), TOO_LONG)
     check_refused(unigram(dict.fromkeys(many, -1.0)), TOO_LONG)
 
