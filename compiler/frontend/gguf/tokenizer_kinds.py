@@ -31,6 +31,7 @@ from sscc.compiler.frontend.gguf.vocabulary import (
     NO_VOCABULARY,
     ROLES,
     GgufVocabularyErrors,
+    Merges,
     Metadata,
     Vocabulary,
 )
@@ -164,7 +165,7 @@ def _byte_level(add_prefix_space: bool, use_regex: bool) -> Part:
     }
 
 
-def _bpe(vocabulary: Vocabulary, merges: list[tuple[str, str]], *, of_text: bool, ignore_merges: bool = False) -> Part:
+def _bpe(vocabulary: Vocabulary, merges: Merges, *, of_text: bool, ignore_merges: bool = False) -> Part:
     """Return a BPE model.
 
     Args:

@@ -6,11 +6,7 @@ import pytest
 
 from sscc.compiler.frontend.gguf.pre_tokenizers import PRE_TOKENIZERS, WORD_PIECE_NAMES
 from sscc.runtime.text import decode
-from tests.compiler.frontend.gguf_metadata import (
-    byte_level,
-    tokenizer,
-    tokens,
-)
+from tests.compiler.frontend.gguf_metadata import byte_level, keys, tokenizer, tokens
 
 
 def test_every_name_of_llama_cpp_is_known() -> None:
@@ -74,6 +70,15 @@ def test_ignore_merges_takes_a_word_that_is_a_token() -> None:
     merges = ["b c", "a b", "ab c"]  # b c comes first, so that a b is not reached
     assert tokens(byte_level(merges=merges, pre="gpt-2"), "abc") == ["a", "bc"]
     assert tokens(byte_level(merges=merges, pre="llama-bpe"), "abc") == ["abc"]
+
+
+def test_merges_of_text() -> None:
+    """`tokenizers` would take a merge of "#version" in a list of texts for a comment."""
+    merges = ["v e", "ve r", "s i", "o n", "si on", "ver sion", "# version", "#version s"]
+    texts = [*"#versiona", *(merge.replace(" ", "") for merge in merges)]
+    for kept in (merges, merges[:-1]):
+        metadata = keys(model="gemma4", tokens=texts, merges=kept)
+        assert tokens(metadata, "a#versions") == ["a", *(["#versions"] if kept == merges else ["#version", "s"])]
 
 
 def test_an_old_gpt_neox_has_a_pre_tokenizer_without_naming_one() -> None:
