@@ -111,6 +111,10 @@ def unigram(vocabulary: Vocabulary) -> Part:
 def normalizer(vocabulary: Vocabulary, space_prefix: bool) -> Part:
     """Return the normalizer: replace characters, remove extra spaces, prepend a space, spell spaces as U+2581.
 
+    A space is prepended to the text and to what follows each added token, as in llama.cpp and in the tokenizer.json of
+    Llama 2; SentencePiece itself prepends one to the whole text. `tokenizers` replaces characters by grapheme, so a
+    joiner (U+200D) after a replaced character is dropped, where SentencePiece keeps it.
+
     Args:
         space_prefix: the default of `add_space_prefix`.
     """

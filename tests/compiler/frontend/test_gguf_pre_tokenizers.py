@@ -1,4 +1,4 @@
-"""Pre-tokenizers of GGUF files: every name of llama.cpp is known and splits texts as its model does."""
+"""Pre-tokenizers of GGUF files: all names of llama.cpp, and the pieces into which they split texts."""
 
 from __future__ import annotations
 
