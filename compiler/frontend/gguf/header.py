@@ -162,8 +162,8 @@ def _joined(path: Path, opened: GgufHeader, count: int) -> GgufHeader:
     number = opened.metadata.get(SPLIT_NUMBER)
     match = PART.fullmatch(path.name)
     if match is None or int(match[3]) != count:
-        expected = f"NAME-{(number or 0) + 1:05}-of-{count:05}.gguf" if isinstance(number, int) else "NAME"
-        raise GgufHeaderErrors.PART_NAME(path=path, number=_shown(number), count=count, expected=expected)
+        form = f"NAME-{(number or 0) + 1:05}-of-{count:05}.gguf" if isinstance(number, int) else "NAME"
+        raise GgufHeaderErrors.PART_NAME(path=path, number=_shown(number), count=count, expected=form)
     names = [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, count + 1)]
     missing = next((name for name in names if not (path.parent / name).is_file()), None)
     if missing is not None:
