@@ -21,7 +21,7 @@ import sscc
 from sscc.compiler import cli
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
-from sscc.compiler.frontend.gguf_file import GgufErrors
+from sscc.compiler.frontend.gguf.weights import GgufWeightErrors
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.preflight import PreflightErrors
 from sscc.ir.geometry import Geometry
@@ -37,7 +37,7 @@ from tests.torch_session import TorchSession
 CONTEXT = 64
 G = Geometry(sink=2, recent=9, topk=7, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
 ROWS = {name: getattr(G, name.removeprefix("kv_")) for name in ("kv_sink", "kv_recent", "kv_topk", "kv_obs", "kv_pool")}
-SHAPE: dict[str, Any] = {"max_context": CONTEXT, "prefill_chunk": 10, "batch": 2, **ROWS}
+SHAPE: dict[str, Any] = {"max_context": CONTEXT, "prefill_chunk": 10, "batch": 2, "dtype": "f32", **ROWS}
 TOLERANCE = {"reference": 1e-5, "native": 3e-4}
 """||a - b|| / ||b|| of a step's logits. The reference multiplies by the same numbers; native code rounds the other
 operand to 16 bits a group."""
@@ -171,6 +171,7 @@ def test_passes_agree(
     rows = [f"--{name.replace('_', '-')}={value}" for name, value in ROWS.items()]
     model = str(mixed_file if kind == "gguf" else floats)
     arguments = ["bisect", model, "--weights", "keep", "--prefill-chunk", "10", "--max-context", "64", *rows]
+    arguments += ["--dtype", "f32"]
     assert cli.main([*arguments, "--precision", precision]) == 0
     assert f"all agree within {'1e-09' if precision == 'f64' else '1e-05'}" in capsys.readouterr().out
 
@@ -247,7 +248,7 @@ def test_a_scale_that_is_not_finite(tmp_path: Path) -> None:
     at = next(t.data_offset for t in header.tensors if t.name == "blk.0.attn_q.weight")
     data[at : at + 2] = np.float16(np.inf).tobytes()
     path.write_bytes(data)
-    with raises(GgufErrors.NOT_FINITE, tensor="blk.0.attn_q.weight"):
+    with raises(GgufWeightErrors.NOT_FINITE, tensor="blk.0.attn_q.weight"):
         open_checkpoint(path).source.codes("model.layers.0.self_attn.q_proj.weight")
 
 

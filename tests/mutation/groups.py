@@ -64,12 +64,13 @@ GROUPS: dict[str, MutantGroup] = {
         ),
     ),
     "admission": MutantGroup(
-        tuple(f"compiler/frontend/{name}.py" for name in ("admission", "checkpoint", "gguf_file", "naming", "sources",
+        tuple(f"compiler/frontend/{name}.py" for name in ("admission", "checkpoint", "gguf/config", "gguf/weights",
+                                                          "naming", "sources",
                                                           "tokenizer_files")),
         ("tests/compiler/frontend/test_NAME*.py", "tests/compiler/test_NAME*.py"),
         (
             ("tests/compiler/frontend/test_admission.py", "tests/compiler/frontend/test_checkpoint.py",
-             "tests/compiler/frontend/test_checkpoint_contents.py", "tests/compiler/frontend/test_gguf_file.py",
+             "tests/compiler/frontend/test_checkpoint_contents.py", "tests/compiler/frontend/test_gguf_config.py",
              "tests/compiler/frontend/test_sources.py", "tests/compiler/frontend/test_tokenizer_files.py",
              "-k", "not full_disk"),
             ("tests/compiler/frontend/test_naming.py", "tests/compiler/frontend/test_bad_configs.py",

@@ -21,11 +21,12 @@ NEUTRAL: Mapping[str, Any] = {
     "rope.scaling.factor": 1.0,
     "rope.scaling.attn_factor": 1.0,
 }
-"""Values that say what holds without them. So do 0, False and empty ones."""
+"""Values that say what holds without them. Of other keys 0, False and empty values do."""
 NO_RESULT = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
 """Keys that change no result by themselves."""
-PASSED_OVER = ("general.", "tokenizer.", "quantize.", "split.", "imatrix.")
-"""Groups of keys that say nothing of the computation."""
+COMPUTED = ("xielu.", "adapter.", "diffusion.", "clip.")
+"""Groups of keys beside the architecture's own that say something of the computation. All other groups (`general.`,
+`tokenizer.`, `quantize.`, `split.`, and those of who quantised the file) say nothing of it."""
 LARGEST = 1 << 31
 MOST_FACTORS = 1 << 14
 """Frequencies of a rotary embedding."""
@@ -130,9 +131,11 @@ class Metadata:
         prefix = self.name("")
         for key, value in self.header.metadata.items():
             own = key.removeprefix(prefix) if key.startswith(prefix) else ""
+            if not own and not key.startswith(COMPUTED):
+                continue
             if own and (own in self.used or own in NO_RESULT or _is_neutral(own, value)):
                 continue
-            if not (key in known or own in known or key.startswith(PASSED_OVER)):
+            if key not in known and own not in known:
                 raise self.not_honoured(key, value)
 
 
@@ -140,4 +143,4 @@ def _is_neutral(name: str, value: Any) -> bool:
     """Return True for a value that says what holds without it."""
     if isinstance(value, np.ndarray | list):
         return len(value) == 0
-    return not value or (name in NEUTRAL and bool(NEUTRAL[name] == value))
+    return bool(NEUTRAL[name] == value) if name in NEUTRAL else not value

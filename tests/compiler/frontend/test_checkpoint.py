@@ -24,7 +24,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sscc.compiler.frontend.checkpoint import Checkpoint, CheckpointErrors, check_names, open_checkpoint, pack
 from sscc.compiler.frontend.exported import ExportedErrors
-from sscc.compiler.frontend.gguf_file import GgufErrors
+from sscc.compiler.frontend.gguf.header import GgufHeaderErrors
+from sscc.compiler.frontend.gguf.metadata import GgufMetadataErrors
 from sscc.compiler.frontend.model_config import ModelConfigErrors
 from sscc.compiler.frontend.pt2_archive import Pt2Errors
 from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
@@ -585,18 +586,16 @@ def test_gguf(gguf_file: Path, model: transformers.LlamaForCausalLM, tmp_path: P
 @pytest.mark.parametrize("keep", [0.0, 0.0005, 0.02, 0.5, 0.999])
 def test_truncated_gguf(gguf_file: Path, tmp_path: Path, keep: float) -> None:
     path = Path(shutil.copy(gguf_file, tmp_path))
-    with raises(GgufErrors.TRUNCATED if keep >= 0.5 else GgufErrors.NOT_GGUF, path=path):
+    with raises(GgufHeaderErrors.TRUNCATED if keep else GgufHeaderErrors.NOT_GGUF, path=path):
         open_checkpoint(_truncate(path, keep))
 
 
-def test_gguf_whose_features_transformers_drops(tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
+def test_gguf_with_metadata_that_nobody_honours(tmp_path: Path, model: transformers.LlamaForCausalLM) -> None:
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, model, llama__rope__scaling__type="yarn")
-    with raises(GgufErrors.ROPE_SCALING, scaling="yarn"):
-        open_checkpoint(path)
-    write_gguf(path, model, llama__attention__novelty="x")
-    with raises(GgufErrors.METADATA, key="llama.attention.novelty", value="x"):
-        open_checkpoint(path)
+    for key, value in (("llama.attention.novelty", "x"), ("llama.rope.scaling.type", "x")):
+        write_gguf(path, model, **{key.replace(".", "__"): value})
+        with raises(GgufMetadataErrors.NOT_HONOURED, key=key, value=value):
+            open_checkpoint(path)
 
 
 # ------------------------------------------------------------------------------------------------------------- pt2

@@ -270,18 +270,6 @@ def test_an_empty_file_of_a_tokenizer_survives_packing(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path / "model.pt").tokenizer == open_checkpoint(folder).tokenizer
 
 
-def test_ends_of_a_gguf_are_the_config_s() -> None:
-    """Its tokenizer, which takes seconds to convert, is not asked."""
-
-    def asked() -> dict[str, bytes]:
-        raise AssertionError("the tokenizer was converted")
-
-    assert Checkpoint(Path("a.gguf"), LlamaConfig(**SIZES, eos_token_id=[9, 7]), None, None, asked).eos_token_ids == (
-        9,
-        7,
-    )
-
-
 def test_a_packed_tokenizer_comes_before_the_one_beside_the_config(tmp_path: Path) -> None:
     config = tmp_path / "given" / "config.json"
     config.parent.mkdir()
