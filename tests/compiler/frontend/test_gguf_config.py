@@ -198,7 +198,7 @@ def test_every_family_names_a_type_of_transformers() -> None:
             fields = transformers.CONFIG_MAPPING[family.model_type]().to_dict()
             named = {*family.fields.values(), *family.present} - {"qkv_bias", "attention_bias", "mlp_bias"}
             missing = {name for name in named if name not in fields and name not in {"lm_head_bias", "use_qk_norm"}}
-            assert missing <= {"seq_length", "ffn_hidden_size", "n_inner"}, (family.model_type, missing)
+            assert missing <= {"seq_length", "ffn_hidden_size", "n_inner", "head_dim"}, (family.model_type, missing)
 
 
 # ---------------------------------------------------------------------------------------------------------- weights
