@@ -9,6 +9,7 @@ from sscc.compiler.frontend.gguf.header_errors import GgufHeaderErrors as K
 from sscc.compiler.frontend.gguf.metadata import MOST_KEY_BYTES, MOST_TEXT_BYTES
 from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.gguf_files import (
+    ARCHITECTURE,
     ARRAY,
     BOOL,
     I32,
@@ -57,6 +58,21 @@ FILES: dict[str, tuple[bytes | GgufBytes, ErrorKind, Fields]] = {
         f"architecture {value!r:.10}": (GgufBytes([entry("general.architecture", kind, value)]), K.NO_ARCHITECTURE, {})
         for kind, value in ((STRING, ""), (STRING, "x" * (MOST_ARCHITECTURE + 1)), (U32, 7), (ARRAY, [1]), (BOOL, 1))
     },
+    "a text of the last array a byte beyond the file": (
+        GgufBytes([ARCHITECTURE, unfinished_array(STRING, 2, *text("a"), *unfinished_text(4))], alignment=1),
+        K.TRUNCATED,
+        {"what": "metadata array"},
+    ),
+    "an overlap of one byte": (
+        GgufBytes(
+            [ARCHITECTURE, entry("general.alignment", U32, 1)],
+            [tensor("a", [4], TYPE_I8), tensor("b", [4], TYPE_I8, 3)],
+            bytes(7),
+            alignment=1,
+        ),
+        K.OVERLAP,
+        {"tensor": "a", "other": "b"},
+    ),
     "the last byte": (small().packed()[:-1], K.TRUNCATED, {"what": "tensor 'output.weight'", "size": SIZE - 1}),
 }
 

@@ -19,11 +19,13 @@ from tests.compiler.frontend.gguf_files import (
     F32,
     SLACK,
     STRING,
+    TYPE_I8,
     U8,
     U32,
     GgufBytes,
     Piece,
     entry,
+    joined,
     judged,
     peak,
     small,
@@ -101,6 +103,24 @@ def test_an_array_of_numbers_takes_its_bytes(kind: int, dtype: type[np.generic],
     header, allocated = peak(lambda: read_header(path))
     assert (header.metadata["array"].dtype, header.metadata["array"].size) == (dtype, count)
     assert allocated < len(data) + SLACK
+
+
+def test_a_header_at_all_limits_takes_less_than_256_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits and memory are 64 times smaller here. A character of four bytes makes the others of its text as wide."""
+    scale = 64
+    for limit in Limit:
+        monkeypatch.setattr(limit, "most", limit.most // scale)
+    keys = [entry(f"😀{index:06}", U8, 1) for index in range(Limit.ENTRIES.most - 3)]
+    texts = entry("texts", ARRAY, ["😀"] * Limit.TEXTS.most, STRING)
+    names = [tensor(f"😀{index:0123}", [1, 1, 1, 1], TYPE_I8, 32 * index) for index in range(Limit.TENSORS.most)]
+    left = Limit.METADATA.most - sum(len(joined(pieces)) for pieces in (*keys, texts, ARCHITECTURE))
+    keys.append(entry("x", STRING, "😀" + "x" * (left - 25)))
+    file = GgufBytes([ARCHITECTURE, *keys, texts], names, bytes(32 * len(names)))
+    path = written(tmp_path / "m.gguf", file)
+    header, allocated = peak(lambda: read_header(path))
+    assert len(header.metadata) == Limit.ENTRIES.most
+    assert len(header.tensors) == Limit.TENSORS.most
+    assert allocated < (256 << 20) // scale
 
 
 def test_tensors_are_mapped(tmp_path: Path) -> None:

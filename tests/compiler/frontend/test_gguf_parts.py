@@ -126,6 +126,12 @@ def test_a_part_under_another_name(name: str, tmp_path: Path) -> None:
         read_header(tmp_path / "other" / name)
 
 
+def test_a_part_beyond_their_count(tmp_path: Path) -> None:
+    save_split(tmp_path)
+    with raises(GgufPartErrors.NAME, part=5, count=3):
+        read_header(written(part_path(tmp_path, 5), part(4, 3)))
+
+
 @pytest.mark.parametrize("opened", [1, 2])
 def test_parts_that_were_swapped(opened: int, tmp_path: Path) -> None:
     first, second, third = save_split(tmp_path)
