@@ -92,7 +92,7 @@ class GgufHeaders(Target):
 
 
 def _refusal(error: SsccError, how: str) -> str:
-    """Return what an error says, after checking that it is one."""
+    """Check an error, and return the outcome that its kind is."""
     if not isinstance(error.kind, GgufHeaderErrors | GgufPartErrors) or error.exit_code not in CLEAN:
         raise Finding(f"exit {error.exit_code}: {error}") from error
     if not str(error).isprintable() or len(str(error)) > LONGEST_MESSAGE:

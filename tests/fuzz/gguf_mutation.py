@@ -108,7 +108,7 @@ def _with_tensors(file: GgufBytes, count: int, rng: random.Random, prefix: str =
 
 
 def mutated(file: GgufBytes, rng: random.Random) -> tuple[bytes, str]:
-    """Return the bytes of a file after up to three changes, and what they are; "" if there is none."""
+    """Return the bytes of a file after up to three changes, and a description of these ("" for none)."""
     levels = sorted(rng.choice((0, 1, 1, 1, 2)) for _ in range(rng.choice((0, 1, 1, 1, 2, 3))))
     done = []
     for _ in range(levels.count(0)):

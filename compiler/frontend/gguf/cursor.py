@@ -22,7 +22,8 @@ U32, U64 = Struct("<I"), Struct("<Q")
 class Limit(Enum):
     """The most that all files of a model may hold together. A member is `noun, number`.
 
-    A header at all limits is read in a second and in less than 256 MiB; a text takes up to 4 times its bytes.
+    A header at all limits is read in about a second of processor time and in less than 256 MiB; a text takes up to 4
+    times its bytes.
     """
 
     METADATA = "bytes of metadata", 32 << 20
@@ -38,7 +39,7 @@ class Limit(Enum):
 
 
 class Budget:
-    """Counts of what the files of a model hold, each compared with its limit."""
+    """Counts of bytes, entries, texts and tensors in the files of a model, each compared with its limit."""
 
     def __init__(self) -> None:
         self._spent: Counter[Limit] = Counter()

@@ -193,10 +193,11 @@ def _read_tensor(cursor: Cursor, number: int) -> _Entry:
     block, size = GGML_QUANT_SIZES.get(kind, (1, 0))
     if (shape or (1,))[-1] % block:
         raise GgufHeaderErrors.ROWS(path=cursor.path, tensor=name, shape=str(list(shape)), block=block)
+    numbers = prod(shape)
     # A tensor without numbers fits into any file, whatever its other sizes: they are bounded all the same.
-    if prod(extent or 1 for extent in shape) // block * max(size, 1) > MOST_BYTES:
+    if (numbers or prod(extent or 1 for extent in shape)) // block * max(size, 1) > MOST_BYTES:
         raise GgufHeaderErrors.SIZES(path=cursor.path, tensor=name, shape=str(list(shape)))
-    return _Entry(name, shape, kind, offset, prod(shape) // block * size)
+    return _Entry(name, shape, kind, offset, numbers // block * size)
 
 
 def _placed(cursor: Cursor, entries: Sequence[_Entry], start: int, alignment: int) -> dict[str, StoredTensor]:

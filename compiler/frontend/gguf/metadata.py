@@ -15,7 +15,7 @@ from sscc.compiler.frontend.gguf.header_errors import GgufHeaderErrors, shown
 ALIGNMENT = "general.alignment"
 MOST_KEY_BYTES = 65535  # of ggml's docs/gguf.md
 MOST_TEXT_BYTES = 8 << 20
-"""Of a text that is not in an array; chat templates have some kilobytes."""
+"""Limit of a text outside arrays; chat templates have some kilobytes."""
 
 _UINT32, _BOOL, _STRING, _ARRAY = map(
     int, (GGUFValueType.UINT32, GGUFValueType.BOOL, GGUFValueType.STRING, GGUFValueType.ARRAY)
