@@ -4,6 +4,7 @@ TARGETS: dict[str, str] = {
     "artifacts": "tests.fuzz.artifacts:Artifacts",
     "checkpoints": "tests.fuzz.checkpoints:Checkpoints",
     "decoders": "tests.fuzz.decoders:Decoders",
+    "gguf": "tests.fuzz.gguf_headers:GgufHeaders",
     "graphs": "tests.fuzz.graphs:Graphs",
     "http": "tests.fuzz.http_bodies:HttpBodies",
     "listings": "tests.fuzz.listings:Listings",

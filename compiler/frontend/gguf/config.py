@@ -15,8 +15,8 @@ from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.family import Family
-from sscc.compiler.frontend.gguf.header import GgufHeader, is_quantized
-from sscc.compiler.frontend.gguf.metadata import GgufMetadataErrors, Metadata
+from sscc.compiler.frontend.gguf.header import GgufHeader
+from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors, Metadata, is_quantized
 from sscc.compiler.frontend.gguf.rope import rope_fields
 from sscc.compiler.frontend.model_config import config_from_dict
 from sscc.ir.errors import ErrorKind, UnsupportedError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sscc.compiler.frontend.gguf.family import Family
-from sscc.compiler.frontend.gguf.metadata import Metadata
+from sscc.compiler.frontend.gguf.model_metadata import Metadata
 
 FREQUENCIES = "rope_freqs.weight"
 FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")

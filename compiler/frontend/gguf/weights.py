@@ -15,7 +15,8 @@ from gguf.quants import dequantize
 from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.gguf.family import Family, Layout
-from sscc.compiler.frontend.gguf.header import PLAIN_TYPES, GgufHeader, StoredTensor, is_quantized
+from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
+from sscc.compiler.frontend.gguf.model_metadata import PLAIN_TYPES, is_quantized
 from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError

@@ -24,8 +24,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sscc.compiler.frontend.checkpoint import Checkpoint, CheckpointErrors, check_names, open_checkpoint, pack
 from sscc.compiler.frontend.exported import ExportedErrors
-from sscc.compiler.frontend.gguf.header import GgufHeaderErrors
-from sscc.compiler.frontend.gguf.metadata import GgufMetadataErrors
+from sscc.compiler.frontend.gguf.header_errors import GgufHeaderErrors
+from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors
 from sscc.compiler.frontend.model_config import ModelConfigErrors
 from sscc.compiler.frontend.pt2_archive import Pt2Errors
 from sscc.compiler.frontend.pt2_program import Pt2ProgramErrors
