@@ -176,7 +176,7 @@ def _place(function: Any) -> tuple[str, int]:
 
 
 def _role(operator: ir.Operation) -> str:
-    """Return the name by which an operator's group is known: one for all that attends."""
+    """Return the key of an operator in `Kinds`: its name, or `ATTENTION` for all that attend."""
     return operator.name if operator.name in OTHER_THREADERS else ATTENTION
 
 
@@ -198,7 +198,7 @@ _EVERYTHING = Span()
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the layers of a group have in common.
+    """The properties that the layers of a group have in common.
 
     Attributes:
         operator: `ATTENTION`, or the name of the operation that keeps their state.
