@@ -154,7 +154,8 @@ def check_layers(groups: Sequence[GroupOfLayers], layers: int) -> None:
     listed = sorted(layer for group in groups if not group.beside for layer in (*group.layers, *group.sharers))
     inside = all(layer in range(layers) for group in groups for layer in group.layers)
     all_of = [(*group.layers, *group.sharers) for group in groups]
-    ascending = all(own and all(a < b for a, b in itertools.pairwise(own)) for own in all_of)
+    ascending = all(group.layers for group in groups)
+    ascending = ascending and all(a < b for own in all_of for a, b in itertools.pairwise(own))
     if listed != list(range(layers)) or not inside or not ascending:
         raise ValueError(f"the groups' layers are {[list(own) for own in all_of]}, they must be {layers} in all")
     several = next((group.layers for group in groups if group.sharers and len(group.layers) > 1), None)

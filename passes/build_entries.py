@@ -283,9 +283,10 @@ class _Layer:
 
     def stacked(self, argument: Argument) -> _LayerState:
         """A state that the layers of the group have each for itself, or packed into one."""
-        for group, index in self.beside:
-            if argument.name.endswith(f".{group.name}"):
-                return _LayerState(argument, argument.name, len(group.layers), index)
+        beside = self._beside(argument)
+        if beside is not None:
+            group, index = beside
+            return _LayerState(argument, argument.name, len(group.layers), index)
         name = self.group.state(argument.name)
         if store_of(self.group.geometry).cache_extent is Extent.PACKED and argument.name in CACHES:
             return _LayerState(argument, name)
@@ -293,8 +294,12 @@ class _Layer:
 
     def shared(self, argument: Argument) -> _LayerState:
         """A state that layers use one after the other."""
-        beside = any(argument.name.endswith(f".{group.name}") for group, _ in self.beside)
-        return _LayerState(argument, argument.name if beside else self.scratch.state(argument.name))
+        of_others = self._beside(argument) is not None
+        return _LayerState(argument, argument.name if of_others else self.scratch.state(argument.name))
+
+    def _beside(self, argument: Argument) -> tuple[LayerGroup, int] | None:
+        """Return which of the other groups a state is of, whose name it ends with; None for the first group."""
+        return next((place for place in self.beside if argument.name.endswith(f".{place[0].name}")), None)
 
     @property
     def budget(self) -> dict[str, int]:

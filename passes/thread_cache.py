@@ -105,7 +105,7 @@ Preserves: every other operation, locations, the order of arguments (new ones ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -137,7 +137,8 @@ class ThreadCache(Pass):
     def run(self, module: ir.Module) -> None:
         facts, geometry = get_facts(module)
         layers = [function for function in functions(module) if LAYER in function.attributes]
-        kinds = _kinds(layers, geometry)
+        operators = {_place(function): operators_of(function) for function in layers}
+        kinds = _kinds(operators, geometry)
         groups = _groups(kinds, geometry)
         set_groups(module, [group for _, group in groups])
         try:
@@ -149,7 +150,6 @@ class ThreadCache(Pass):
             for (kind, _), group in zip(groups, own, strict=True)
             for layer in (*group.layers, *group.sharers)
         }
-        first = {_place(function): operators_of(function)[0] for function in layers}
 
         def threader(function: Any) -> LayerThreader:
             """Return what threads the state of the first operator that a function still has."""
@@ -157,12 +157,12 @@ class ThreadCache(Pass):
             group = group_of[layer, _role(operator)]
             if operator.name in OTHER_THREADERS:
                 return OTHER_THREADERS[operator.name](module, function, operator, facts, group)
-            keeper = operator if layer in group.layers else first[entry, group.layers[0]]
+            keeper = operator if layer in group.layers else operators[entry, group.layers[0]][0]
             return THREADERS[type(store_of(group.geometry))](module, function, operator, facts, group, keeper)
 
         for function in layers:
             rewritten = function
-            for _ in operators_of(function):
+            for _ in operators[_place(function)]:
                 before, rewritten = rewritten, threader(rewritten).rewrite()
                 if before != function:
                     before.operation.erase()
@@ -176,7 +176,7 @@ def _place(function: Any) -> tuple[str, int]:
 
 
 def _role(operator: ir.Operation) -> str:
-    """Return the name by which an operator's group is known: one for all that attends."""
+    """Return the key of an operator in `Kinds`: its name, or `ATTENTION` for all that attend."""
     return operator.name if operator.name in OTHER_THREADERS else ATTENTION
 
 
@@ -198,7 +198,7 @@ _EVERYTHING = Span()
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the layers of a group have in common.
+    """The properties that the layers of a group have in common.
 
     Attributes:
         operator: `ATTENTION`, or the name of the operation that keeps their state.
@@ -219,8 +219,11 @@ Kinds = dict[tuple[int, str], _Kind]
 """By layer and the name of its operator (`_role`)."""
 
 
-def _kinds(layers: Sequence[Any], geometry: Geometry) -> Kinds:
-    """Return the kinds of what layers keep, from the functions of both entries.
+def _kinds(operators_of_layers: Mapping[tuple[str, int], Sequence[ir.Operation]], geometry: Geometry) -> Kinds:
+    """Return the kinds of what layers keep.
+
+    Args:
+        operators_of_layers: the operators of each layer's function, by entry and number.
 
     Raises:
         UnsupportedError: a layer keeps something else in decode than in prefill, or layers with equal rows have other
@@ -230,9 +233,9 @@ def _kinds(layers: Sequence[Any], geometry: Geometry) -> Kinds:
     queries: dict[tuple[Any, ...], tuple[int, int]] = {}
     up_shapes: dict[_Kind, list[tuple[int, ...]]] = {}
     operators = [
-        (_place(function)[1], number, operator)
-        for function in layers
-        for number, operator in enumerate(operators_of(function))
+        (layer, number, operator)
+        for (_, layer), of_layer in operators_of_layers.items()
+        for number, operator in enumerate(of_layer)
     ]
     shared = {op.attributes["shares"].value for _, _, op in operators if op.name == "kv.shared_attention"}
     for layer, number, operator in operators:

@@ -7,7 +7,7 @@ must say the same, and the validator proves the rest for every call that a sessi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from sscc.ir import operations
@@ -167,13 +167,12 @@ def _check_kept(report: EntryReport, number: int, states: Sequence[str]) -> None
 
 def _stepped(s: Signature) -> list[str]:
     """The tensors of states that a decode step writes."""
-    every = (state for _, states in s.states for state in states)
-    return [state.name_of(tensor) for state in every for tensor in state.tensors() if tensor.stepped]
+    return [state.name_of(tensor) for _, state in s.states for tensor in state.tensors() if tensor.stepped]
 
 
 def _kept(s: Signature) -> list[str]:
     """The tensors of states that a prompt is read and kept in."""
-    return [name for group, states in s.states for name in _states(s, group, states)]
+    return [name for group, state in s.states for name in _tensors_of(s, group, state)]
 
 
 def _check_written(report: EntryReport, number: int) -> None:
@@ -204,16 +203,16 @@ def _tensors(s: Signature) -> dict[str, _Kind]:
         "prefill_logits": ("output", s.dtype, (1, s.vocab_size)),
         "logits": ("output", s.dtype, (s.batch, s.vocab_size)),
     }
-    for group, states in s.states:
-        known |= _states(s, group, states)
+    for group, state in s.states:
+        known |= _tensors_of(s, group, state)
     return known | {name: kind for entry in _inputs(s).values() for name, kind in entry.items()}
 
 
 def states_of(signature: Signature) -> dict[str, TensorSpec]:
     """Shapes and dtypes of the states that a slot's rows are in, by name."""
     kinds: dict[str, _Kind] = {}
-    for group, states in signature.states:
-        kinds |= _states(signature, group, states)
+    for group, state in signature.states:
+        kinds |= _tensors_of(signature, group, state)
     return {name: TensorSpec(shape, dtype) for name, (_, dtype, shape) in kinds.items() if _known(shape)}
 
 
@@ -221,12 +220,11 @@ def _known(shape: tuple[int | None, ...]) -> TypeGuard[tuple[int, ...]]:
     return None not in shape
 
 
-def _states(s: Signature, group: LayerGroup, states: Iterable[LayerState]) -> dict[str, _Kind]:
-    """The tensors of a group's states."""
+def _tensors_of(s: Signature, group: LayerGroup, state: LayerState) -> dict[str, _Kind]:
+    """Return the tensors of a group's state."""
     slots = s.batch if group.slots is None else group.slots
     return {
         state.name_of(tensor): ("state", tensor.dtype, tensor.entry_shape(len(group.layers), slots))
-        for state in states
         for tensor in state.tensors()
     }
 
@@ -284,7 +282,7 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
 
 def _check_geometry(program: sch.Program, signature: Signature) -> None:
     """Steps of the algorithm keep and select what a geometry says: each step all of it that one of the groups says."""
-    every = [state for _, states in signature.states for state in states]
+    every = [state for _, state in signature.states]
     for body in program.bodies:
         for step in body.steps:
             settings = (state.settings(step).items() for state in every)
@@ -300,7 +298,7 @@ def _check_budgets(program: sch.Program, signature: Signature) -> None:
     """What a looped kernel looks up for each layer is what a group says of its layers: what they select, and where
     their rows are. Windows of a cache that layers have in common may overlap; only this keeps apart what they hold. And
     no layer selects another number of positions than one of a group: rows that stay empty would count as valid."""
-    every = [state for _, states in signature.states for state in states]
+    every = [state for _, state in signature.states]
     tables = [table for state in every for table in state.tables()]
     for kernel in program.kernels:
         for scalar in sch.scalars(kernel.body):

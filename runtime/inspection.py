@@ -276,8 +276,7 @@ def time_decode(
     _check_tokens(InspectionErrors.CONTEXT, tokens, geometry.max_context)
     means = {
         rows: round(fmean(min(tokens, budget) for budget in budgets))
-        for _, states in artifact.signature.states
-        for state in states
+        for _, state in artifact.signature.states
         for rows, budgets in state.unequal_budgets().items()
     }
     return time_entry(

@@ -134,8 +134,7 @@ def selected_by_prompt(signature: Signature, tensor: Callable[[str], Array], len
     program has those of one prompt alone: where the selected rows are gathered into the cache."""
     return {
         group: tensor(name)[:, :, :count].copy()
-        for _, states in signature.states
-        for state in states
+        for _, state in signature.states
         for group, (name, count) in state.remembered(length).items()
     }
 
@@ -156,14 +155,13 @@ def kept_layers(
         selected: what `selected_by_prompt` gave after the slot's prompt.
     """
     layers: dict[int, LayerKept] = {}
-    first = ((group, states) for group, states in signature.states if not group.beside)
-    for group, states in first:
+    first = ((group, state) for group, state in signature.states if not group.beside)
+    for group, state in first:
         for index, layer, source in _readers(group):
-            for state in states:
-                kept = state.kept(tensor, index, slot, length, prompt_len, selected)
-                layers[layer] = LayerKept(
-                    layer, source, group.geometry.of_layer(index), kept.reasons, kept.choice_known
-                )
+            kept = state.kept(tensor, index, slot, length, prompt_len, selected)
+            layers[layer] = LayerKept(
+                layer, source, group.geometry.of_layer(index), kept.reasons, kept.choice_known
+            )
     return tuple(layers[layer] for layer in sorted(layers))
 
 

@@ -169,8 +169,8 @@ class KeptRows:
         """Bytes that `CopySlot` copies of a slot after a prompt of so many tokens, on all ranks together."""
         return sum(
             view.nbytes * (self._group.ranks // self._neighbours(group))
-            for group, states in self._signature.states
-            for view in self._slot(states, 0, length).values()
+            for group, state in self._signature.states
+            for view in state.slot(self._tensor, 0, length).values()
         )
 
     def parts(self, number: int) -> tuple[Mapping[str, Array], ...]:
@@ -182,9 +182,9 @@ class KeptRows:
     def layout(self, length: int, slot: int) -> list[dict[str, TensorSpec]]:
         """Shape and dtype of what every rank has of a copy of a slot after a prompt of so many tokens."""
         layouts: list[dict[str, TensorSpec]] = [{} for _ in range(self._group.ranks)]
-        for group, states in self._signature.states:
+        for group, state in self._signature.states:
             # One program is every rank's, so the states of all are alike.
-            specs = {name: TensorSpec.of(view) for name, view in self._slot(states, 0, length).items()}
+            specs = {name: TensorSpec.of(view) for name, view in state.slot(self._tensor, 0, length).items()}
             for rank, layout in enumerate(layouts):
                 if self._owner(group, slot, rank)[0] == rank:
                     layout |= specs
@@ -199,25 +199,25 @@ class KeptRows:
 
     def _copy_slot(self, operation: CopySlot) -> None:
         parts: dict[str, Array] = {}
-        for group, states in self._signature.states:
+        for group, state in self._signature.states:
             owner, place = self._owner(group, operation.slot, self._group.rank)
             if owner == self._group.rank:
-                views = self._slot(states, place, operation.length)
+                views = state.slot(self._tensor, place, operation.length)
                 parts |= {name: view.copy() for name, view in views.items()}
         self.copies[operation.copy] = parts
 
     def _restore_slot(self, operation: RestoreSlot) -> None:
         parts = self.copies[operation.copy]
-        for group, states in self._signature.states:
+        for group, state in self._signature.states:
             source, _ = self._owner(group, operation.source, self._group.rank)
             owner, place = self._owner(group, operation.slot, self._group.rank)
             if source != owner:  # of which all ranks are aware, since neighbours are alike everywhere
                 has = self._group.rank == source
-                names = self._slot(states, 0, operation.length)
+                names = state.slot(self._tensor, 0, operation.length)
                 sent = {name: parts[name] for name in names} if has else None
                 parts = {**parts, **(self._group.exchange(sent)[source] or {})}
             if owner == self._group.rank:
-                for name, view in self._slot(states, place, operation.length).items():
+                for name, view in state.slot(self._tensor, place, operation.length).items():
                     view[...] = parts[name]
 
     def _owner(self, group: LayerGroup, slot: int, rank: int) -> tuple[int, int]:
@@ -234,19 +234,14 @@ class KeptRows:
             raise KeptRowErrors.RANKS_MISSING(present=self._group.ranks, ranks=count)
         return count
 
-    def _slot(self, states: Iterable[LayerState], slot: int, length: int) -> dict[str, Array]:
-        """Live views of all that decoding reads in a group's layers of a slot after a prompt of so many tokens."""
-        return {name: view for state in states for name, view in state.slot(self._tensor, slot, length).items()}
-
     # -- chunks
 
     def _empty(self) -> dict[str, Array]:
         rows: dict[str, Array] = {}
-        for group, states in self._signature.states:
-            for state in states:
-                for name, view in state.positions(self._tensor, 0, 0):
-                    heads, _, *row = view.shape
-                    rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
+        for group, state in self._signature.states:
+            for name, view in state.positions(self._tensor, 0, 0):
+                heads, _, *row = view.shape
+                rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
         return rows
 
     def _write(self, operation: WriteChunks) -> None:
@@ -279,4 +274,4 @@ class KeptRows:
 
 def rows_in_scratch(signature: Signature) -> bool:
     """Return True if rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
-    return any(state.in_scratch for _, states in signature.states for state in states)
+    return any(state.in_scratch for _, state in signature.states)

@@ -228,10 +228,9 @@ class SlotFormat:
             raise SlotMessageErrors.TOKENS_NOT_ASCENDING(where=where)
         for name, positions in message.selected.items():
             _check_range(positions, 0, length - 1, SELECTED.format(name), where)
-        for _, states in self._signature.states:
-            for state in states:
-                for part in message.parts:
-                    _check_positions(state, part, length, where)
+        for _, state in self._signature.states:
+            for part in message.parts:
+                _check_positions(state, part, length, where)
         largest = float(message.logits.max())  # a token may be ruled out by minus infinity
         if not np.isfinite(largest):
             raise SlotMessageErrors.NO_LIKELIEST(where=where, largest=largest)
@@ -261,8 +260,7 @@ class SlotFormat:
             return {}
         return {
             name: TensorSpec((len(group.layers), group.kv_heads, count), "i64")
-            for group, states in self._signature.states
-            for state in states
+            for group, state in self._signature.states
             for name, (_, count) in state.remembered(length).items()
         }
 

@@ -70,13 +70,14 @@ class EagerSnapStream:
     """One sequence on one model, with a compressed cache per layer.
 
     Attributes:
-        k_cache: by layer that attends, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before
-            `prefill`. A layer with latent rows has one KV head, whose keys they are.
-        v_cache: by layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
-        selected: by layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
+        k_cache: per layer, [Hkv, R, D] of the model's dtype (f32 where rows are encoded); empty before `prefill`.
+            A layer with latent rows has one KV head, whose keys they are; one that does not attend has no rows.
+        v_cache: per layer, [Hkv, R, Dv]; of a layer with latent rows a view of these.
+        selected: per layer, [Hkv, topk] i64, ascending; -1 where nothing is selected.
         position: absolute position of the next token.
         prompt_len: tokens of the prompt, which say where the ring begins.
-        geometries: by layer, the rows that it keeps: those of the geometry, or of its window.
+        geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
+        attending: the layers that attend.
         states: by layer and name, the rows [1, R, D] of what operators beside attention keep.
 
     Of a layer that reads the rows of another one these are that layer's, the very tensors.
@@ -112,13 +113,13 @@ class EagerSnapStream:
         self._products = Products()
         self.sources = sources
         self._forward = forward_of(model)
-        self.k_cache: dict[int, Tensor] = {}
-        self.v_cache: dict[int, Tensor] = {}
-        self.selected: dict[int, Tensor] = {}
+        self.k_cache: list[Tensor] = []
+        self.v_cache: list[Tensor] = []
+        self.selected: list[Tensor] = []
         self.position = 0
-        self.geometries: dict[int, Geometry] = {}
+        self.geometries: list[Geometry] = []
+        self.attending: set[int] = set()
         self.states: dict[tuple[int, str], Tensor] = {}
-        self._last = -1
         self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -136,11 +137,11 @@ class EagerSnapStream:
             raise EagerErrors.EMPTY_PROMPT()
         if n > g.max_context:
             raise EagerErrors.PROMPT_TOO_LONG(tokens=n, context=g.max_context)
-        self.k_cache, self.v_cache, self.selected, self.geometries = {}, {}, {}, {}
-        self.states, self._last = {}, -1
+        self.k_cache, self.v_cache, self.selected, self.geometries = [], [], [], []
+        self.attending, self.states = set(), {}
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, lambda operator: operator.prefilling(self), list(prompt), 0)
-        if not self.k_cache:
+        if not self.attending:
             raise EagerErrors.NO_ATTENTION()
         return logits
 
@@ -238,21 +239,31 @@ class EagerSnapStream:
         Raises:
             UnsupportedError: `again`, or another layer was expected.
         """
-        if again or layer not in (self._last, self._last + 1):
-            raise EagerErrors.LAYERS_OUT_OF_ORDER(operator=operator, layer=layer, expected=self._last + 1)
-        self._last = layer
+        expected = len(self.geometries)
+        if again or layer not in (expected - 1, expected):
+            raise EagerErrors.LAYERS_OUT_OF_ORDER(operator=operator, layer=layer, expected=expected)
+        if layer == expected:
+            self._begin_layer()
+
+    def _begin_layer(self) -> None:
+        """Give the next layer no rows."""
+        self.geometries.append(self.geometry)
+        self.selected.append(torch.empty((0, 0), dtype=torch.int64))
+        for caches in (self.k_cache, self.v_cache):
+            caches.append(torch.empty(0, 0, 0))
 
     def _next_geometry(self, layer: int, window: Span) -> Geometry:
         """The geometry of the layer that is prefilled now, which is noted down. Raises UnsupportedError."""
-        self._come_to(layer, layer in self.geometries, "sscc::attention")
+        self._come_to(layer, layer in self.attending, "sscc::attention")
+        before = (self.geometries[number] for number in self.attending if number not in self.sources)
         if layer in self.sources:
             g = self.geometries[self.sources[layer]]
         elif window:
             g = self.geometry.windowed(window)
         else:
-            before = (other for number, other in self.geometries.items() if number not in self.sources)
             g = self.geometry.of_layer(sum(not other.window for other in before))
         self.geometries[layer] = g
+        self.attending.add(layer)
         return g
 
     def _share(self, layer: int, source: int) -> None:
@@ -275,11 +286,11 @@ class EagerQuerySelection(EagerSnapStream):
     sliding window are as `EagerSnapStream` has them: they keep their ring and choose nothing.
 
     Attributes:
-        k_cache: by layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
+        k_cache: per layer the store, [Hkv, max_context, D] of the model's dtype (f32 where rows are encoded); of a
             layer with a sliding window its ring. v_cache likewise.
-        selected: by layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
+        selected: per layer what the last step attended to, [Hkv, topk] i64, ascending, -1 as padding; before any step
             -1, or with `fetch` what the last query of the prompt chooses.
-        landmarks: by layer, of the store; none of a layer with a sliding window.
+        landmarks: per layer, of the store; None of a layer with a sliding window.
     """
 
     def __init__(
@@ -310,11 +321,15 @@ class EagerQuerySelection(EagerSnapStream):
             raise EagerErrors.NO_FETCH(rows=fetch)
         self.bits = bits
         self.fetch = fetch
-        self.landmarks: dict[int, Landmarks] = {}
+        self.landmarks: list[Landmarks | None] = []
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
-        self.landmarks = {}
+        self.landmarks = []
         return super().prefill(prompt)
+
+    def _begin_layer(self) -> None:
+        super()._begin_layer()
+        self.landmarks.append(None)
 
     def _keep(
         self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, window: Span, softmax: Softmax
@@ -347,9 +362,9 @@ class EagerQuerySelection(EagerSnapStream):
         return k_rows, v_rows
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
-        if layer not in self.landmarks:
-            return super()._attend(q, k, v, layer, scale, softmax)
         landmarks, n, g = self.landmarks[layer], self.position, self.geometries[layer]
+        if landmarks is None:
+            return super()._attend(q, k, v, layer, scale, softmax)
         if layer not in self.sources:
             newest = make_landmarks(k[0, :, 0], self.bits)
             landmarks.levels[:, n - 1], landmarks.scale[:, n - 1] = newest.levels, newest.scale
@@ -365,6 +380,7 @@ class EagerQuerySelection(EagerSnapStream):
     def _masses(self, query: Tensor, layer: int, scale: float, softmax: Softmax) -> Tensor:
         """How much the newest position's query [1, H, D] wants each position of a layer: [1, Hkv, n]."""
         n, landmarks = self.position, self.landmarks[layer]
+        assert landmarks is not None
         seen = Landmarks(landmarks.levels[None, :, :n], landmarks.scale[None, :, :n], self.bits)
         keys = self.k_cache[layer][None, :, :n]
         return masses(query, keys, seen, torch.tensor([n]), scale, self.geometries[layer], softmax)
@@ -410,10 +426,8 @@ def make_golden(
         run = EagerQuerySelection(model, geometry, selector.landmark_bits, selector.fetch, latent, sources)
     logits = run.prefill(prompt)
     tensors: dict[str, Tensor] = {}
-    for layer, keys in run.k_cache.items():
-        g = run.geometries[layer]
-        if layer in sources:
-            continue
+    for layer in sorted(run.attending - sources.keys()):
+        g, keys = run.geometries[layer], run.k_cache[layer]
         caches = {"latent": keys} if layer in latent else {"k": keys, "v": run.v_cache[layer]}
         if selector_of(g).keeps_landmarks:
             stores = {kind: store[:, : len(prompt)] for kind, store in caches.items()}

@@ -385,7 +385,11 @@ def recognise_attention(model: Any) -> None:
 
 
 class LayerRecogniser(Protocol):
-    """A mode that replaces functions of a model, and is told which decoder layer runs."""
+    """A mode that replaces functions of a model.
+
+    Attributes:
+        layer: the decoder layer that runs; None between layers.
+    """
 
     layer: int | None
 

@@ -17,7 +17,7 @@ from sscc.ir.builders import STORED, Argument, arguments_of, results_of
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.levels import get_facts, get_groups
-from sscc.ir.opspec import functions_of
+from sscc.ir.opspec import functions_of, spec_of
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.runtime.artifact.signature import Signature
@@ -43,7 +43,7 @@ OPERATIONS: dict[str, Handler] = {
     **elementwise.HANDLERS,
     **structured.HANDLERS,
     **tensors.HANDLERS,
-    **{f"kv.{record.op}": handler_of(record, f) for record, f in functions_of(vars(cache), vars(experts)).items()},
+    **{spec_of(record).name: handler_of(record, f) for record, f in functions_of(vars(cache), vars(experts)).items()},
 }
 """Every operation that can be evaluated, by its name."""
 

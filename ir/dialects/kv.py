@@ -297,7 +297,8 @@ SPECS: Mapping[str, OpSpec] = {f"kv.{record.op}": spec_of(record) for record in 
 
 
 STATEFUL = frozenset(name for name, spec in SPECS.items() if "layer" in spec.attributes)
-"""Operations of a captured layer that depend on earlier tokens, for which the layer keeps a state. A layer has one."""
+"""Operations of a captured layer that depend on earlier tokens, for which the layer keeps a state. A layer has one of
+each kind at most."""
 ATTENDING = frozenset(name for name in STATEFUL if "scale" in SPECS[name].attributes)
 """Those of them that are attention."""
 FETCHING = frozenset(("kv.fetch", "kv.query_attention"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,23 +66,19 @@ class Signature:
         return group.rows(self.sizes, self.plan.scratch(group))
 
     @cached_property
-    def states(self) -> tuple[tuple[LayerGroup, tuple[LayerState, ...]], ...]:
-        """The states of the layers, by group, in the plan's order."""
-        return tuple((group, (self.rows(group),)) for group in self.plan)
+    def states(self) -> tuple[tuple[LayerGroup, LayerState], ...]:
+        """The groups of layers, in the plan's order, and the state that their layers keep. A layer that keeps several
+        is in several groups."""
+        return tuple((group, self.rows(group)) for group in self.plan)
 
     def states_of(self, layer: int) -> list[tuple[LayerState, int]]:
         """Return the states that a layer reads, and its place among the layers of the group of each."""
-        return [
-            (state, index)
-            for group, index in self.plan.all_of(layer)
-            for other, states in self.states
-            if other is group
-            for state in states
-        ]
+        states = {group.name: state for group, state in self.states}
+        return [(states[group.name], index) for group, index in self.plan.all_of(layer)]
 
     @property
     def _every(self) -> Iterator[LayerState]:
-        return (state for _, states in self.states for state in states)
+        return (state for _, state in self.states)
 
     @cached_property
     def state_parts(self) -> dict[str, str]:
@@ -140,23 +136,18 @@ class Signature:
 
     def read_bytes_of(self, tokens: int) -> int:
         """The same of a sequence of so many tokens, nearly all of them from its prompt."""
-        return sum(self._seen_bytes(states, tokens) * group.readers for group, states in self.states)
+        return sum(state.read_bytes(tokens) * group.readers for group, state in self.states)
 
     def step_row_bytes(self, slots: int, tokens: int) -> float:
         """The same of a decode step of so many slots; where ranks divide the slots, in the mean of ranks."""
         each = (
-            self._seen_bytes(states, tokens) * group.readers / self.sharing_slots(group)
-            for group, states in self.states
+            state.read_bytes(tokens) * group.readers / self.sharing_slots(group) for group, state in self.states
         )
         return slots * sum(each)
 
     def sharing_slots(self, group: LayerGroup) -> int:
         """How many ranks, one after another, divide the slots of a group of layers; 1 where each has those of all."""
         return 1 if group.slots is None else self.batch // group.slots
-
-    def _seen_bytes(self, states: Iterable[LayerState], tokens: int) -> int:
-        """Bytes that the layers of a group may see of one sequence of so many tokens."""
-        return sum(state.read_bytes(tokens) for state in states)
 
     @property
     def held_bytes(self) -> int:
@@ -169,8 +160,7 @@ class Signature:
         within a window hold no more than that. Of one rank that has the sequence, or of so many together."""
         return sum(
             state.uncompressed_bytes(tokens) * (1 if ranks is None else ranks // self.sharing_slots(group))
-            for group, states in self.states
-            for state in states
+            for group, state in self.states
         )
 
     def in_words(self) -> str:
@@ -182,7 +172,7 @@ class Signature:
     def kv_in_words(self) -> str:
         """What one sequence holds, what a decode step reads of it, and what an uncompressed cache would be."""
         read, full = self.read_bytes, self.full_kv_bytes(self.geometry.max_context)
-        seen = sum(self._seen_bytes(states, self.geometry.max_context) for _, states in self.states)
+        seen = sum(state.read_bytes(self.geometry.max_context) for state in self._every)
         held, plain = self.held_bytes, f"{format_bytes(full)} uncompressed ({full / seen:.1f}x)"
         far = Counter[str]()
         for state in self._every:
@@ -199,8 +189,7 @@ class Signature:
 
     def groups_in_words(self) -> list[str]:
         """What each group of layers keeps, a line each."""
-        words = ((group, "; ".join(state.in_words() for state in states)) for group, states in self.states)
-        return [f"{self._which(group)}: {kept}" for group, kept in words]
+        return [f"{self._which(group)}: {state.in_words()}" for group, state in self.states]
 
     def _which(self, group: LayerGroup) -> str:
         which = "all layers" if len(group.layers) == self.layers else f"{len(group.layers)} of {self.layers} layers"

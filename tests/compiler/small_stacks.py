@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,17 @@ GEMMA3 = Gemma3TextConfig(
 windows among other layers use this one, so that it is exported once."""
 ROW = 2 * 8 * 2 * 4
 """Bytes of a position in a layer: K and V of two KV heads of 8 in f32."""
+
+EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
+CACHES = {
+    "everything": EVERYTHING,
+    "small": SMALL,
+    "indexed": replace(SMALL, rows="indexed"),
+    "int8": replace(SMALL, dtype="int8"),
+    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
+}
+"""Ways to keep rows, by name."""
 
 Artifacts = Callable[..., Path]
 

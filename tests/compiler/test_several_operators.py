@@ -21,25 +21,18 @@ from sscc.compiler.frontend import stateful  # noqa: F401 - registers the operat
 from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.session import Session, interpreter_of
-from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, fed, loaded, opened
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import BATCH, CHUNK, CONTEXT, EVERYTHING, SMALL, fed, loaded, opened
 from tests.errors import check, one_line
 from tests.families import adapted, random_tokens
 
 TAPS, VOCAB, HIDDEN, HEADS, KV_HEADS = 3, 96, 32, 4, 2
 DIM = HIDDEN // HEADS
-EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-CACHES = {
-    "everything": EVERYTHING,
-    "small": SMALL,
-    "indexed": replace(SMALL, rows="indexed"),
-    "int8": replace(SMALL, dtype="int8"),
-    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
+CACHES = small_stacks.CACHES | {
     "fetch": replace(SMALL, rows="indexed", policy="query", landmark_bits=2, fetch=2),
     "budgets": replace(SMALL, layer_topk=(5, 3, 4, 2)),
 }

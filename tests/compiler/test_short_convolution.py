@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,13 @@ from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION, ConvolutionRecogniser, convolved, convolving
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session, SessionErrors, interpreter_of
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CONTEXT, Artifacts, fed, loaded, opened
+from tests.compiler.small_stacks import BATCH, CACHES, EVERYTHING, Artifacts, fed, loaded, opened
 from tests.errors import raises
 from tests.families import random_tokens
 
@@ -41,15 +39,6 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "two": Lfm2Config(**small_stacks.SHAPE, num_hidden_layers=2, layer_types=MIXED[1:3], conv_L_cache=2),
 }
 """By the taps of the convolution, or "biased", which has three of them."""
-EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-CACHES = {
-    "everything": EVERYTHING,
-    "small": SMALL,
-    "indexed": replace(SMALL, rows="indexed"),
-    "int8": replace(SMALL, dtype="int8"),
-    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
-}
 NEW = 12
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,16 @@ from sscc.compiler.frontend.capture import CaptureErrors
 from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.probe import ProbeErrors
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.geometry import Geometry, Span
+from sscc.ir.geometry import Span
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import SessionErrors
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
     BATCH,
+    CACHES,
     CHUNK,
-    CONTEXT,
+    EVERYTHING,
     ROW,
     WINDOW,
     Artifacts,
@@ -68,15 +68,6 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
 }
 WINDOWED = {"mistral": (0, 1), "phi3": (0, 1), "qwen2": (2, 3), "short": (1,), "gemma3": (0, 2, 4), "gemma4": (0, 2)}
-EVERYTHING = Geometry(sink=0, recent=CONTEXT, topk=0, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-SMALL = Geometry(sink=2, recent=9, topk=5, obs=4, pool=3, pool_mode="avg", max_context=CONTEXT)
-CACHES = {
-    "everything": EVERYTHING,
-    "small": SMALL,
-    "indexed": replace(SMALL, rows="indexed"),
-    "int8": replace(SMALL, dtype="int8"),
-    "query": replace(SMALL, rows="indexed", policy="query", landmark_bits=2),
-}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -68,16 +69,30 @@ def test_indexed_groups_share_nothing_with_their_like() -> None:
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2]], [[0, 2], [1]], [[1], [0, 2]]])
 def test_layers_in_one_group_each(groups: list[list[int]]) -> None:
-    check_layers([(group, []) for group in groups], 3)
+    check_layers([group_of(group) for group in groups], 3)
+
+
+def group_of(layers: Sequence[int], sharers: Sequence[int] = (), beside: bool = False) -> LayerGroup:
+    return replace(OTHERS, layers=tuple(layers), sharers=tuple(sharers), beside=beside)
+
+
+def test_a_group_beside_others_has_some_of_their_layers() -> None:
+    check_layers([group_of([0, 1, 2]), group_of([0, 2], beside=True), group_of([1, 2], beside=True)], 3)
+    for beside in ([], [2, 0], [0, 0], [3], [-1]):
+        with pytest.raises(ValueError, match="they must be 3 in all"):
+            check_layers([group_of([0, 1, 2]), group_of(beside, beside=True)], 3)
+    plan = CachePlan((group_of([0, 1, 2]), group_of([0, 2], beside=True)))
+    assert plan.layers == 3
+    assert [(group.beside, index) for group, index in plan.all_of(2)] == [(False, 2), (True, 1)]
 
 
 def test_layers_that_share_stand_behind_the_one_that_keeps_their_rows() -> None:
-    check_layers([([0], [2]), ([1], [])], 3)
+    check_layers([group_of([0], [2]), group_of([1])], 3)
     for groups in ([([0], [1]), ([2], [1])], [([1], [0, 2])], [([0], []), ([], [1, 2])]):
         with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
-            check_layers(groups, 3)
+            check_layers([group_of(*group) for group in groups], 3)
     with pytest.raises(ValueError, match=r"layers share the rows of layers \[0, 1\], which must be one"):
-        check_layers([([0, 1], [2])], 3)
+        check_layers([group_of([0, 1], [2])], 3)
 
 
 def test_a_layer_that_shares_is_at_the_place_of_its_source() -> None:
@@ -95,7 +110,7 @@ def test_a_layer_that_shares_is_at_the_place_of_its_source() -> None:
 )  # fmt: skip
 def test_layers_in_no_group_or_in_two(groups: list[list[int]]) -> None:
     with pytest.raises(ValueError, match=r"the groups' layers are .*, they must be 3 in all"):
-        check_layers([(group, []) for group in groups], 3)
+        check_layers([group_of(group) for group in groups], 3)
 
 
 def test_a_window_is_a_ring_and_nothing_else() -> None:

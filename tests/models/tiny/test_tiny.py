@@ -58,9 +58,11 @@ def answers(query: Query) -> list[int]:
     answers = [int(logits.argmax())]
     for g in (ROWS_32, ROWS_64, STREAMING):
         run = EagerSnapStream(model(), g)
-        for layer, (q, k, v, scale) in enumerate(layers):
-            run.k_cache[layer], run.v_cache[layer], _ = algorithm.compress(q, k, v, scale, g)
-            run.geometries[layer] = g
+        for q, k, v, scale in layers:
+            keys, values, _ = algorithm.compress(q, k, v, scale, g)
+            run.geometries.append(g)
+            run.k_cache.append(keys)
+            run.v_cache.append(values)
         run.prompt_len = LENGTH
         answers.append(int(run.decode(query.prompt[-1], position=LENGTH - 1).argmax()))
     return answers
