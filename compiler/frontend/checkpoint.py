@@ -409,11 +409,13 @@ def _open_gguf(path: Path, config: Path | None, weights: bool) -> Checkpoint:
     from sscc.compiler.frontend.gguf.config import config_of, family_of  # gguf is slow to import
     from sscc.compiler.frontend.gguf.header import read_header
     from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
+    from sscc.compiler.frontend.gguf.unfused import unfused
     from sscc.compiler.frontend.gguf.weights import GgufSource
 
     _refuse_config(path, config)
     header = read_header(path)
     family = family_of(header)
+    header = unfused(header, family)
     parsed = config_of(header, family)
     source = GgufSource(header, family, parsed) if weights else None
     return Checkpoint(path, parsed, None, source, lambda: tokenizer_files(header))

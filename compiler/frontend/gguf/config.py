@@ -31,9 +31,10 @@ NOT_DECODERS: Mapping[str, str] = {
     ),
     "wavtokenizer-dec": "a vocoder, not a language model",
 }  # fmt: skip
-_LAYERS = ("num_hidden_layers", "n_layer")
-_HEADS = ("num_attention_heads", "n_head")
-_HIDDEN = ("hidden_size", "n_embd")
+PATTERN = "attention.sliding_window_pattern"
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model")
 _TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 
 
@@ -82,7 +83,19 @@ def config_of(header: GgufHeader, family: Family) -> PreTrainedConfig:
     values = fields.all()
     metadata.used.add(family.when if isinstance(family.when, str) else family.when[0])
     metadata.check_rest((*family.ignored, *family.numbers))
-    return config_from_dict(values, str(header.path))
+    return config_from_dict(_nested(values), str(header.path))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with those of dicts, which have a dot in their names, inside these."""
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            nested[name] = value
+    return nested
 
 
 class _Fields:
@@ -95,16 +108,16 @@ class _Fields:
     def all(self) -> dict[str, Any]:
         """Return all fields."""
         family, values, tensors = self.family, self.values, self.metadata.header.tensors
-        for key, name in family.fields.items():
-            numbers = self.metadata.of_layers(key)
-            if numbers is not None:
-                values[name] = self._of_attending(numbers) if key in family.attending else None
-                if values[name] is None:
-                    values[name] = self.metadata.of_all_layers(key)
+        values |= {name: value for key, name in family.fields.items() if (value := self._field(key)) is not None}
+        for key in family.needed:
+            if not self.metadata.number(key):
+                raise self.metadata.bad(key, self.metadata.get(key), "another number than 0")
         values |= {name: tensor in tensors for name, tensor in family.present.items()}
+        values |= {name: tensors[tensor].shape[0] for name, tensor in family.rows.items() if tensor in tensors}
         values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
         values[self._name(_LAYERS)] = self._layers()
-        values |= self._tokens() | self._sparsity()
+        values |= {name: int(values[name]) for name in family.extra.get("whole", ()) if not values[name] % 1}
+        values |= self._tokens() | self._sparsity() | self._shared_projection()
         if is_quantized(self.metadata.header):
             values["dtype"] = "bfloat16"
         head_dim, widths = self._latent() if "kv_lora_rank" in values else self._heads()
@@ -113,10 +126,32 @@ class _Fields:
         values |= rope_fields(self.metadata, family, head_dim, values)
         return values
 
-    def _of_attending(self, numbers: list[Any]) -> Any:
-        """Return the number of the layers that attend, which the others have as 0; None where these differ."""
-        own = {number for number in numbers if number}
-        return own.pop() if len(own) == 1 else None
+    def _field(self, key: str) -> Any:
+        """Return the value of a field; None where the file does not say it."""
+        numbers = self.metadata.of_layers(key)
+        if numbers is None:
+            return None
+        if key in self.family.near:
+            numbers, own = self._split_by_window(numbers)
+            self.values[self.family.near[key]] = own
+        if key in self.family.attending and len(set(numbers)) > 1:
+            numbers = [number for number in numbers if number]
+        double = self.family.extra.get("double width")
+        if double and key == "feed_forward_length" and len(set(numbers)) > 1:
+            own, shared = numbers[0], int(self.metadata.number("attention.shared_kv_layers", 0))
+            self.values[double] = numbers == [own] * (len(numbers) - shared) + [2 * own] * shared
+            numbers = [own] if self.values[double] else numbers
+        return self.metadata.common(key, numbers)
+
+    def _split_by_window(self, numbers: list[Any]) -> tuple[list[Any], Any]:
+        """Return the numbers of the layers without a window, and the one number of those with it; one number of all
+        layers where these differ from no others."""
+        windows = self.metadata.of_layers(PATTERN) or []
+        if len(numbers) == 1 or len(windows) != len(numbers):
+            return numbers, numbers[0]
+        near = [number for number, window in zip(numbers, windows, strict=True) if window]
+        far = [number for number, window in zip(numbers, windows, strict=True) if not window]
+        return far or near, self.metadata.common(PATTERN, near or far)
 
     def _name(self, names: tuple[str, ...]) -> str:
         """Return the one of several fields that the family has."""
@@ -155,32 +190,50 @@ class _Fields:
         return {name: value if type(value) is int else None for name, value in found.items()}
 
     def _sparsity(self) -> dict[str, Any]:
-        """Return what Gemma 3n's files have as numbers and sizes: the share of activations that are zero, which is
-        stored as a multiple of the standard deviation, and the sizes of two tables."""
+        """Return the share of activations of each layer that are zero, which Gemma 3n's files have as a multiple of the
+        standard deviation."""
         key = self.family.extra.get("sparsity")
         scales = self.metadata.get(key) if key else None
         if not isinstance(scales, np.ndarray):
             return {}
-        normal, tensors = NormalDist(), self.metadata.header.tensors
+        normal = NormalDist()
         shares = [round(normal.cdf(scale), 6) if math.isfinite(scale) else 0.0 for scale in scales.tolist()]
-        sizes = {"laurel_rank": "blk.0.laurel_l.weight", "vocab_size_per_layer_input": "per_layer_token_embd.weight"}
-        found = {name: tensors[tensor].shape[0] for name, tensor in sizes.items() if tensor in tensors}
-        return {"activation_sparsity_pattern": shares, **found}
+        return {"activation_sparsity_pattern": shares}
+
+    def _shared_projection(self) -> dict[str, bool]:
+        """Return whether the values of layers without a window are their keys, whose projection alone is stored."""
+        name, tensors = self.family.extra.get("value is key"), self.metadata.header.tensors
+        keys = [tensor for tensor in tensors if tensor.endswith(".attn_k.weight")]
+        return {name: any(key.replace("attn_k", "attn_v") not in tensors for key in keys)} if name else {}
 
     def _heads(self) -> tuple[int, dict[str, Any]]:
         """Return the width of a head, and the fields that follow from it. Raises UnsupportedError for widths that the
         config has no field for."""
         heads, hidden, metadata = self._size(_HEADS), self._size(_HIDDEN), self.metadata
         width = metadata.number("attention.key_length", hidden // heads)
-        if "attention.key_length" not in self.family.fields and width * heads != hidden:
-            raise metadata.not_honoured(metadata.name("attention.key_length"), width)
-        if metadata.number("attention.value_length", width) != width:
-            raise metadata.not_honoured(metadata.name("attention.value_length"), metadata.get("attention.value_length"))
+        near = metadata.number("attention.key_length_swa", width)
+        fields = self.family.fields
+        for key, value, expected in (
+            ("attention.key_length", width, width if "attention.key_length" in fields else hidden / heads),
+            ("attention.key_length_swa", near, near if "attention.key_length_swa" in fields else width),
+            ("attention.value_length", metadata.number("attention.value_length", width), width),
+            ("attention.value_length_swa", metadata.number("attention.value_length_swa", near), near),
+            ("attention.head_count_kv", self._kv_heads(heads), heads),
+            ("rope.dimension_count_swa", metadata.number("rope.dimension_count_swa", near), near),
+        ):
+            if value != expected:
+                raise metadata.not_honoured(metadata.name(key), value)
+        found = {fields["attention.key_length"]: width} if "attention.key_length" in fields else {}
         layers = self.family.extra.get("layers of wide queries")
-        if layers is None:
-            return width, {}
-        scale = hidden // heads if self.values[self._name(_LAYERS)] == layers else width
-        return width, {"query_pre_attn_scalar": scale}
+        if layers is not None:
+            found["query_pre_attn_scalar"] = hidden // heads if self.values[self._name(_LAYERS)] == layers else width
+        return width, found
+
+    def _kv_heads(self, heads: int) -> Any:
+        """Return the number of KV heads of a family that has no field for it, which must be that of all heads."""
+        if "attention.head_count_kv" in self.family.fields:
+            return heads
+        return self.metadata.number("attention.head_count_kv", heads)
 
     def _latent(self) -> tuple[int, dict[str, Any]]:
         """Return the rotated numbers of a head of multi-head latent attention, and the widths of heads."""
@@ -207,7 +260,7 @@ class _Fields:
         if window is None:
             return {}
         size = self.metadata.number("attention.sliding_window", window.size) or None
-        layers, key = self.values[self._name(_LAYERS)], "attention.sliding_window_pattern"
+        layers, key = self.values[self._name(_LAYERS)], PATTERN
         pattern = self.metadata.of_layers(key) or [window.period]
         if len(pattern) == 1 and not pattern[0]:
             return {window.field: size}

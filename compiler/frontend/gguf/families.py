@@ -27,6 +27,9 @@ PLAIN: Names = SIZES | HEAD | RMS
 EXPERTS: Names = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 EXPERT_SIZE: Names = {"expert_feed_forward_length": "moe_intermediate_size"}
 
+OWN_KV_HEADS: Names = {key: name for key, name in SIZES.items() if key != "attention.head_count_kv"}
+"""Of families whose query heads have KV heads of their own each."""
+
 _L = "model.layers.*"
 ENDS: Names = {
     "token_embd": "model.embed_tokens",
@@ -297,12 +300,37 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                     "blk.*.attn_norm": "transformer.h.*.input_layernorm",
                     "blk.*.ffn_norm": "transformer.h.*.post_attention_layernorm"},
             layouts={"blk.*.attn_qkv": Layout.HEAD_QKV},
-            ignored=("feed_forward_length", "attention.head_count_kv"),
+            ignored=("feed_forward_length",),
+        ),
+    ),
+    "mpt": (
+        Family(
+            "mpt", {"context_length": "max_seq_len", "embedding_length": "d_model", "block_count": "n_layers",
+                    "attention.head_count": "n_heads", "attention.layer_norm_epsilon": "layer_norm_epsilon",
+                    "attention.max_alibi_bias": "attn_config.alibi_bias_max",
+                    "attention.clamp_kqv": "attn_config.clip_qkv"},
+            {"token_embd": "transformer.wte", "output_norm": "transformer.norm_f", "output": "lm_head",
+             "blk.*.attn_norm": "transformer.blocks.*.norm_1", "blk.*.ffn_norm": "transformer.blocks.*.norm_2",
+             "blk.*.attn_qkv": "transformer.blocks.*.attn.Wqkv",
+             "blk.*.attn_output": "transformer.blocks.*.attn.out_proj",
+             "blk.*.ffn_up": "transformer.blocks.*.ffn.up_proj",
+             "blk.*.ffn_down": "transformer.blocks.*.ffn.down_proj"},
+            needed=("attention.max_alibi_bias",), ignored=("feed_forward_length",),
+            extra={"whole": ("attn_config.alibi_bias_max",)},
+        ),
+    ),
+    # The first BitNet b1.58. The later ones (2B-4T) have another activation, and other files.
+    "bitnet": (
+        Family(
+            "bitnet", PLAIN,
+            LLAMA | {"blk.*.attn_sub_norm": f"{_L}.self_attn.attn_sub_norm",
+                     "blk.*.ffn_sub_norm": f"{_L}.mlp.ffn_sub_norm"},
+            constants={"hidden_act": "silu"},
         ),
     ),
     "gptneox": (
         Family(
-            "gpt_neox", SIZES | {"attention.layer_norm_epsilon": "layer_norm_eps",
+            "gpt_neox", OWN_KV_HEADS | {"attention.layer_norm_epsilon": "layer_norm_eps",
                                  "use_parallel_residual": "use_parallel_residual"},
             {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "lm_head",
              "blk.*.attn_norm": "gpt_neox.layers.*.input_layernorm",
@@ -325,7 +353,6 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
              "blk.*.ffn_up": "transformer.h.*.mlp.c_fc", "blk.*.ffn_down": "transformer.h.*.mlp.c_proj"},
             layouts=dict.fromkeys(
                 ("blk.*.attn_qkv", "blk.*.attn_output", "blk.*.ffn_up", "blk.*.ffn_down"), Layout.TRANSPOSED),
-            ignored=("attention.head_count_kv",),
         ),
     ),
     "command-r": (
@@ -340,6 +367,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "exaone4": (
         Family("exaone4", PLAIN, ENDS | ATTENTION | QK_NORMS | POST_NORMS | MLP, window=Window(4)),
     ),
+    # EXAONE 3 is a Llama whose parameters have other names in its own folder.
+    "exaone": (Family("llama", PLAIN, LLAMA),),
     "smollm3": (
         Family("smollm3", PLAIN, LLAMA, layouts=PAIRS,
                constants=_QWEN_WINDOW | {"no_rope_layer_interval": 4},
@@ -373,13 +402,20 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "hunyuan-moe": (
         Family(
             "hunyuan_v1_moe",
-            PLAIN | {"expert_count": "num_experts", "expert_used_count": "moe_topk",
-                     "expert_shared_count": "num_shared_expert"},
+            PLAIN | {"expert_count": "num_experts", "expert_used_count": "moe_topk"},
             LLAMA | {"blk.*.attn_q_norm": f"{_L}.self_attn.query_layernorm",
                      "blk.*.attn_k_norm": f"{_L}.self_attn.key_layernorm",
                      "blk.*.ffn_gate_inp": f"{_L}.mlp.gate.wg"} | shared("shared_mlp"),
             joined=MOE, present={"attention_bias": "blk.0.attn_q.bias"},
-            ignored=("expert_feed_forward_length", "expert_shared_feed_forward_length"),
+            ignored=("expert_shared_count", "expert_feed_forward_length", "expert_shared_feed_forward_length"),
+        ),
+    ),
+    "chatglm": (
+        Family(
+            "glm", PLAIN,
+            ENDS | ATTENTION | NORMS
+            | {"blk.*.ffn_up": f"{_L}.mlp.gate_up_proj", "blk.*.ffn_down": f"{_L}.mlp.down_proj"},
+            partial=True, present={"attention_bias": "blk.0.attn_q.bias"},
         ),
     ),
     "glm4": (
@@ -436,7 +472,37 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                "blk.*.post_norm": f"{_L}.post_per_layer_input_norm"},
             layouts=dict.fromkeys(("altup_proj", "altup_unembd_proj"), Layout.STACKED),
             window=Window(5), two_ropes=True, near_base=10000.0,
+            rows={"laurel_rank": "blk.0.laurel_l.weight", "vocab_size_per_layer_input": "per_layer_token_embd.weight"},
             extra={"sparsity": "activation_sparsity_scale"},
+        ),
+    ),
+    "gemma4": (
+        Family(
+            "gemma4_text",
+            SIZES | RMS
+            | {"attention.key_length": "global_head_dim", "attention.head_count_kv": "num_global_key_value_heads",
+               "attention.key_length_swa": "head_dim", "expert_count": "num_experts",
+               "final_logit_softcapping": "final_logit_softcapping", "expert_used_count": "top_k_experts",
+               "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+               "attention.shared_kv_layers": "num_kv_shared_layers"} | EXPERT_SIZE,
+            ENDS | ATTENTION | QK_NORMS | FOUR_NORMS | MLP
+            | {"per_layer_token_embd": "model.embed_tokens_per_layer",
+               "per_layer_model_proj": "model.per_layer_model_projection",
+               "per_layer_proj_norm": "model.per_layer_projection_norm",
+               "blk.*.inp_gate": f"{_L}.per_layer_input_gate", "blk.*.proj": f"{_L}.per_layer_projection",
+               "blk.*.post_norm": f"{_L}.post_per_layer_input_norm",
+               "blk.*.layer_output_scale.weight": f"{_L}.layer_scalar",
+               "blk.*.ffn_gate_inp.weight": f"{_L}.router.proj.weight",
+               "blk.*.ffn_gate_inp.scale": f"{_L}.router.scale",
+               "blk.*.ffn_down_exps.scale": f"{_L}.router.per_expert_scale",
+               "blk.*.pre_ffw_norm_2": f"{_L}.pre_feedforward_layernorm_2",
+               "blk.*.post_ffw_norm_1": f"{_L}.post_feedforward_layernorm_1",
+               "blk.*.post_ffw_norm_2": f"{_L}.post_feedforward_layernorm_2"},
+            joined=experts("experts"), present={"enable_moe_block": "blk.0.ffn_gate_inp.weight"},
+            rows={"vocab_size_per_layer_input": "per_layer_token_embd.weight"},
+            window=Window(), two_ropes=True, near_base=10000.0,
+            near={"attention.head_count_kv": "num_key_value_heads"},
+            extra={"double width": "use_double_wide_mlp", "value is key": "attention_k_eq_v", "rotated in part": True},
         ),
     ),
     "minicpm3": (

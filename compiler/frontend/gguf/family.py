@@ -63,18 +63,21 @@ class Family:
         model_type: transformers' name.
         when: a metadata key, behind the architecture's name, that files of the family have, with a value other than 0,
             and others of the architecture do not; or the key and the value. "" for what is left.
-        fields: metadata key, behind the architecture's name -> field of the config.
+        fields: metadata key, behind the architecture's name -> field of the config; `a.b` is field b of the dict a.
         tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
             a layer.
         layouts: tensor -> layout.
         joined: parameter -> tensors that it is made of, one below the other.
         constants: fields of the config that files do not say.
         present: field of the config -> a tensor; the field is True where the file has it.
+        rows: field of the config -> a tensor whose number of rows it is.
         window: which layers have one; None where the family knows none.
         partial: True if a part of a head may be rotated.
         two_ropes: True if layers with a window have a rotary embedding of their own.
         near_base: the base of that where files do not say it; None for the base of the others.
         attending: keys of which the layers that do not attend have 0.
+        needed: keys that files must have, with a value other than 0.
+        near: key -> field of the config, of the layers with a window; `fields` has that of the others.
         numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
         ignored: keys that change nothing.
         extra: what single families need, read by `sscc.compiler.frontend.gguf.config`.
@@ -88,11 +91,14 @@ class Family:
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     present: Names = field(default_factory=dict)
+    rows: Names = field(default_factory=dict)
     window: Window | None = None
     partial: bool = False
     two_ropes: bool = False
     near_base: float | None = None
     attending: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    near: Names = field(default_factory=dict)
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)

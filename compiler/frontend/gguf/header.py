@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from struct import Struct
@@ -58,6 +58,7 @@ class StoredTensor:
         path: the file.
         offset: of the first byte, from the start of the file.
         nbytes: number of bytes; 0 if the size of the type's blocks is not known.
+        rows: of a tensor that is a part of another one: its first row and the number of all rows there.
     """
 
     name: str
@@ -66,6 +67,16 @@ class StoredTensor:
     path: Path
     offset: int
     nbytes: int
+    rows: tuple[int, int] | None = None
+
+    def part(self, name: str, first: int, count: int) -> StoredTensor:
+        """Return `count` rows of each matrix as a tensor; `count` numbers of a vector of a plain type."""
+        block, size = GGML_QUANT_SIZES[self.type]
+        if len(self.shape) == 1:
+            return replace(self, name=name, shape=(count,), offset=self.offset + first * size, nbytes=count * size)
+        *outer, rows, row = self.shape
+        nbytes = prod(outer) * count * (row // block * size)
+        return replace(self, name=name, shape=(*outer, count, row), nbytes=nbytes, rows=(first, rows))
 
     def stored(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return the bytes [.., bytes per row] u8 of the rows, mapped from the file.
@@ -78,6 +89,10 @@ class StoredTensor:
         shape = (*outer, row // block * size)
         if not self.nbytes:
             return np.empty(shape, np.uint8)
+        if self.rows is not None:
+            first, rows = self.rows
+            whole = np.memmap(self.path, np.uint8, "r", self.offset, (*shape[:-2], rows, shape[-1])).view(np.ndarray)
+            return whole[..., first : first + shape[-2], :]
         return np.memmap(self.path, np.uint8, "r", self.offset, shape).view(np.ndarray)
 
 

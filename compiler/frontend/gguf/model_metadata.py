@@ -90,11 +90,8 @@ class Metadata:
             raise self.bad(key, values, "a number, or one for each layer")
         return [self.checked(key, each) for each in values]
 
-    def of_all_layers(self, key: str) -> Any:
-        """Return the number that all layers have in common; None where there is none."""
-        values = self.of_layers(key)
-        if values is None:
-            return None
+    def common(self, key: str, values: list[Any]) -> Any:
+        """Return the number that layers have in common. Raises UnsupportedError where they differ."""
         if any(value != values[0] for value in values):
             raise GgufMetadataErrors.LAYERS_DIFFER(path=self.header.path, key=self.name(key), value=values[:8])
         return values[0]

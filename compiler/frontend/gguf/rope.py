@@ -13,6 +13,8 @@ FACTORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 TENSORS = (FREQUENCIES, *FACTORS)
 """Tensors that are no parameters: they divide the frequencies."""
 DEFAULT_BASE = 10000.0
+STILL = 1e29
+"""What divides the frequencies of numbers that are not rotated; the converter writes 1e30."""
 DEEPSEEK_LOG = 0.1
 """Factor of the logarithm in DeepSeek's files, whose converter multiplies by it."""
 
@@ -29,7 +31,10 @@ def rope_fields(metadata: Metadata, family: Family, head_dim: int, values: Mappi
     """
     base = float(metadata.number("rope.freq_base", DEFAULT_BASE))
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
-    rope |= _scaling(metadata, family, values) | family.extra.get("rope", {})
+    if family.extra.get("rotated in part"):
+        rope |= _in_part(metadata)
+    else:
+        rope |= _scaling(metadata, family, values) | family.extra.get("rope", {})
     rotated = metadata.number("rope.dimension_count", head_dim)
     if family.partial:
         rope["partial_rotary_factor"] = rotated / head_dim
@@ -45,6 +50,16 @@ def rope_fields(metadata: Metadata, family: Family, head_dim: int, values: Mappi
     original = "original_max_position_embeddings"
     own = {original: rope[original]} if original in rope and family.extra.get("original length") else {}
     return {"rope_parameters": rope, **own}
+
+
+def _in_part(metadata: Metadata) -> dict[str, Any]:
+    """Return the part of a head that is rotated: those whose frequencies are divided by 1, and not by a number so large
+    that nothing is rotated."""
+    factors = metadata.factors(FREQUENCIES)
+    count = sum(factor == 1.0 for factor in factors)
+    if any(factor != 1.0 for factor in factors[:count]) or any(factor < STILL for factor in factors[count:]):
+        raise metadata.not_honoured(FREQUENCIES, factors)
+    return {"rope_type": "proportional", "partial_rotary_factor": count / len(factors)}
 
 
 def _scaling(metadata: Metadata, family: Family, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class GgufSource(TensorSource):
             Layout.GROUP_QKV: fields.get("num_kv_heads"),
         }
         self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
-        self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or 0)
+        self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or fields.get("n_layers") or 0)
         self._parameters = self._placed()
         self._constants = self._from_metadata()
         self._shapes = {name: self._shape(name, parameter) for name, parameter in self._parameters.items()}

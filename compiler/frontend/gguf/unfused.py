@@ -1,0 +1,63 @@
+"""Tensors that a converter may have joined, taken apart: queries, keys and values, and the gates of experts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from sscc.compiler.frontend.gguf.family import Family
+from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
+from sscc.compiler.frontend.gguf.model_metadata import PLAIN_TYPES, Metadata
+from sscc.ir.errors import ErrorKind, InputError
+
+FUSED = re.compile(r"blk\.(\d+)\.(attn_qkv|ffn_gate_up_exps)\.(weight|bias)")
+PARTS = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
+
+
+class GgufFusedErrors(ErrorKind):
+    """Joined tensors that cannot be taken apart."""
+
+    ROWS = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into rows as {parts}"
+    TWICE = InputError, "{path} holds tensor {tensor!r} and {part!r}, which is a part of it"
+
+
+def unfused(header: GgufHeader, family: Family) -> GgufHeader:
+    """Return a header with the tensors that the family has apart. They are rows of those in the file, and not copied.
+
+    Raises:
+        InputError: rows that do not divide, or a tensor that is there both ways.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for name, tensor in header.tensors.items():
+        match = FUSED.fullmatch(name)
+        if match is None or f"blk.*.{match[2]}" in family.tensors:
+            tensors[name] = tensor
+            continue
+        parts = [f"blk.{match[1]}.{part}.{match[3]}" for part in PARTS[match[2]]]
+        for part in parts:
+            if part in header.tensors:
+                raise GgufFusedErrors.TWICE(path=header.path, tensor=name, part=part)
+        sizes = _sizes(header, int(match[1]), len(parts))
+        axis = -1 if match[3] == "bias" else -2
+        rows = tensor.shape[axis] if len(tensor.shape) >= -axis else 0
+        plain = axis == -2 or tensor.type in PLAIN_TYPES
+        if not rows or rows % sum(sizes) or not plain or (axis == -1 and len(tensor.shape) > 1):
+            raise GgufFusedErrors.ROWS(path=header.path, tensor=name, shape=str(list(tensor.shape)), parts=sizes)
+        first, unit = 0, rows // sum(sizes)
+        for part, size in zip(parts, sizes, strict=True):
+            tensors[part] = tensor.part(part, first, size * unit)
+            first += size * unit
+    return dataclasses.replace(header, tensors=tensors)
+
+
+def _sizes(header: GgufHeader, layer: int, parts: int) -> tuple[int, ...]:
+    """Return the share of each part: heads, and equal ones of gates."""
+    if parts == 2:
+        return 1, 1
+    metadata = Metadata(header)
+    counts = []
+    for key in ("attention.head_count", "attention.head_count_kv"):
+        numbers = metadata.of_layers(key) or counts[:1] or [0]
+        counts.append(numbers[layer if len(numbers) > layer else 0])
+    heads, kv_heads = (count if type(count) is int and count > 0 else 1 for count in counts)
+    return heads, kv_heads, kv_heads
