@@ -439,8 +439,11 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
     if logits is not None:
         _check_tokens(options, opened, logits)
     if options.weights != "none":
-        shapes = dict(model.named_parameters(remove_duplicate=False))
-        check_names(checkpoint, {source: tuple(shapes[name].shape) for name, source in canonical_names(model).items()})
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        shapes = {source: tuple(parameters[name].shape) for name, source in canonical_names(model).items()}
+        saved, held = model.state_dict(), checkpoint.names()
+        buffers = {name for name, _ in model.named_buffers() if name in saved and name in held}  # biases of routers
+        check_names(checkpoint, shapes | {name: tuple(saved[name].shape) for name in buffers})
     _check_rows(config.model_type, position_biases(model), shape.geometry)
     kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 

@@ -122,6 +122,11 @@ _GPT: Names = {
     "blk.*.ffn_up": "transformer.h.*.mlp.dense_h_to_4h",
     "blk.*.ffn_down": "transformer.h.*.mlp.dense_4h_to_h",
 }
+_FALCON_FIELDS = SIZES | {
+    "attention.head_count_kv": "num_kv_heads", "feed_forward_length": "ffn_hidden_size",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}  # fmt: skip
+_FALCON = {"parallel_attn": True, "multi_query": True, "alibi": False, "bias": False}
 _GRANITE_SCALES: Names = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -284,11 +289,14 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
     "falcon": (
         Family(
-            "falcon", SIZES | {"attention.head_count_kv": "num_kv_heads", "feed_forward_length": "ffn_hidden_size",
-                               "attention.layer_norm_epsilon": "layer_norm_epsilon"},
+            "falcon", _FALCON_FIELDS, _GPT | {"blk.*.attn_norm": "transformer.h.*.input_layernorm"},
+            when=("attention.head_count_kv", 1), constants=_FALCON | {"new_decoder_architecture": False},
+            ignored=("tensor_data_layout",),
+        ),
+        Family(
+            "falcon", _FALCON_FIELDS,
             _GPT | {"blk.*.attn_norm_2": "transformer.h.*.ln_attn", "blk.*.attn_norm": "transformer.h.*.ln_mlp"},
-            layouts={"blk.*.attn_qkv": Layout.GROUP_QKV},
-            constants={"new_decoder_architecture": True, "parallel_attn": True, "alibi": False, "bias": False},
+            layouts={"blk.*.attn_qkv": Layout.GROUP_QKV}, constants=_FALCON | {"new_decoder_architecture": True},
             ignored=("tensor_data_layout",),
         ),
     ),

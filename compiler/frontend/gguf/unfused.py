@@ -37,11 +37,11 @@ def unfused(header: GgufHeader, family: Family) -> GgufHeader:
         for part in parts:
             if part in header.tensors:
                 raise GgufFusedErrors.TWICE(path=header.path, tensor=name, part=part)
-        sizes = _sizes(header, int(match[1]), len(parts))
+        sizes = _shares(header, int(match[1]), len(parts))
         axis = -1 if match[3] == "bias" else -2
         rows = tensor.shape[axis] if len(tensor.shape) >= -axis else 0
         plain = axis == -2 or tensor.type in PLAIN_TYPES
-        if not rows or rows % sum(sizes) or not plain or (axis == -1 and len(tensor.shape) > 1):
+        if not rows or not all(sizes) or rows % sum(sizes) or not plain or (axis == -1 and len(tensor.shape) > 1):
             raise GgufFusedErrors.ROWS(path=header.path, tensor=name, shape=str(list(tensor.shape)), parts=sizes)
         first, unit = 0, rows // sum(sizes)
         for part, size in zip(parts, sizes, strict=True):
@@ -50,14 +50,12 @@ def unfused(header: GgufHeader, family: Family) -> GgufHeader:
     return dataclasses.replace(header, tensors=tensors)
 
 
-def _sizes(header: GgufHeader, layer: int, parts: int) -> tuple[int, ...]:
+def _shares(header: GgufHeader, layer: int, parts: int) -> tuple[int, ...]:
     """Return the share of each part: heads, and equal ones of gates."""
     if parts == 2:
         return 1, 1
     metadata = Metadata(header)
-    counts = []
-    for key in ("attention.head_count", "attention.head_count_kv"):
-        numbers = metadata.of_layers(key) or counts[:1] or [0]
-        counts.append(numbers[layer if len(numbers) > layer else 0])
-    heads, kv_heads = (count if type(count) is int and count > 0 else 1 for count in counts)
-    return heads, kv_heads, kv_heads
+    heads = metadata.of_layers("attention.head_count") or [1]
+    kv_heads = metadata.of_layers("attention.head_count_kv") or heads
+    count, kv_count = (numbers[layer] if layer < len(numbers) else numbers[0] for numbers in (heads, kv_heads))
+    return tuple(number if type(number) is int else 0 for number in (count, kv_count, kv_count))

@@ -62,6 +62,8 @@ def write(path: Path, architecture: str, metadata: dict[str, Any], tensors: dict
     return path
 
 
+UNSAID_FIELDS = {"head_dim", "seq_length", "global_head_dim", "num_global_key_value_heads"}
+"""Fields that transformers reads and does not write."""
 SIZES: dict[str, Any] = {
     "context_length": 64, "embedding_length": 32, "block_count": 6, "feed_forward_length": 48,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.layer_norm_rms_epsilon": 1e-5,
@@ -84,6 +86,12 @@ def test_fields_are_those_of_the_file(tmp_path: Path) -> None:
     assert (ours.max_position_embeddings, ours.rms_norm_eps) == (64, 1e-5)  # and not the f32 that is nearest
     assert ours.rope_parameters["rope_theta"] == 5e5
     assert ours.tie_word_embeddings
+
+
+@pytest.mark.parametrize(("architecture", "type_"), [("exaone", "llama"), ("qwen2vl", "qwen2"), ("qwen3vl", "qwen3")])
+def test_architectures_whose_models_are_those_of_another_type(architecture: str, type_: str, tmp_path: Path) -> None:
+    sections = {} if architecture == "exaone" else {"rope__dimension_sections": [16, 24, 24, 0]}
+    assert config(tmp_path, architecture, **sections).model_type == type_
 
 
 @pytest.mark.parametrize(
@@ -196,8 +204,9 @@ def test_every_family_names_a_type_of_transformers() -> None:
         assert not families[-1].when  # one is left for every file
         for family in families:
             defaults = transformers.CONFIG_MAPPING[family.model_type]()
-            missing = {name for name in (*family.fields.values(), *family.present) if not hasattr(defaults, name)}
-            assert missing <= {"attention_bias", "head_dim", "qkv_bias", "seq_length"}, (family.model_type, missing)
+            names = (*family.fields.values(), *family.present, *family.rows, *family.near.values())
+            known = {*defaults.to_dict(), *defaults.attribute_map, *UNSAID_FIELDS}
+            assert {name.partition(".")[0] for name in names} <= known, family.model_type
 
 
 # ---------------------------------------------------------------------------------------------------------- weights

@@ -1,0 +1,243 @@
+"""Tiny models of every family, as llama.cpp's converter writes them.
+
+    python -m tests.compiler.frontend.gguf_models FOLDER [NAME ..]
+
+builds each case of `CASES` with transformers, converts it with the converter in FOLDER, llama.cpp's source, and writes
+gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. The numbers of a parameter follow from the
+last part of its name and its shape, and have four values, so the archive is small. The vocabulary is left out:
+gguf_vocabularies.py has published ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from tests.tiny_configs import VOCABULARY, tiny_config
+
+FILE = Path(__file__).with_suffix(".tar.xz")
+TURNS = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+THREE_OF_FOUR = {"num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+BASE = {"rope_theta": 1e4, "original_max_position_embeddings": 16}
+WIDE = {"head_dim": 16, "num_key_value_heads": 1}
+GEMMA_4_EXPERTS = TURNS | {
+    "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4,
+    "top_k_experts": 2, "moe_intermediate_size": 24, "per_layer_config": {1: WIDE, 3: WIDE},
+}  # fmt: skip
+SAID_4 = {"global_head_dim": 16, "num_global_key_value_heads": 1}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to convert.
+
+    Attributes:
+        type: transformers' name.
+        changes: fields of the tiny config that are others.
+        said: fields that published configs have and transformers' do not write.
+        fused: True if the converter joins queries, keys and values, and the gates of experts.
+    """
+
+    type: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    said: Mapping[str, Any] = field(default_factory=dict)
+    fused: bool = False
+
+    def config(self) -> PreTrainedConfig:
+        config = tiny_config(self.type)
+        return type(config).from_dict(config.to_dict() | dict(self.changes)) if self.changes else config
+
+
+PLAIN = (
+    "apertus arcee bloom cohere deepseek_v3 dots1 ernie4_5 ernie4_5_moe gemma gemma3n_text glm4 glm4_moe gpt2 gpt_neox "
+    "gpt_oss granite granitemoe hunyuan_v1_dense lfm2 llama minicpm3 minimax_m2 ministral3 mixtral mpt nemotron olmo "
+    "olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_moe qwen3 seed_oss stablelm starcoder2"
+).split()
+SAID: Mapping[str, Mapping[str, Any]] = {
+    "cohere2": {"rotary_pct": 1.0},
+    "deepseek_v3": {"scoring_func": "sigmoid"},
+    "glm4_moe": {"scoring_func": "sigmoid"},
+    "gpt2": {"n_ctx": 192},
+    "gpt_neox": {"rotary_pct": 0.25},
+    "minimax_m2": {"rotary_dim": 8},
+    "mpt": {"architectures": ["MPTForCausalLM"]},
+    "phimoe": {"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": 192},
+}
+CASES: Mapping[str, Case] = {
+    **{name: Case(name, said=SAID.get(name, {})) for name in PLAIN},
+    "bitnet": Case("bitnet", {"hidden_act": "silu", "tie_word_embeddings": True}),
+    "cohere2": Case("cohere2", THREE_OF_FOUR, SAID["cohere2"]),
+    "deepseek_v2": Case("deepseek_v2", {"n_group": 1, "topk_group": 1}),
+    "deepseek_v2-queries": Case("deepseek_v2", {"n_group": 1, "topk_group": 1, "q_lora_rank": 12}),
+    "exaone4": Case("exaone4", THREE_OF_FOUR),
+    "falcon": Case("falcon", {"ffn_hidden_size": 128}, {"num_kv_heads": 1}),
+    "falcon-groups": Case("falcon", {"ffn_hidden_size": 128, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "gemma2": Case("gemma2", {"query_pre_attn_scalar": 8}),
+    "gemma3_text": Case(
+        "gemma3_text",
+        {"num_hidden_layers": 6, "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+         "query_pre_attn_scalar": 8},
+    ),
+    "gemma4_text": Case(
+        "gemma4_text", {"per_layer_config": {1: {"head_dim": 16}}, "final_logit_softcapping": 30.0},
+        {"global_head_dim": 16},
+    ),
+    "gemma4-experts": Case("gemma4_text", GEMMA_4_EXPERTS, SAID_4),
+    "gemma4-experts-fused": Case("gemma4_text", GEMMA_4_EXPERTS, SAID_4, fused=True),
+    "gemma4-shared": Case(
+        "gemma4_text",
+        {"num_hidden_layers": 6, "layer_types": ["sliding_attention", "full_attention"] * 3,
+         "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+         "per_layer_config": {layer: {"head_dim": 16} for layer in (1, 3, 5)}},
+        {"global_head_dim": 16},
+    ),
+    "glm": Case("glm", {"rms_norm_eps": 1e-5}),
+    "hunyuan_v1_moe": Case(
+        "hunyuan_v1_moe", said={"moe_intermediate_size": [48, 48], "moe_topk": [1, 1], "num_shared_expert": [1, 1]}
+    ),
+    "llama4_text": Case(
+        "llama4_text",
+        {"num_hidden_layers": 4, "layer_types": ["chunked_attention"] * 3 + ["full_attention"],
+         "no_rope_layers": [1, 1, 1, 0], "moe_layers": [0, 1, 2, 3], "attention_chunk_size": 8192,
+         "floor_scale": 8192},
+    ),
+    "llama-fused": Case("llama", fused=True),
+    "llama-linear": Case("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+    "llama-llama3": Case(
+        "llama",
+        {"rope_parameters": BASE
+         | {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}},
+    ),
+    "llama-tied": Case("llama", {"tie_word_embeddings": True}),
+    "llama-yarn": Case("llama", {"rope_parameters": BASE | {"rope_type": "yarn", "factor": 4.0}}),
+    "mistral": Case("mistral", {"sliding_window": None}),
+    "phi": Case("phi", {"intermediate_size": 128}),
+    "phi3-longrope": Case(
+        "phi3",
+        {"original_max_position_embeddings": 16,
+         "rope_parameters": BASE | {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.6],
+                                    "long_factor": [4.0, 5.0, 6.0, 7.0]}},
+    ),
+    "qwen2-fused": Case("qwen2", fused=True),
+    "qwen2-tied": Case("qwen2", {"tie_word_embeddings": True}),
+    "qwen3_moe": Case("qwen3_moe", {"norm_topk_prob": True}),
+    "qwen3-yarn": Case("qwen3", {"rope_parameters": BASE | {"rope_type": "yarn", "factor": 4.0}}),
+    "smollm3": Case(
+        "smollm3",
+        {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "layer_types": ["full_attention"] * 4},
+    ),
+}  # fmt: skip
+
+
+def numbers(name: str, shape: torch.Size) -> torch.Tensor:
+    """Return the numbers of a parameter: multiples of a power of two, around 1 for vectors that are no biases, else 0.
+
+    Matrices have two values: BitNet's converter rounds them to the mean of their absolute numbers.
+    """
+    seed = zlib.crc32(f"{'.'.join(name.split('.')[-4:])}{list(shape)}".encode())
+    generator = torch.Generator().manual_seed(seed)
+    if len(shape) < 2:
+        return (torch.randint(0, 4, shape, generator=generator) - 1) / 8 + (not name.endswith("bias"))
+    return (torch.randint(0, 2, shape, generator=generator) * 2 - 1) / 4
+
+
+def model_of(config: PreTrainedConfig) -> PreTrainedModel:
+    """Return transformers' model of a config in f32, with the numbers of `numbers`."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+    )
+    with torch.no_grad():
+        stored = {*model.state_dict()}
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if name in stored and tensor.is_floating_point():
+                tensor.copy_(numbers(name, tensor.shape))
+    return model.requires_grad_(False).eval()
+
+
+@cache
+def archive() -> Mapping[str, bytes]:
+    """Return the files of the archive by name."""
+    with tarfile.open(FILE) as files:
+        return {member.name: files.extractfile(member).read() for member in files}  # type: ignore[union-attr]
+
+
+def config_of_case(name: str) -> PreTrainedConfig:
+    """Return the config of a case as the archive has it."""
+    fields = json.loads(archive()[f"{name}.json"])
+    return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
+
+
+# -------------------------------------------------------------------------------------------------- to make the archive
+
+
+def convert(source: Path, case: Case, folder: Path) -> bytes:
+    """Return the GGUF file that llama.cpp's converter writes of a case's model, which is saved in `folder`."""
+    sys.path[:0] = [str(source), str(source / "gguf-py")]
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class  # type: ignore
+
+    model_of(case.config()).save_pretrained(folder)
+    vocabulary = {str(token): token for token in range(VOCABULARY)}  # Gemma's converter counts them
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
+    read = ModelBase.load_hparams
+
+    def fields(*arguments: Any, **named: Any) -> dict[str, Any]:
+        return dict(read(*arguments, **named)) | dict(case.said)
+
+    import gguf
+
+    file = folder / "model.gguf"
+    with mock.patch.object(ModelBase, "load_hparams", staticmethod(fields)), torch.inference_mode():
+        cls = get_model_class(get_model_architecture(fields(folder, False), ModelType.TEXT))
+        names = {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"}
+        modify = cls.modify_tensors
+
+        def renamed(self: Any, tensor: Any, name: str, layer: int | None) -> Any:
+            for ours, theirs in names.items():  # of BitNet, whose converter knows its first implementation alone
+                name = name.replace(ours, theirs)
+            return modify(self, tensor, name, layer)
+
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.object(cls, "modify_tensors", renamed))
+            for each in (cls, *(inner for inner in vars(cls).values() if isinstance(inner, type))):
+                patches.enter_context(mock.patch.object(each, "set_vocab"))
+            options = {"fuse_qkv": case.fused, "fuse_gate_up_exps": case.fused, "eager": True, "model_name": "tiny"}
+            cls(folder, gguf.LlamaFileType.ALL_F32, file, **options).write()
+    return file.read_bytes()
+
+
+def made(source: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"{name}.gguf", convert(source, CASES[name], Path(folder))
+            yield f"{name}.json", (Path(folder) / "config.json").read_bytes()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("source", type=Path, metavar="FOLDER", help="llama.cpp's source")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="cases (all of them)")
+    words = parser.parse_args()
+    with tarfile.open(FILE, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as files:
+        for name, data in made(words.source, words.names or sorted(CASES)):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            files.addfile(member, io.BytesIO(data))
+
+
+if __name__ == "__main__":
+    main()

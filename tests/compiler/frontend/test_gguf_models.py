@@ -1,0 +1,76 @@
+"""Models that llama.cpp's converter wrote, against transformers' models that it read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import sscc
+from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
+from sscc.compiler.frontend.gguf.families import FAMILIES
+from sscc.compiler.frontend.gguf.header import read_header
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.session import Session
+from tests.compiler.frontend.gguf_models import CASES, archive, config_of_case, model_of
+from tests.families import random_tokens
+from tests.torch_session import TorchSession
+
+WITHOUT_A_CASE = {"exaone", "qwen2vl", "qwen3vl", "qwen3vlmoe"}
+"""Architectures whose models are those of another one."""
+COMPILED = ("llama-llama3", "gpt_oss", "falcon-groups", "lfm2")
+
+
+def gguf_file(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.gguf"
+    path.write_bytes(archive()[path.name])
+    return path
+
+
+def tokens(path: Path, folder: Path) -> list[int]:
+    """The tokens that a program gives, of a prompt that outgrows windows and rows."""
+    result = sscc.compile(
+        path, output=folder / f"{path.name}.rdu", max_context=96, kv_sink=2, kv_recent=9, kv_topk=7, kv_obs=4,
+        kv_pool=3, prefill_chunk=16, dtype="f32",
+    )  # fmt: skip
+    session = TorchSession(Session.from_artifact(Artifact.load(result.path), threads=1))
+    found = [int(session.prefill(0, random_tokens(40)).argmax())]
+    for _ in range(11):
+        found.append(int(session.decode({0: found[-1]})[0].argmax()))
+    return found
+
+
+def model_of_file(checkpoint: Checkpoint) -> torch.nn.Module:
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(
+        checkpoint.config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
+    )
+    state = {name: checkpoint.tensor(name) for name in checkpoint.names()}
+    missing = model.load_state_dict(state, strict=False)
+    assert not missing.unexpected_keys
+    assert not [name for name in missing.missing_keys if name != "lm_head.weight"]
+    return model.requires_grad_(False).eval()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_config_and_weights_give_the_original_logits(name: str, tmp_path: Path) -> None:
+    original = model_of(config_of_case(name))
+    ours = model_of_file(open_checkpoint(gguf_file(name, tmp_path)))
+    ids = torch.tensor([random_tokens(40)])
+    expected, logits = (model(ids, use_cache=False).logits for model in (original, ours))
+    assert (logits - expected).abs().max() <= 1e-6 * expected.abs().max()
+    assert len(set(expected.argmax(-1).flatten().tolist())) > 3  # the model tells tokens apart
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    model_of(config_of_case(name)).save_pretrained(folder)
+    found = tokens(gguf_file(name, tmp_path), tmp_path)
+    assert found == tokens(folder, tmp_path)
+
+
+def test_every_architecture_has_a_case(tmp_path: Path) -> None:
+    found = {read_header(gguf_file(name, tmp_path)).architecture for name in CASES}
+    assert set(FAMILIES) - found == WITHOUT_A_CASE
