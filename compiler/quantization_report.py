@@ -47,11 +47,20 @@ def quantization_report(
 
 
 def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str]) -> list[str]:
-    """A line about the sources that are stored as codes and became numbers, perhaps to be quantised again."""
+    """Return a line about the sources that are stored as codes and became numbers, perhaps to be quantised again: how
+    large the numbers are that the program holds, and what makes them smaller."""
     sources = {source for stack in layout.values() for source in stack.sources} - set(kept)
     counts = Counter(stored[source] for source in sources if source in stored)
+    if not counts:
+        return []
     listed = ", ".join(f"{count} stored as {text}" for text, count in sorted(counts.items()))
-    return [f"dequantised: weights of the checkpoint, {listed}"] if listed else []
+    sizes: Counter[str] = Counter()
+    for stack in layout.values():
+        if not stack.encoding and any(source in stored for source in stack.sources):
+            sizes[stack.spec.dtype] += stack.spec.nbytes
+    held = ", ".join(f"{format_bytes(nbytes)} of {dtype}" for dtype, nbytes in sorted(sizes.items()))
+    grown = f"; they are {held} here, and fewer with --weights int8 or int4" if held else ""
+    return [f"dequantised: weights of the checkpoint, {listed}{grown}"]
 
 
 def _summary(word: str, encoded: Layout, dtype: str) -> str:

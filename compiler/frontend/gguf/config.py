@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.family import Family
 from sscc.compiler.frontend.gguf.header import GgufHeader
-from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors, Metadata, is_quantized
+from sscc.compiler.frontend.gguf.model_metadata import PREDICTED_LAYERS, GgufMetadataErrors, Metadata, is_quantized
 from sscc.compiler.frontend.gguf.rope import rope_fields
 from sscc.compiler.frontend.model_config import config_from_dict
 from sscc.ir.errors import ErrorKind, UnsupportedError
@@ -83,7 +83,11 @@ def config_of(header: GgufHeader, family: Family) -> PreTrainedConfig:
     values = fields.all()
     metadata.used.add(family.when if isinstance(family.when, str) else family.when[0])
     metadata.check_rest((*family.ignored, *family.numbers))
-    return config_from_dict(_nested(values), str(header.path))
+    config = config_from_dict(_nested(values), str(header.path))
+    for name in _TOKENS.values():
+        if values[name] is None:
+            setattr(config, name, None)  # and not the one that transformers' published models have
+    return config
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,9 +183,9 @@ class _Fields:
 
     def _layers(self) -> int:
         """Return the number of layers, without those behind them that predict several tokens."""
-        layers = self._size(_LAYERS) - int(self.metadata.number("nextn_predict_layers", 0))
+        layers = self._size(_LAYERS) - int(self.metadata.number(PREDICTED_LAYERS, 0))
         if layers < 1:
-            raise self.metadata.bad("nextn_predict_layers", layers, "fewer than all layers")
+            raise self.metadata.bad(PREDICTED_LAYERS, layers, "fewer than all layers")
         return layers
 
     def _tokens(self) -> dict[str, int | None]:

@@ -29,6 +29,8 @@ NO_RESULT = ("rope.scaling.finetuned", "rope.scaling.original_context_length")
 COMPUTED = ("xielu.", "adapter.", "diffusion.", "clip.")
 """Groups of keys beside the architecture's own that say something of the computation. All other groups (`general.`,
 `tokenizer.`, `quantize.`, `split.`, and those of who quantised the file) say nothing of it."""
+PREDICTED_LAYERS = "nextn_predict_layers"
+"""Layers behind the model's own that predict further tokens."""
 LARGEST = 1 << 31
 MOST_FACTORS = 1 << 14
 """Frequencies of a rotary embedding."""

@@ -16,9 +16,10 @@ from transformers import PreTrainedConfig
 
 from sscc.compiler.frontend.gguf.family import Family, Layout
 from sscc.compiler.frontend.gguf.header import GgufHeader, StoredTensor
-from sscc.compiler.frontend.gguf.model_metadata import PLAIN_TYPES, is_quantized
+from sscc.compiler.frontend.gguf.model_metadata import PLAIN_TYPES, PREDICTED_LAYERS, is_quantized
 from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
+from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.weight_format import WeightFormat
 from sscc.runtime.quantization import Quantized
@@ -47,6 +48,10 @@ class GgufWeightErrors(ErrorKind):
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
     NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
+
+
+class GgufWeightWarnings(ErrorKind):
+    PREDICTING = SsccWarning, "{path}: {layers} layers that predict further tokens are not used"
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,9 @@ class GgufSource(TensorSource):
         """Return the parameters by name."""
         family, stored = self._family, self._header.tensors
         self._check_types()
+        predicted = int(self._header.metadata.get(f"{self._header.architecture}.{PREDICTED_LAYERS}", 0))
+        if predicted:
+            warn(GgufWeightWarnings.PREDICTING(path=self._header.path, layers=predicted))
         parts_of = {part: (name, place) for name, parts in family.joined.items() for place, part in enumerate(parts)}
         found: dict[str, dict[int, StoredTensor]] = {}
         layouts: dict[str, Layout] = {}
@@ -92,8 +100,8 @@ class GgufSource(TensorSource):
         stacks: dict[str, _Parameter] = {}
         for name, tensor in stored.items():
             pattern, number = _pattern(name)
-            if number and int(number) >= self._layers:
-                continue  # layers that predict several tokens
+            if number and self._layers <= int(number) < self._layers + predicted:
+                continue
             stem, _, suffix = pattern.rpartition(".")
             layout = family.layouts.get(pattern, family.layouts.get(stem, Layout.PLAIN))
             if pattern in parts_of:

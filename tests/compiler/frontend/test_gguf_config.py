@@ -15,10 +15,11 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.gguf.config import GgufConfigErrors
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors
-from sscc.compiler.frontend.gguf.weights import GgufWeightErrors
+from sscc.compiler.frontend.gguf.weights import GgufWeightErrors, GgufWeightWarnings
+from sscc.compiler.warning import collecting
 from sscc.ir.errors import ErrorKind
 from tests.compiler.frontend.test_checkpoint import gguf_tensors, tiny_llama, write_gguf
-from tests.errors import raises
+from tests.errors import check, raises
 
 NORM, UP = "blk.0.attn_norm.weight", "blk.0.ffn_up.weight"
 ROWS, COLUMNS = 4, 256
@@ -269,6 +270,7 @@ def test_tensors_that_do_not_fit(model: transformers.LlamaForCausalLM, tmp_path:
     path, keys = tmp_path / "m.gguf", gguf_tensors(model)["blk.0.attn_k.weight"]
     for tensors, kind, fields in (
         ({"blk.0.attn_sinks.weight": np.ones(4, np.float32)}, GgufWeightErrors.NO_PLACE, {"count": 1}),
+        ({"blk.9.attn_k.weight": keys}, GgufWeightErrors.NO_PLACE, {"count": 1}),
         ({"blk.0.attn_k.weight": np.concatenate([keys, keys[:1]])}, GgufWeightErrors.SHAPE, {"heads": 2}),
     ):
         write_gguf(path, model, tensors)
@@ -280,7 +282,9 @@ def test_tensors_that_do_not_fit(model: transformers.LlamaForCausalLM, tmp_path:
 def test_layers_that_predict_several_tokens_are_left_out(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
     tensors = EMBEDDING | {f"blk.{layer}.attn_norm.weight": np.ones(32, np.float32) for layer in range(6)}
     path = write(tmp_path / "m.gguf", "qwen2", SIZES | {"nextn_predict_layers": 2}, tensors)
-    checkpoint = open_checkpoint(path)
+    with collecting() as warnings:
+        checkpoint = open_checkpoint(path)
+    check(warnings[0], GgufWeightWarnings.PREDICTING, layers=2)
     assert checkpoint.config is not None
     assert checkpoint.config.num_hidden_layers == 4
     assert sum("input_layernorm" in name for name in checkpoint.names()) == 4
