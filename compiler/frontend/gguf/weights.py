@@ -82,6 +82,7 @@ class GgufSource(TensorSource):
         }
         self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
         self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or fields.get("n_layers") or 0)
+        self._parts = {part: (name, at) for name, parts in family.joined.items() for at, part in enumerate(parts)}
         self._parameters = self._placed()
         self._constants = self._from_metadata()
         self._shapes = {name: self._shape(name, parameter) for name, parameter in self._parameters.items()}
@@ -93,29 +94,21 @@ class GgufSource(TensorSource):
         predicted = int(self._header.metadata.get(f"{self._header.architecture}.{PREDICTED_LAYERS}", 0))
         if predicted:
             warn(GgufWeightWarnings.PREDICTING(path=self._header.path, layers=predicted))
-        parts_of = {part: (name, place) for name, parts in family.joined.items() for place, part in enumerate(parts)}
         found: dict[str, dict[int, StoredTensor]] = {}
         layouts: dict[str, Layout] = {}
         unknown = []
         stacks: dict[str, _Parameter] = {}
         for name, tensor in stored.items():
             pattern, number = _pattern(name)
-            if number and self._layers <= int(number) < self._layers + predicted:
+            behind = int(number) - self._layers if number else -1
+            if name in TENSORS or 0 <= behind < predicted:
                 continue
-            stem, _, suffix = pattern.rpartition(".")
-            layout = family.layouts.get(pattern, family.layouts.get(stem, Layout.PLAIN))
-            if pattern in parts_of:
-                parameter, place = parts_of[pattern]
-                parameter = family.tensors.get(pattern, parameter)
-            elif pattern in family.tensors:
-                parameter, place = family.tensors[pattern], 0
-            elif stem in family.tensors:
-                parameter, place = f"{family.tensors[stem]}.{suffix}", 0
-            elif name in TENSORS:
-                continue
-            else:
+            placed = self._place(pattern) if behind < 0 else None
+            if placed is None:
                 unknown.append(name)
                 continue
+            parameter, place = placed
+            layout = family.layouts.get(pattern, family.layouts.get(pattern.rpartition(".")[0], Layout.PLAIN))
             if layout is Layout.STACKED:
                 places = range(tensor.shape[0])
                 stacks |= {parameter.replace("*", str(i)): _Parameter((tensor,), layout, i) for i in places}
@@ -129,6 +122,16 @@ class GgufSource(TensorSource):
                 path=self._header.path, count=len(unknown), model_type=family.model_type, names=unknown[:4]
             )
         return stacks | {name: self._parameter(name, parts, layouts.get(name)) for name, parts in found.items()}
+
+    def _place(self, pattern: str) -> tuple[str, int] | None:
+        """Return the parameter of a tensor, and which of its parts the tensor is; None where it has no place."""
+        tensors, (stem, _, suffix) = self._family.tensors, pattern.rpartition(".")
+        if pattern in self._parts:
+            parameter, place = self._parts[pattern]
+            return tensors.get(pattern, parameter), place
+        if pattern in tensors:
+            return tensors[pattern], 0
+        return (f"{tensors[stem]}.{suffix}", 0) if stem in tensors else None
 
     def _parameter(self, name: str, parts: Mapping[int, StoredTensor], layout: Layout | None) -> _Parameter:
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", name, count=1)
