@@ -32,7 +32,6 @@ FORMATS = {
 }
 """What holds the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
 last 16 are in the high halves of the bytes."""
-LOW_BITS = re.compile("IQ[123]_.*|Q1_0")
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -156,7 +155,7 @@ class GgufSource(TensorSource):
 
     def _check_types(self) -> None:
         for name, tensor in self._header.tensors.items():
-            if LOW_BITS.fullmatch(tensor.type.name) or not _is_read(tensor.type):
+            if not _is_read(tensor.type):
                 raise GgufWeightErrors.TYPE(path=self._header.path, tensor=name, type=tensor.type.name)
 
     # --------------------------------------------------------------------------------------------------- shapes
