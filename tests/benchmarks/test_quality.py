@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 
-from benchmarks.fetch_qwen import q8_0
 from benchmarks.quality import RUNS, block
 from benchmarks.table import replace_block
 from sscc.compiler.commands.eval import options_from
@@ -33,14 +30,3 @@ def test_tables_have_a_place_in_the_page(name: str) -> None:
 def test_a_report_without_its_heading(tmp_path: Path) -> None:
     (tmp_path / "report.md").write_text("# model\n\nWords.\n\n| a |\n| --- |\n\nMore.\n\n| b |\n\n![plot](plot.svg)\n")
     assert block(tmp_path) == "| a |\n| --- |\n\n| b |"
-
-
-def test_q5_0_is_written_as_q8_0_exactly() -> None:
-    """By gguf's own decoders of both."""
-    generator = np.random.default_rng(0)
-    blocks = generator.integers(0, 256, (3, 4 * 22), dtype=np.uint8)
-    scales = generator.standard_normal((3, 4)).astype(np.float16)
-    blocks.reshape(3, 4, 22)[:, :, :2] = scales[:, :, None].view(np.uint8).reshape(3, 4, 2)
-    kinds = gguf.GGMLQuantizationType
-    expected = gguf.dequantize(blocks, kinds.Q5_0)
-    assert np.array_equal(gguf.dequantize(q8_0(blocks), kinds.Q8_0), expected)

@@ -57,16 +57,18 @@ def family_of(header: GgufHeader) -> Family:
     if architecture in NOT_DECODERS:
         raise GgufConfigErrors.NOT_A_DECODER(path=header.path, what=NOT_DECODERS[architecture])
     for family in FAMILIES.get(architecture, ()):
-        if _holds(header, family.when):
+        if _holds(header, family):
             return family
     raise GgufConfigErrors.ARCHITECTURE(path=header.path, architecture=architecture, known=sorted(FAMILIES))
 
 
-def _holds(header: GgufHeader, when: tuple[str, Any] | str) -> bool:
+def _holds(header: GgufHeader, family: Family) -> bool:
     """Return True if a file has what its family must have."""
-    if not when:
+    if not family.when:
         return True
-    key, expected = (when, None) if isinstance(when, str) else when
+    if family.having and any(name.endswith(family.having) for name in header.tensors):
+        return True
+    key, expected = (family.when, None) if isinstance(family.when, str) else family.when
     value = header.metadata.get(f"{header.architecture}.{key}")
     return bool(np.any(value)) if expected is None else bool(value == expected)
 
@@ -116,11 +118,15 @@ class _Fields:
         for key in family.needed:
             if not self.metadata.number(key):
                 raise self.metadata.bad(key, self.metadata.get(key), "another number than 0")
+        for key, expected in family.fixed.items():
+            if self.metadata.number(key, expected) != expected:
+                raise self.metadata.not_honoured(self.metadata.name(key), self.metadata.get(key))
         values |= {name: tensor in tensors for name, tensor in family.present.items()}
         values |= {name: tensors[tensor].shape[0] for name, tensor in family.rows.items() if tensor in tensors}
         values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
         values[self._name(_LAYERS)] = self._layers()
         values |= {name: int(values[name]) for name in family.extra.get("whole", ()) if not values[name] % 1}
+        values |= self._dense_layers()
         values |= self._tokens() | self._sparsity() | self._shared_projection()
         if is_quantized(self.metadata.header):
             values["dtype"] = "bfloat16"
@@ -188,6 +194,17 @@ class _Fields:
             raise self.metadata.bad(PREDICTED_LAYERS, layers, "fewer than all layers")
         return layers
 
+    def _dense_layers(self) -> dict[str, Any]:
+        """Return which layers have no experts, as their tensors say: files may leave out the number of the first ones
+        that have none."""
+        tensors, layers = self.metadata.header.tensors, range(self.values[self._name(_LAYERS)])
+        sparse = [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in layers]
+        found: dict[str, Any] = {}
+        if "leading_dense_block_count" in self.family.fields and any(sparse):
+            found[self.family.fields["leading_dense_block_count"]] = sparse.index(True)
+        name = self.family.extra.get("kinds of layers")
+        return found | ({name: ["sparse" if each else "dense" for each in sparse]} if name else {})
+
     def _tokens(self) -> dict[str, int | None]:
         """Return the ids of special tokens."""
         found = {name: self.metadata.header.metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
@@ -235,7 +252,7 @@ class _Fields:
 
     def _kv_heads(self, heads: int) -> Any:
         """Return the number of KV heads of a family that has no field for it, which must be that of all heads."""
-        if "attention.head_count_kv" in self.family.fields:
+        if "attention.head_count_kv" in (*self.family.fields, *self.family.fixed):
             return heads
         return self.metadata.number("attention.head_count_kv", heads)
 

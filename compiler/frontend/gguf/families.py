@@ -76,7 +76,8 @@ def less_one(*tensors: str) -> dict[str, Layout]:
 
 ROUTER: Names = {"blk.*.ffn_gate_inp": f"{_L}.mlp.gate"}
 MOE = experts("mlp.experts")
-GATES = {1: "softmax", 2: "sigmoid"}
+SIGMOID = {"expert_gating_func": 2}
+"""The function of a router's logits; 1 is softmax."""
 
 # ------------------------------------------------------------------------------------------------------- the families
 
@@ -110,9 +111,8 @@ _MLA: Names = {
     "blk.*.attn_output": f"{_L}.self_attn.o_proj",
 }
 _KV_B = {f"{_L}.self_attn.kv_b_proj.weight": ("blk.*.attn_k_b.weight", "blk.*.attn_v_b.weight")}
-_DEEPSEEK = ENDS | _MLA | NORMS | MLP | ROUTER | shared("shared_experts") | {
-    "blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"
-}  # fmt: skip
+_SCORE_BIAS: Names = {"blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"}
+_DEEPSEEK = ENDS | _MLA | NORMS | MLP | ROUTER | shared("shared_experts") | _SCORE_BIAS
 _GPT: Names = {
     "token_embd": "transformer.word_embeddings",
     "output_norm": "transformer.ln_f",
@@ -122,11 +122,61 @@ _GPT: Names = {
     "blk.*.ffn_up": "transformer.h.*.mlp.dense_h_to_4h",
     "blk.*.ffn_down": "transformer.h.*.mlp.dense_4h_to_h",
 }
+_GPT2_FIELDS: Names = {
+    "context_length": "n_positions",
+    "embedding_length": "n_embd",
+    "block_count": "n_layer",
+    "attention.head_count": "n_head",
+    "feed_forward_length": "n_inner",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
+_GPT2: Names = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.*.attn_norm": "transformer.h.*.ln_1",
+    "blk.*.ffn_norm": "transformer.h.*.ln_2",
+    "blk.*.attn_qkv": "transformer.h.*.attn.c_attn",
+    "blk.*.attn_output": "transformer.h.*.attn.c_proj",
+    "blk.*.ffn_up": "transformer.h.*.mlp.c_fc",
+    "blk.*.ffn_down": "transformer.h.*.mlp.c_proj",
+}
 _FALCON_FIELDS = SIZES | {
     "attention.head_count_kv": "num_kv_heads", "feed_forward_length": "ffn_hidden_size",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }  # fmt: skip
 _FALCON = {"parallel_attn": True, "multi_query": True, "alibi": False, "bias": False}
+_COHERE2_MOE: Names = SIZES | HEAD | EXPERTS | {
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "logit_scale": "logit_scale",
+    "expert_feed_forward_length": "intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+    "feed_forward_length": "prefix_dense_intermediate_size",
+}
+_LFM2_FIELDS: Names = SIZES | {
+    "attention.layer_norm_rms_epsilon": "norm_eps",
+    "shortconv.l_cache": "conv_L_cache",
+}
+_LFM2: Names = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+    "blk.*.attn_norm": f"{_L}.operator_norm",
+    "blk.*.ffn_norm": f"{_L}.ffn_norm",
+    "blk.*.ffn_gate": f"{_L}.feed_forward.w1",
+    "blk.*.ffn_down": f"{_L}.feed_forward.w2",
+    "blk.*.ffn_up": f"{_L}.feed_forward.w3",
+    "blk.*.shortconv.conv": f"{_L}.conv.conv",
+    "blk.*.shortconv.in_proj": f"{_L}.conv.in_proj",
+    "blk.*.shortconv.out_proj": f"{_L}.conv.out_proj",
+    "blk.*.attn_q": f"{_L}.self_attn.q_proj",
+    "blk.*.attn_k": f"{_L}.self_attn.k_proj",
+    "blk.*.attn_v": f"{_L}.self_attn.v_proj",
+    "blk.*.attn_output": f"{_L}.self_attn.out_proj",
+    "blk.*.attn_q_norm": f"{_L}.self_attn.q_layernorm",
+    "blk.*.attn_k_norm": f"{_L}.self_attn.k_layernorm",
+}
 _GRANITE_SCALES: Names = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
@@ -239,7 +289,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         ),
     ),
     "deepseek2": (
-        Family("deepseek_v3", _DEEPSEEK_FIELDS, _DEEPSEEK, when=("expert_gating_func", 2), joined=MOE | _KV_B,
+        Family("deepseek_v3", _DEEPSEEK_FIELDS, _DEEPSEEK, when=("expert_gating_func", 2), having=".exp_probs_b.bias",
+               joined=MOE | _KV_B,
                layouts={"blk.*.attn_k_b": Layout.LATENT}, constants={"rope_interleave": True},
                present={"attention_bias": "blk.0.attn_q_a.bias"}, extra={"log multiplied": True}),
         Family("deepseek_v2", _DEEPSEEK_FIELDS, _DEEPSEEK, joined=MOE | _KV_B,
@@ -300,6 +351,12 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             ignored=("tensor_data_layout",),
         ),
     ),
+    "starcoder": (
+        Family(
+            "gpt_bigcode", _GPT2_FIELDS, _GPT2, constants={"multi_query": True, "n_inner": None},
+            fixed={"attention.head_count_kv": 1},
+        ),
+    ),
     "bloom": (
         Family(
             "bloom", {"context_length": "seq_length", "embedding_length": "hidden_size", "block_count": "n_layer",
@@ -352,13 +409,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
     "gpt2": (
         Family(
-            "gpt2", {"context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer",
-                     "attention.head_count": "n_head", "feed_forward_length": "n_inner",
-                     "attention.layer_norm_epsilon": "layer_norm_epsilon"},
-            {"token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
-             "output": "lm_head", "blk.*.attn_norm": "transformer.h.*.ln_1", "blk.*.ffn_norm": "transformer.h.*.ln_2",
-             "blk.*.attn_qkv": "transformer.h.*.attn.c_attn", "blk.*.attn_output": "transformer.h.*.attn.c_proj",
-             "blk.*.ffn_up": "transformer.h.*.mlp.c_fc", "blk.*.ffn_down": "transformer.h.*.mlp.c_proj"},
+            "gpt2", _GPT2_FIELDS, _GPT2,
             layouts=dict.fromkeys(
                 ("blk.*.attn_qkv", "blk.*.attn_output", "blk.*.ffn_up", "blk.*.ffn_down"), Layout.TRANSPOSED),
         ),
@@ -377,6 +428,68 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
     # EXAONE 3 is a Llama whose parameters have other names in its own folder.
     "exaone": (Family("llama", PLAIN, LLAMA),),
+    "exaone-moe": (
+        Family(
+            "exaone_moe",
+            PLAIN | EXPERTS | EXPERT_SIZE
+            | {"expert_group_count": "n_group", "expert_group_used_count": "topk_group",
+               "expert_weights_scale": "routed_scaling_factor", "expert_weights_norm": "norm_topk_prob",
+               "expert_shared_count": "num_shared_experts", "leading_dense_block_count": "first_k_dense_replace"},
+            LLAMA | QK_NORMS | ROUTER | shared("shared_experts") | _SCORE_BIAS, joined=MOE, window=Window(4),
+            fixed=SIGMOID, ignored=("expert_shared_feed_forward_length",),
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+    ),
+    "hy_v3": (
+        Family(
+            "hy_v3",
+            PLAIN | EXPERTS | EXPERT_SIZE | {"expert_weights_scale": "router_scaling_factor"},
+            LLAMA | QK_NORMS | ROUTER | shared("shared_experts") | {
+                "blk.*.exp_probs_b": f"{_L}.mlp.e_score_correction_bias",
+                "blk.*.exp_probs_b.bias": f"{_L}.mlp.e_score_correction_bias"},
+            joined=MOE, fixed=SIGMOID | {"expert_weights_norm": True}, ignored=("expert_shared_feed_forward_length",),
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+    ),
+    "jais2": (
+        Family("jais2", SIZES | HEAD | {"attention.layer_norm_epsilon": "layer_norm_eps"}, LLAMA,
+               present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}),
+    ),
+    "mellum": (
+        Family(
+            "mellum", PLAIN | EXPERT_SIZE | {"expert_count": "num_local_experts",
+                                             "expert_used_count": "num_experts_per_tok"},
+            LLAMA | QK_NORMS | ROUTER, joined=MOE, constants={"norm_topk_prob": True}, window=Window(), two_ropes=True,
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+    ),
+    "afmoe": (
+        Family(
+            "afmoe",
+            PLAIN | EXPERTS | EXPERT_SIZE | {"expert_shared_count": "num_shared_experts",
+                                             "expert_weights_scale": "route_scale",
+                                             "leading_dense_block_count": "num_dense_layers"},
+            ENDS | ATTENTION | QK_NORMS | MLP | shared("shared_experts")
+            | {"blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.attn_gate": f"{_L}.self_attn.gate_proj",
+               "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+               "blk.*.ffn_norm": f"{_L}.pre_mlp_layernorm", "blk.*.post_ffw_norm": f"{_L}.post_mlp_layernorm",
+               "blk.*.ffn_gate_inp": f"{_L}.mlp.router.gate", "blk.*.exp_probs_b.bias": f"{_L}.mlp.expert_bias"},
+            joined=MOE, constants={"mup_enabled": True}, window=Window(4),
+            fixed=SIGMOID | {"expert_weights_norm": True},
+        ),
+    ),
+    "cohere2moe": (
+        Family(
+            "cohere2_moe", _COHERE2_MOE, LLAMA | ROUTER, when=("expert_gating_func", 1), joined=MOE, window=Window(4),
+            constants={"expert_selection_fn": "softmax"}, ignored=("leading_dense_block_count",),
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+        Family(
+            "cohere2_moe", _COHERE2_MOE, LLAMA | ROUTER, joined=MOE, window=Window(4),
+            constants={"expert_selection_fn": "sigmoid"}, ignored=("leading_dense_block_count",), fixed=SIGMOID,
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+    ),
     "smollm3": (
         Family("smollm3", PLAIN, LLAMA, layouts=PAIRS,
                constants=_QWEN_WINDOW | {"no_rope_layer_interval": 4},
@@ -445,7 +558,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             | {"blk.*.attn_norm": f"{_L}.input_layernorm",
                "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
                "blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"},
-            joined=MOE, partial=True, ignored=("expert_gating_func",),
+            joined=MOE, partial=True, fixed=SIGMOID,
             present={"attention_bias": "blk.0.attn_q.bias", "use_qk_norm": "blk.0.attn_q_norm.weight"},
         ),
     ),
@@ -563,21 +676,24 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "dots1",
             {key: name for key, name in _DEEPSEEK_FIELDS.items() if "lora" not in key and "mla" not in key} | HEAD,
             LLAMA | QK_NORMS | ROUTER | shared("shared_experts")
-            | {"blk.*.exp_probs_b.bias": f"{_L}.mlp.gate.e_score_correction_bias"},
-            joined=MOE, constants={"sliding_window": None}, ignored=("expert_gating_func",),
+            | _SCORE_BIAS, joined=MOE, constants={"sliding_window": None}, fixed=SIGMOID,
+        ),
+    ),
+    "lfm2moe": (
+        Family(
+            "lfm2_moe",
+            _LFM2_FIELDS | EXPERTS | EXPERT_SIZE | {"leading_dense_block_count": "num_dense_layers",
+                                                    "expert_weights_scale": "routed_scaling_factor"},
+            _LFM2 | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.gate",
+                     "blk.*.exp_probs_b.bias": f"{_L}.feed_forward.expert_bias"},
+            layouts={"blk.*.shortconv.conv": Layout.SHAPED}, joined=experts("feed_forward.experts"), fixed=SIGMOID,
+            constants={"norm_topk_prob": True}, present={"conv_bias": "blk.0.shortconv.conv.bias"},
+            attending=("attention.head_count_kv",),
         ),
     ),
     "lfm2": (
         Family(
-            "lfm2", SIZES | {"attention.layer_norm_rms_epsilon": "norm_eps", "shortconv.l_cache": "conv_L_cache"},
-            {"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head",
-             "blk.*.attn_norm": f"{_L}.operator_norm", "blk.*.ffn_norm": f"{_L}.ffn_norm",
-             "blk.*.ffn_gate": f"{_L}.feed_forward.w1", "blk.*.ffn_down": f"{_L}.feed_forward.w2",
-             "blk.*.ffn_up": f"{_L}.feed_forward.w3", "blk.*.shortconv.conv": f"{_L}.conv.conv",
-             "blk.*.shortconv.in_proj": f"{_L}.conv.in_proj", "blk.*.shortconv.out_proj": f"{_L}.conv.out_proj",
-             "blk.*.attn_q": f"{_L}.self_attn.q_proj", "blk.*.attn_k": f"{_L}.self_attn.k_proj",
-             "blk.*.attn_v": f"{_L}.self_attn.v_proj", "blk.*.attn_output": f"{_L}.self_attn.out_proj",
-             "blk.*.attn_q_norm": f"{_L}.self_attn.q_layernorm", "blk.*.attn_k_norm": f"{_L}.self_attn.k_layernorm"},
+            "lfm2", _LFM2_FIELDS, _LFM2,
             layouts={"blk.*.shortconv.conv": Layout.SHAPED}, constants={"block_auto_adjust_ff_dim": False},
             present={"conv_bias": "blk.0.shortconv.conv.bias"}, attending=("attention.head_count_kv",),
         ),

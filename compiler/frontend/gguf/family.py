@@ -63,6 +63,7 @@ class Family:
         model_type: transformers' name.
         when: a metadata key, behind the architecture's name, that files of the family have, with a value other than 0,
             and others of the architecture do not; or the key and the value. "" for what is left.
+        having: a tensor of any layer that files of the family have, and others do not; either this or `when` holds.
         fields: metadata key, behind the architecture's name -> field of the config; `a.b` is field b of the dict a.
         tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
             a layer.
@@ -79,6 +80,7 @@ class Family:
         needed: keys that files must have, with a value other than 0.
         near: key -> field of the config, of the layers with a window; `fields` has that of the others.
         numbers: metadata key -> parameter, and its shape: parameters that are metadata, one number for each layer.
+        fixed: key -> the one value that files may have, if they have the key.
         ignored: keys that change nothing.
         extra: what single families need, read by `sscc.compiler.frontend.gguf.config`.
     """
@@ -87,6 +89,7 @@ class Family:
     fields: Names
     tensors: Names
     when: tuple[str, Any] | str = ""
+    having: str = ""
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -100,5 +103,6 @@ class Family:
     needed: tuple[str, ...] = ()
     near: Names = field(default_factory=dict)
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -64,9 +64,11 @@ class Case:
 
 
 PLAIN = (
-    "apertus arcee bloom cohere deepseek_v3 dots1 ernie4_5 ernie4_5_moe gemma gemma3n_text glm4 glm4_moe gpt2 gpt_neox "
-    "gpt_oss granite granitemoe hunyuan_v1_dense lfm2 llama minicpm3 minimax_m2 ministral3 mixtral mpt nemotron olmo "
-    "olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_moe qwen3 seed_oss stablelm starcoder2"
+    "apertus arcee bloom cohere cohere2_moe deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone_moe gemma gemma3n_text "
+    "glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_oss granite granitemoe granitemoeshared "
+    "hunyuan_v1_dense hy_v3 internlm3 iquestcoder jais2 lfm2 lfm2_moe llama mellum minicpm3 minimax_m2 ministral3 "
+    "mixtral mpt nemotron olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_moe qwen3 seed_oss solar_open stablelm "
+    "starcoder2 youtu"
 ).split()
 SAID: Mapping[str, Mapping[str, Any]] = {
     "cohere2": {"rotary_pct": 1.0},
@@ -75,12 +77,15 @@ SAID: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"n_ctx": 192},
     "gpt_neox": {"rotary_pct": 0.25},
     "minimax_m2": {"rotary_dim": 8},
+    "solar_open": {"partial_rotary_factor": 1.0},
     "mpt": {"architectures": ["MPTForCausalLM"]},
     "phimoe": {"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": 192},
 }
 CASES: Mapping[str, Case] = {
     **{name: Case(name, said=SAID.get(name, {})) for name in PLAIN},
+    "afmoe": Case("afmoe", THREE_OF_FOUR | {"mup_enabled": True}),
     "bitnet": Case("bitnet", {"hidden_act": "silu", "tie_word_embeddings": True}),
+    "cohere2_moe-sigmoid": Case("cohere2_moe", {"expert_selection_fn": "sigmoid", "norm_topk_prob": False}),
     "cohere2": Case("cohere2", THREE_OF_FOUR, SAID["cohere2"]),
     "deepseek_v2": Case("deepseek_v2", {"n_group": 1, "topk_group": 1}),
     "deepseek_v2-queries": Case("deepseek_v2", {"n_group": 1, "topk_group": 1, "q_lora_rank": 12}),
@@ -106,7 +111,7 @@ CASES: Mapping[str, Case] = {
          "per_layer_config": {layer: {"head_dim": 16} for layer in (1, 3, 5)}},
         {"global_head_dim": 16},
     ),
-    "glm": Case("glm", {"rms_norm_eps": 1e-5}),
+    "glm": Case("glm", {"rms_norm_eps": 1e-5}, {"seq_length": 192}),
     "hunyuan_v1_moe": Case(
         "hunyuan_v1_moe", said={"moe_intermediate_size": [48, 48], "moe_topk": [1, 1], "num_shared_expert": [1, 1]}
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,9 @@ def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path
 def test_every_architecture_has_a_case(tmp_path: Path) -> None:
     found = {read_header(gguf_file(name, tmp_path)).architecture for name in CASES}
     assert set(FAMILIES) - found == WITHOUT_A_CASE
+
+
+def test_the_documentation_lists_the_architectures() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    section = page.partition("## A GGUF file")[2].partition("[families.py]")[0]
+    assert set(re.findall(r"`([^`\s.]+)`", section)) == set(FAMILIES)
