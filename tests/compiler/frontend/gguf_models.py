@@ -1,11 +1,12 @@
 """Tiny models of every family, as llama.cpp's converter writes them.
 
-    python -m tests.compiler.frontend.gguf_models FOLDER [NAME ..]
+    python -m tests.compiler.frontend.gguf_models FOLDER LLAMA_QUANTIZE
 
 builds each case of `CASES` with transformers, converts it with the converter in FOLDER, llama.cpp's source, and writes
-gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. The numbers of a parameter follow from the
-last part of its name and its shape, and have four values, so the archive is small. The vocabulary is left out:
-gguf_vocabularies.py has published ones.
+gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. One of them is quantised with llama.cpp's
+program LLAMA_QUANTIZE to each of `MIXES`. The numbers of a parameter follow from the last part of its name and its
+shape, and have two values, so the archive is small. The vocabulary is left out: gguf_vocabularies.py has published
+ones.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -31,14 +33,17 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig,
 from tests.tiny_configs import VOCABULARY, tiny_config
 
 FILE = Path(__file__).with_suffix(".tar.xz")
+MODEL, WIDE_CASE = "model.gguf", "qwen2-wide"
 TURNS = {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
 THREE_OF_FOUR = {"num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
 BASE = {"rope_theta": 1e4, "original_max_position_embeddings": 16}
-WIDE = {"head_dim": 16, "num_key_value_heads": 1}
+ONE_WIDE_HEAD = {"head_dim": 16, "num_key_value_heads": 1}
 GEMMA_4_EXPERTS = TURNS | {
     "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4,
-    "top_k_experts": 2, "moe_intermediate_size": 24, "per_layer_config": {1: WIDE, 3: WIDE},
+    "top_k_experts": 2, "moe_intermediate_size": 24, "per_layer_config": {1: ONE_WIDE_HEAD, 3: ONE_WIDE_HEAD},
 }  # fmt: skip
+MIXES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "IQ4_XS", "TQ2_0")
+"""Names of llama-quantize. Each is a mix of types: rows that are no multiple of 256 have others."""
 SAID_4 = {"global_head_dim": 16, "num_global_key_value_heads": 1}
 
 
@@ -138,6 +143,11 @@ CASES: Mapping[str, Case] = {
          "rope_parameters": BASE | {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.6],
                                     "long_factor": [4.0, 5.0, 6.0, 7.0]}},
     ),
+    "qwen2-wide": Case(
+        "qwen2",
+        {"hidden_size": 256, "intermediate_size": 32, "num_hidden_layers": 1, "layer_types": ["full_attention"],
+         "head_dim": 8},
+    ),
     "qwen2-fused": Case("qwen2", fused=True),
     "qwen2-tied": Case("qwen2", {"tie_word_embeddings": True}),
     "qwen3_moe": Case("qwen3_moe", {"norm_topk_prob": True}),
@@ -205,7 +215,7 @@ def convert(source: Path, case: Case, folder: Path) -> bytes:
 
     import gguf
 
-    file = folder / "model.gguf"
+    file = folder / MODEL
     with mock.patch.object(ModelBase, "load_hparams", staticmethod(fields)), torch.inference_mode():
         cls = get_model_class(get_model_architecture(fields(folder, False), ModelType.TEXT))
         names = {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"}
@@ -225,23 +235,32 @@ def convert(source: Path, case: Case, folder: Path) -> bytes:
     return file.read_bytes()
 
 
-def made(source: Path, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            yield f"{name}.gguf", convert(source, CASES[name], Path(folder))
-            yield f"{name}.json", (Path(folder) / "config.json").read_bytes()
+def made(source: Path, quantize: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the archive."""
+    for name, case in sorted(CASES.items()):
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            yield f"{name}.gguf", convert(source, case, folder)
+            yield f"{name}.json", (folder / "config.json").read_bytes()
+            for mix in MIXES if name == WIDE_CASE else ():
+                subprocess.run(
+                    [quantize, "--output-tensor-type", "q6_K", folder / MODEL, folder / mix, mix], check=True
+                )
+                yield f"{name}-{mix}.gguf", (folder / mix).read_bytes()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("source", type=Path, metavar="FOLDER", help="llama.cpp's source")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="cases (all of them)")
+    parser.add_argument("quantize", type=Path, metavar="LLAMA_QUANTIZE", help="its program llama-quantize")
     words = parser.parse_args()
-    with tarfile.open(FILE, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as files:
-        for name, data in made(words.source, words.names or sorted(CASES)):
+    partial = FILE.with_suffix(".partial")
+    with tarfile.open(partial, "w:xz", preset=9, format=tarfile.USTAR_FORMAT) as files:
+        for name, data in made(words.source, words.quantize):
             member = tarfile.TarInfo(name)
             member.size = len(data)
             files.addfile(member, io.BytesIO(data))
+    partial.replace(FILE)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -15,7 +17,7 @@ from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.header import read_header
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
-from tests.compiler.frontend.gguf_models import CASES, archive, config_of_case, model_of
+from tests.compiler.frontend.gguf_models import CASES, MIXES, WIDE_CASE, archive, config_of_case, model_of
 from tests.families import random_tokens
 from tests.torch_session import TorchSession
 
@@ -62,6 +64,21 @@ def test_config_and_weights_give_the_original_logits(name: str, tmp_path: Path) 
     expected, logits = (model(ids, use_cache=False).logits for model in (original, ours))
     assert (logits - expected).abs().max() <= 1e-6 * expected.abs().max()
     assert len(set(expected.argmax(-1).flatten().tolist())) > 3  # the model tells tokens apart
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_numbers_of_quantised_files_are_those_of_the_package(mix: str, tmp_path: Path) -> None:
+    path = gguf_file(f"{WIDE_CASE}-{mix}", tmp_path)
+    checkpoint = open_checkpoint(path)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, 1)
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    assert len(stored) == len(checkpoint.names())
+    for name in checkpoint.names():
+        stem, suffix = name.rsplit(".", 1)
+        tensor = stored[f"{names.get_name(stem)}.{suffix}"]
+        expected = gguf.dequantize(tensor.data, tensor.tensor_type)
+        assert np.array_equal(checkpoint.tensor(name).numpy(), expected), name
+    assert checkpoint.default_dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", COMPILED)
