@@ -33,6 +33,11 @@ factor of a product to 16 bits, which is an error of about 2e-5 in each. With in
 two codes may take either, which is a 127th of the largest number of its row; with int4 rows a 7th of the largest of 32.
 """
 
+SINGLE_ROW = {"bf16": 0.5}
+"""The same of a single row where the tensor as a whole, by its norm, is within the tolerance. Layers amplify the
+rounding of bf16 in single tokens: in layer 20 of SmolLM2-135M rows of V differ by 0.018 in the median and one of 1,500
+by 0.18. A wrong row is still beyond it."""
+
 EXCUSED = {"f32": 0.01, QUANTISED: 0.05, ENCODED["int8"]: 0.05, "bf16": 0.1, ENCODED["int4"]: 0.1}
 """Share of a layer's picks that may differ, at least one per KV head: scores nearer than rounding are ties."""
 
@@ -178,7 +183,8 @@ class ReplayReport:
             return str(error)
         worst = max(self.checks, key=lambda check: check.difference.rowwise, default=None)
         near = f", {self.excused} near ties excused" if self.excused else ""
-        allowed = f"{TOLERANCE[self.dtype]:g} of a row's norm"
+        tolerance, single = TOLERANCE[self.dtype], SINGLE_ROW.get(self.dtype)
+        allowed = f"{tolerance:g} of a row's norm" if single is None else f"{tolerance:g} of a tensor's norm"
         return f"{len(self.checks)} golden tensors agree within {allowed}{near}; largest difference: {worst}"
 
     @property
@@ -249,7 +255,14 @@ def _check(
     if values.shape != expected.shape:
         raise GoldenReplayErrors.SHAPE_DIFFERS(tensor=name, shape=expected.shape, computed=values.shape)
     difference = compare(values, expected) if rows is None else compare(values[rows], expected[rows])
-    return Check(name, difference.rowwise <= TOLERANCE[dtype], difference, layer)
+    return Check(name, _within(difference, dtype), difference, layer)
+
+
+def _within(difference: Difference, dtype: str) -> bool:
+    """Return True for a difference that rounding explains."""
+    tolerance = TOLERANCE[dtype]
+    single = SINGLE_ROW.get(dtype, tolerance) if difference.normwise <= tolerance else tolerance
+    return difference.rowwise <= single
 
 
 def _check_layer(session: Session, golden: Golden, layer: int, dtype: str) -> Iterator[Check]:
