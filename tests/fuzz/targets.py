@@ -5,6 +5,7 @@ TARGETS: dict[str, str] = {
     "checkpoints": "tests.fuzz.checkpoints:Checkpoints",
     "decoders": "tests.fuzz.decoders:Decoders",
     "gguf": "tests.fuzz.gguf_headers:GgufHeaders",
+    "gguf-models": "tests.fuzz.gguf_models:GgufModels",
     "graphs": "tests.fuzz.graphs:Graphs",
     "http": "tests.fuzz.http_bodies:HttpBodies",
     "listings": "tests.fuzz.listings:Listings",

@@ -18,7 +18,7 @@ from sscc.compiler.frontend.gguf.family import Family
 from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.model_metadata import PREDICTED_LAYERS, GgufMetadataErrors, Metadata, is_quantized
 from sscc.compiler.frontend.gguf.rope import rope_fields
-from sscc.compiler.frontend.model_config import config_from_dict
+from sscc.compiler.frontend.model_config import MAX_LAYERS, config_from_dict
 from sscc.ir.errors import ErrorKind, UnsupportedError
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
@@ -70,7 +70,7 @@ def _holds(header: GgufHeader, family: Family) -> bool:
         return True
     key, expected = (family.when, None) if isinstance(family.when, str) else family.when
     value = header.metadata.get(f"{header.architecture}.{key}")
-    return bool(np.any(value)) if expected is None else bool(value == expected)
+    return bool(np.any(value)) if expected is None else type(value) is type(expected) and value == expected
 
 
 def config_of(header: GgufHeader, family: Family) -> PreTrainedConfig:
@@ -122,7 +122,7 @@ class _Fields:
             if self.metadata.number(key, expected) != expected:
                 raise self.metadata.not_honoured(self.metadata.name(key), self.metadata.get(key))
         values |= {name: tensor in tensors for name, tensor in family.present.items()}
-        values |= {name: tensors[tensor].shape[0] for name, tensor in family.rows.items() if tensor in tensors}
+        values |= {name: self.metadata.rows(tensor) for name, tensor in family.rows.items() if tensor in tensors}
         values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
         values[self._name(_LAYERS)] = self._layers()
         values |= {name: int(values[name]) for name in family.extra.get("whole", ()) if not values[name] % 1}
@@ -178,10 +178,7 @@ class _Fields:
 
     def _vocabulary(self) -> int:
         """Return the number of rows of the embedding."""
-        header = self.metadata.header
-        if EMBEDDING not in header.tensors:
-            raise GgufMetadataErrors.NO_TENSOR(path=header.path, tensor=EMBEDDING)
-        rows = header.tensors[EMBEDDING].shape[0]
+        rows = self.metadata.rows(EMBEDDING)
         said = self.metadata.number("vocab_size", rows)
         if said != rows:
             raise self.metadata.bad("vocab_size", said, f"{rows}, as the embedding has rows")
@@ -192,6 +189,8 @@ class _Fields:
         layers = self._size(_LAYERS) - int(self.metadata.number(PREDICTED_LAYERS, 0))
         if layers < 1:
             raise self.metadata.bad(PREDICTED_LAYERS, layers, "fewer than all layers")
+        if layers > MAX_LAYERS:
+            raise self.metadata.bad("block_count", layers, f"at most {MAX_LAYERS}")
         return layers
 
     def _dense_layers(self) -> dict[str, Any]:
@@ -232,6 +231,8 @@ class _Fields:
         config has no field for."""
         heads, hidden, metadata = self._size(_HEADS), self._size(_HIDDEN), self.metadata
         width = metadata.number("attention.key_length", hidden // heads)
+        if type(width) is not int or width < 1:
+            raise metadata.bad("attention.key_length", width, "the numbers of a head")
         near = metadata.number("attention.key_length_swa", width)
         fields = self.family.fields
         for key, value, expected in (
@@ -266,9 +267,9 @@ class _Fields:
         if not rotated or not key or key < rotated:
             raise metadata.bad("rope.dimension_count", rotated, f"1 to {key}, the numbers of a key")
         found = {"qk_rope_head_dim": rotated, "qk_nope_head_dim": key - rotated, "num_key_value_heads": heads}
-        whole = metadata.header.tensors.get("blk.0.attn_kv_b.weight")
-        if "v_head_dim" not in self.values and whole is not None:
-            found["v_head_dim"] = whole.shape[0] // heads - found["qk_nope_head_dim"]
+        whole = "blk.0.attn_kv_b.weight"
+        if "v_head_dim" not in self.values and whole in metadata.header.tensors:
+            found["v_head_dim"] = metadata.rows(whole) // heads - found["qk_nope_head_dim"]
         grouped = self.values.get("n_group", 1) > 1 and self.family.extra.get("groups of experts")
         return rotated, found | ({"topk_method": "group_limited_greedy"} if grouped else {})
 

@@ -32,6 +32,7 @@ COMPUTED = ("xielu.", "adapter.", "diffusion.", "clip.")
 PREDICTED_LAYERS = "nextn_predict_layers"
 """Layers behind the model's own that predict further tokens."""
 LARGEST = 1 << 31
+MATRIX = 2
 MOST_FACTORS = 1 << 14
 """Frequencies of a rotary embedding."""
 
@@ -55,6 +56,7 @@ class GgufMetadataErrors(ErrorKind):
     VALUE = InputError, "{path}: metadata {key} is {value!r}, expected {expected}"
     LAYERS_DIFFER = UnsupportedError, "{path}: metadata {key} differs from layer to layer: {value}"
     NO_TENSOR = InputError, "{path} lacks tensor {tensor!r}"
+    NO_MATRIX = InputError, "{path}: tensor {tensor!r} of shape {shape} is no matrix"
 
 
 class Metadata:
@@ -128,11 +130,20 @@ class Metadata:
         numbers = [0.0]
         if len(stored.shape) == 1 and stored.shape[0] <= MOST_FACTORS:
             numbers = [float(number) for number in dequantize(np.asarray(stored.stored()), stored.type).reshape(-1)]
-        if not all(0 < number < math.inf for number in numbers):
+        if not numbers or not all(0 < number < math.inf for number in numbers):
             raise GgufMetadataErrors.VALUE(
                 path=self.header.path, key=tensor, value=f"of shape {list(stored.shape)}", expected="positive numbers"
             )
         return numbers
+
+    def rows(self, tensor: str) -> int:
+        """Return the number of rows of a matrix."""
+        stored = self.header.tensors.get(tensor)
+        if stored is None:
+            raise GgufMetadataErrors.NO_TENSOR(path=self.header.path, tensor=tensor)
+        if len(stored.shape) != MATRIX:
+            raise GgufMetadataErrors.NO_MATRIX(path=self.header.path, tensor=tensor, shape=str(list(stored.shape)))
+        return stored.shape[0]
 
     def check_rest(self, known: tuple[str, ...]) -> None:
         """Refuse what has not been read and is not neutral.

@@ -64,7 +64,10 @@ def _in_part(metadata: Metadata) -> dict[str, Any]:
 
 def _scaling(metadata: Metadata, family: Family, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what scales frequencies: factors of single ones, or a method."""
-    kind = metadata.get("rope.scaling.type") or "none"
+    kind = metadata.get("rope.scaling.type")
+    kind = "none" if kind is None else kind
+    if not isinstance(kind, str):
+        raise metadata.bad("rope.scaling.type", kind, "a text")
     length = metadata.number("rope.scaling.original_context_length") or values.get("max_position_embeddings")
     attention = metadata.number("rope.scaling.attn_factor")
     if FACTORS[0] in metadata.header.tensors:
@@ -81,7 +84,7 @@ def _scaling(metadata: Metadata, family: Family, values: Mapping[str, Any]) -> d
         return {"rope_type": "linear", "factor": float(metadata.number("rope.scaling.factor", 1.0))}
     if kind == "yarn":
         return _yarn(metadata, family) | {"original_max_position_embeddings": length}
-    if kind not in ("none", "longrope"):
+    if kind not in ("", "none", "longrope"):
         raise metadata.not_honoured(metadata.name("rope.scaling.type"), kind)
     return {"original_max_position_embeddings": length} if family.extra.get("original length") else {}
 

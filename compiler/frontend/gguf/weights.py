@@ -32,6 +32,8 @@ FORMATS = {
 }
 """What holds the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
 last 16 are in the high halves of the bytes."""
+MOST_STACKED = 64
+"""Parameters of a list that are one tensor."""
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
@@ -109,7 +111,7 @@ class GgufSource(TensorSource):
             parameter, place = placed
             layout = family.layouts.get(pattern, family.layouts.get(pattern.rpartition(".")[0], Layout.PLAIN))
             if layout is Layout.STACKED:
-                places = range(tensor.shape[0])
+                places = range(min(tensor.shape[0], MOST_STACKED) if tensor.shape else 0)
                 stacks |= {parameter.replace("*", str(i)): _Parameter((tensor,), layout, i) for i in places}
                 continue
             parameter = parameter.replace("*", number)
@@ -163,17 +165,14 @@ class GgufSource(TensorSource):
     def _shape(self, name: str, parameter: _Parameter) -> tuple[int, ...]:
         first, *others = parameter.parts
         layout, shape = parameter.layout, first.shape
-        heads = self._heads.get(layout)
         if layout is Layout.LATENT:
             return self._latent_shape(parameter)
         if layout is Layout.STACKED:
             return shape[1:]
-        if layout in self._heads and (not heads or shape[0] % heads or (shape[0] // heads) % 2):
-            raise GgufWeightErrors.SHAPE(
-                path=self._header.path, tensor=first.name, shape=str(list(shape)), heads=heads
-            )
+        self._check_heads(first, layout)
         for other in others:
-            if other.shape[:-2] != shape[:-2] or (other.shape[-1] != shape[-1] and len(shape) > 2):
+            alike = 2 <= len(shape) == len(other.shape) and other.shape[:-2] == shape[:-2]
+            if not alike or (other.shape[-1] != shape[-1] and len(shape) > 2):
                 raise self._not_joined(other, first)
         if others and len(shape) == 2:  # biases of experts
             shape = (shape[0], sum(part.shape[1] for part in parameter.parts))
@@ -184,6 +183,18 @@ class GgufSource(TensorSource):
         if layout is Layout.SHAPED:
             return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
         return shape
+
+    def _check_heads(self, tensor: StoredTensor, layout: Layout) -> None:
+        """Check that the rows of a tensor divide as its layout asks for."""
+        if layout not in self._heads:
+            return
+        heads = self._heads[layout] or 0
+        parts = {Layout.HEAD_QKV: 3 * heads, Layout.GROUP_QKV: heads and self._query_heads + 2 * heads}
+        divisor = parts.get(layout, 2 * heads)
+        if not divisor or not tensor.shape or tensor.shape[0] % divisor:
+            raise GgufWeightErrors.SHAPE(
+                path=self._header.path, tensor=tensor.name, shape=str(list(tensor.shape)), heads=heads
+            )
 
     def _latent_shape(self, parameter: _Parameter) -> tuple[int, ...]:
         keys, values = parameter.parts
@@ -237,7 +248,7 @@ class GgufSource(TensorSource):
             return whole.T
         if layout is Layout.LESS_ONE:
             return whole - np.float32(1)
-        order = self._order(layout, len(whole))
+        order = self._order(layout, whole.shape[0]) if whole.ndim else None
         return whole if order is None else whole[order]
 
     def _order(self, layout: Layout, rows: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:

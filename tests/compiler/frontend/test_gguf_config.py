@@ -15,6 +15,7 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.gguf.config import GgufConfigErrors
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.model_metadata import GgufMetadataErrors
+from sscc.compiler.frontend.gguf.unfused import GgufFusedErrors
 from sscc.compiler.frontend.gguf.weights import GgufWeightErrors, GgufWeightWarnings
 from sscc.compiler.warning import collecting
 from sscc.ir.errors import ErrorKind
@@ -177,6 +178,8 @@ def test_metadata_that_would_be_dropped(key: str, value: Any, tmp_path: Path) ->
         ({"block_count": "many"}, GgufMetadataErrors.VALUE, {"key": "llama.block_count", "value": "many"}),
         ({"block_count": 2**31}, GgufMetadataErrors.VALUE, {"key": "llama.block_count"}),
         ({"rope.freq_base": float("nan")}, GgufMetadataErrors.VALUE, {"key": "llama.rope.freq_base"}),
+        ({"attention.key_length": 0}, GgufMetadataErrors.VALUE, {"key": "llama.attention.key_length"}),
+        ({"block_count": 1025}, GgufMetadataErrors.VALUE, {"key": "llama.block_count"}),
         ({"vocab_size": 17}, GgufMetadataErrors.VALUE, {"key": "llama.vocab_size", "value": 17}),
         ({"nextn_predict_layers": 6}, GgufMetadataErrors.VALUE, {"key": "llama.nextn_predict_layers"}),
     ],
@@ -278,6 +281,22 @@ def test_tensors_that_do_not_fit(model: transformers.LlamaForCausalLM, tmp_path:
         with raises(kind, **fields):
             open_checkpoint(path)
     assert not open_checkpoint(path, weights=False).has_weights
+
+
+def test_joined_tensors_that_do_not_come_apart(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
+    path, name = tmp_path / "m.gguf", "blk.0.attn_qkv.weight"
+    rows = np.zeros((63, 32), np.float32)
+    metadata = SIZES | {"block_count": 1}
+    with raises(GgufFusedErrors.ROWS, tensor=name, parts=[4, 2, 2]):
+        open_checkpoint(write(path, "qwen2", metadata, EMBEDDING | {name: rows}))
+    both = EMBEDDING | {name: rows[:56], "blk.0.attn_v.weight": rows[:14]}
+    with raises(GgufFusedErrors.TWICE, tensor=name, part="blk.0.attn_v.weight"):
+        open_checkpoint(write(path, "qwen2", metadata, both))
+
+
+def test_an_embedding_is_a_matrix(tmp_path: Path) -> None:
+    with raises(GgufMetadataErrors.NO_MATRIX, tensor="token_embd.weight"):
+        config(tmp_path, "qwen2", tensors={"token_embd.weight": np.zeros(16, np.float32)})
 
 
 def test_layers_that_predict_several_tokens_are_left_out(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
