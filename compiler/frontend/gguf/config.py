@@ -148,8 +148,9 @@ class _Fields:
             numbers = [number for number in numbers if number]
         double = self.family.extra.get("double width")
         if double and key == "feed_forward_length" and len(set(numbers)) > 1:
-            own, shared = numbers[0], int(self.metadata.number("attention.shared_kv_layers", 0))
-            self.values[double] = numbers == [own] * (len(numbers) - shared) + [2 * own] * shared
+            own, shared = numbers[0], self.metadata.number("attention.shared_kv_layers", 0)
+            fits = type(shared) is int and shared <= len(numbers)
+            self.values[double] = fits and numbers == [own] * (len(numbers) - shared) + [2 * own] * shared
             numbers = [own] if self.values[double] else numbers
         return self.metadata.common(key, numbers)
 

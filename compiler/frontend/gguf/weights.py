@@ -172,6 +172,7 @@ class GgufSource(TensorSource):
         self._check_heads(first, layout)
         for other in others:
             alike = 2 <= len(shape) == len(other.shape) and other.shape[:-2] == shape[:-2]
+            alike = alike and (layout is not Layout.INTERLEAVED or other.shape == shape)
             if not alike or (other.shape[-1] != shape[-1] and len(shape) > 2):
                 raise self._not_joined(other, first)
         if others and len(shape) == 2:  # biases of experts
