@@ -699,4 +699,4 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         ),
     ),
 }  # fmt: skip
-"""By the architecture's name: the first one whose `when` holds."""
+"""Families by the name of the architecture. A file is of the first family whose `when` holds."""

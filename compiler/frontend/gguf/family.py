@@ -11,7 +11,7 @@ Names = dict[str, str]
 
 
 class Layout(Enum):
-    """How a parameter is stored, where it is not stored as it is. H heads of D numbers.
+    """The stored form of a parameter, for H heads of D numbers.
 
     ROTARY_Q, ROTARY_K: the rows of each head in pairs (0, D/2), (1, D/2 + 1), .., in place of halves.
     HEAD_QKV: all queries, then keys, then values, in place of those of each head.
@@ -39,7 +39,7 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class Window:
-    """Which layers attend within a window.
+    """The layers that attend within a window.
 
     Attributes:
         period: layers that take turns; 0 where a file lists them, or all layers are alike.

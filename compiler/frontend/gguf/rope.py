@@ -14,7 +14,7 @@ TENSORS = (FREQUENCIES, *FACTORS)
 """Tensors that are no parameters: they divide the frequencies."""
 DEFAULT_BASE = 10000.0
 STILL = 1e29
-"""What divides the frequencies of numbers that are not rotated; the converter writes 1e30."""
+"""A factor at least as large stops a rotation. The converter writes 1e30."""
 DEEPSEEK_LOG = 0.1
 """Factor of the logarithm in DeepSeek's files, whose converter multiplies by it."""
 

@@ -30,7 +30,7 @@ FORMATS = {
     GGMLQuantizationType.Q4_0: WeightFormat(4, 32, scales="f16"),
     GGMLQuantizationType.Q4_1: WeightFormat(4, 32, minimum=True, scales="f16"),
 }
-"""What holds the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
+"""Formats that hold the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
 last 16 are in the high halves of the bytes."""
 MOST_STACKED = 64
 """Parameters of a list that are one tensor."""
@@ -241,7 +241,7 @@ class GgufSource(TensorSource):
         return _owned(self._laid_out(arrays, parameter.layout).reshape(shape))
 
     def _laid_out(self, arrays: list[Numbers], layout: Layout) -> Numbers:
-        """Return a parameter, or that of one expert, of what is stored."""
+        """Return a parameter, or that of one expert, made of stored arrays."""
         if layout is Layout.INTERLEAVED:
             return np.stack(arrays, 1).reshape(-1, arrays[0].shape[-1]).T
         whole = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
