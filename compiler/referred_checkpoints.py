@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from sscc.compiler.split_files import named_parts
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, OutputError, UsageError, quoted
 from sscc.runtime.user_cache import UnsafeCacheError, open_cached, replacing_cached
@@ -27,7 +28,8 @@ _SUFFIXES = (".safetensors", ".bin", ".index.json")
 _CONFIG = "config.json"
 
 Identity = dict[str, list[int]]
-"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under ""."""
+"""Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under "".
+A model in several files has all of them."""
 
 
 class ReferredCheckpointWarnings(ErrorKind):
@@ -126,7 +128,8 @@ def _identity(path: Path) -> Identity:
     """Return the identity of a checkpoint's files; links are followed. {} where there are none."""
     try:
         if not path.is_dir():
-            return _files({"": path})
+            parts = named_parts(path)
+            return _files({part.name: part for part in parts} if len(parts) > 1 else {"": path})
         with os.scandir(path) as entries:
             names = [entry.name for entry in entries if entry.name == _CONFIG or entry.name.endswith(_SUFFIXES)]
         return _files({name: path / name for name in sorted(names)})

@@ -86,6 +86,7 @@ LAYERS: Layers = (
         "sscc.compiler.reproducer",
         "sscc.compiler.result",
         "sscc.compiler.signatures",
+        "sscc.compiler.split_files",
         "sscc.compiler.versions",
         "sscc.compiler.warning",
         "sscc.compiler.weight_cache",

@@ -65,6 +65,16 @@ def test_a_single_file_and_a_path_from_here(tmp_path: Path, monkeypatch: pytest.
     assert recalled(DIGEST, ARTIFACT) == tmp_path / "x.gguf"
 
 
+def test_every_part_of_a_model_counts(tmp_path: Path) -> None:
+    parts = [tmp_path / f"x-{part:05}-of-00003.gguf" for part in (1, 2, 3)]
+    for part in parts:
+        part.write_bytes(b"x")
+    remember(DIGEST, parts[1])
+    assert recalled(DIGEST, ARTIFACT) == parts[1]
+    parts[2].write_bytes(b"xy")
+    check(refused(), ReferredCheckpointErrors.CHANGED, checkpoint=str(parts[1]))
+
+
 def test_the_last_place_counts(folder: Path, tmp_path: Path) -> None:
     remember(DIGEST, folder)
     moved = folder.rename(tmp_path / "moved")

@@ -1,23 +1,20 @@
-"""A GGUF model in several files: their names, and the metadata that each has about the others.
+"""A GGUF model in several files: the metadata that each has about the others.
 
-llama.cpp's gguf-split names part 2 of 3 `NAME-00002-of-00003.gguf`. Every part has a header of its own, in which
-`split.no` counts from 0; the first part has the model's metadata.
+Every part has a header of its own, in which `split.no` counts from 0; the first part has the model's metadata.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sscc.compiler.frontend.gguf.header_errors import shown
+from sscc.compiler.split_files import MOST_PARTS, PartName, named_parts
 from sscc.ir.errors import ErrorKind, InputError
 
 NUMBER, COUNT, TENSORS = "split.no", "split.count", "split.tensors.count"
-MOST_PARTS = 1024
 MOST_TENSORS = (1 << 31) - 1  # the type that llama.cpp has for their number
-_NAME = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.DOTALL)
 
 
 class GgufPartErrors(ErrorKind):
@@ -40,15 +37,15 @@ def part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     if count < 2:
         return []
     number = _whole_number(path, metadata, NUMBER)
-    match = _NAME.fullmatch(path.name)
-    if number >= count or match is None or (int(match[2]), int(match[3])) != (number + 1, count):
+    name = PartName.of(path)
+    if name is None or (name.part, name.count) != (number + 1, count):
         expected = f"-{number + 1:05}-of-{count:05}.gguf"
         raise GgufPartErrors.NAME(path=path, part=number + 1, count=count, expected=expected)
-    names = [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, count + 1)]
-    missing = next((name for name in names if not (path.parent / name).is_file()), None)
+    paths = named_parts(path)
+    missing = next((part.name for part in paths if not part.is_file()), None)
     if missing is not None:
         raise GgufPartErrors.MISSING(path=path, count=count, missing=missing)
-    return [path.parent / name for name in names]
+    return paths
 
 
 def check_part(path: Path, metadata: Mapping[str, Any], part: int, count: int) -> None:

@@ -30,8 +30,8 @@ FORMATS = {
     GGMLQuantizationType.Q4_0: WeightFormat(4, 32, scales="f16"),
     GGMLQuantizationType.Q4_1: WeightFormat(4, 32, minimum=True, scales="f16"),
 }
-"""Formats that hold the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes; of 4 bits the
-last 16 are in the high halves of the bytes."""
+"""Formats that hold the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes. Of 4-bit
+codes the last 16 are in the high halves of the bytes."""
 MOST_STACKED = 64
 """Parameters of a list that are one tensor."""
 LAYER = re.compile(r"blk\.(\d+)\.")
