@@ -283,15 +283,15 @@ class _Fields:
         if window is None:
             return {}
         size = self.metadata.number("attention.sliding_window", window.size) or None
-        layers, key = self.values[self._name(_LAYERS)], PATTERN
-        pattern = self.metadata.of_layers(key) or [window.period]
+        layers = self.values[self._name(_LAYERS)]
+        pattern = self.metadata.of_layers(PATTERN) or [window.period]
         if len(pattern) == 1 and not pattern[0]:
             return {window.field: size}
         if len(pattern) == 1:
             last = 0 if window.whole_first else pattern[0] - 1
             pattern = [layer % pattern[0] != last for layer in range(layers)]
         if len(pattern) < layers:
-            raise self.metadata.bad(key, len(pattern), f"{layers} numbers")
+            raise self.metadata.bad(PATTERN, len(pattern), f"{layers} numbers")
         name = "chunked_attention" if window.chunked else "sliding_attention"
         types = [name if size and each else "full_attention" for each in pattern[:layers]]
         return {window.field: size, "layer_types": types}

@@ -68,16 +68,6 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
     return files | {"chat_template.jinja": template.encode()} if template else files
 
 
-def end_tokens(header: GgufHeader) -> tuple[int, ...]:
-    """Return the tokens that end an answer: EOS, EOT and EOM, and those that llama.cpp knows by their text.
-
-    Raises:
-        InputError: metadata that do not hold together.
-    """
-    vocabulary = read_vocabulary(header)
-    return () if vocabulary is None else vocabulary.end_tokens()
-
-
 def _json(value: Any, indent: int | None = None) -> bytes:
     return json.dumps(value, ensure_ascii=False, indent=indent).encode()
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -316,7 +317,9 @@ def _pattern(name: str) -> tuple[str, str]:
     return (name, "") if match is None else (f"blk.*.{name[match.end() :]}", match[1])
 
 
+@cache
 def _is_read(kind: GGMLQuantizationType) -> bool:
+    """Return True if the package dequantises a type."""
     if kind in PLAIN_TYPES:
         return True
     _, size = GGML_QUANT_SIZES[kind]

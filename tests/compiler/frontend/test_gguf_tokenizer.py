@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from sscc.compiler.frontend.gguf.header import read_header
-from sscc.compiler.frontend.gguf.tokenizer import end_tokens, tokenizer_files
+from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
+from sscc.compiler.frontend.gguf.vocabulary import read_vocabulary
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.text import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
@@ -233,7 +234,9 @@ END = "<\uff5cend\u2581of\u2581sentence\uff5c>"
 )
 def test_ends_of_an_answer(added: dict[str, int], changes: dict[str, Any], expected: list[int]) -> None:
     header = header_of(byte_level(added, **changes))
-    ends = end_tokens(header)
+    vocabulary = read_vocabulary(header)
+    assert vocabulary is not None
+    ends = vocabulary.end_tokens()
     assert ends == tuple(256 + token for token in expected)
     assert json.loads(tokenizer_files(header)["generation_config.json"])["eos_token_id"] == list(ends)
 

@@ -15,7 +15,6 @@ from sscc.compiler.frontend.gguf.sentencepiece import GgufSentencepieceErrors
 from sscc.compiler.frontend.gguf.tokenizer import (
     MOST_TEMPLATE_CHARACTERS,
     GgufTokenizerErrors,
-    end_tokens,
     tokenizer_files,
 )
 from sscc.compiler.frontend.gguf.tokenizer_kinds import GgufKindErrors
@@ -24,6 +23,7 @@ from sscc.compiler.frontend.gguf.vocabulary import (
     MOST_CHARACTERS,
     MOST_TOKEN_CHARACTERS,
     GgufVocabularyErrors,
+    read_vocabulary,
 )
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from tests.compiler.frontend.gguf_metadata import (
@@ -80,7 +80,7 @@ def test_a_vocabulary_that_names_no_pre_tokenizer_is_refused() -> None:
 def test_a_file_without_a_vocabulary_has_no_tokenizer() -> None:
     for metadata in ({}, keys(model="none"), keys(model="no_vocab", bos_token_id=7)):
         assert tokenizer_files(header_of(metadata)) == {}
-        assert end_tokens(header_of(metadata)) == ()
+        assert read_vocabulary(header_of(metadata)) is None
     check_refused(byte_level(model=None), GgufVocabularyErrors.MISSING, key="tokenizer.ggml.model")
     check_refused(byte_level(model=""), GgufVocabularyErrors.MISSING, key="tokenizer.ggml.model")
 
