@@ -149,7 +149,9 @@ def main() -> None:
     }
     differences: dict[str, list[float]] = {name: [] for name in sets}
     missed = []
-    for example in perplexity_examples(essays(), [words.length], words.scored, words.examples, tokenizer):
+    text = essays()
+    windows = perplexity_examples(text.read_text(), str(text), [words.length], words.scored, words.examples, tokenizer)
+    for example in windows:
         whole = loss(decoder, example, Choosing(geometry, words.bits, words.scored, ()))
         for name, layers in sets.items():
             observer = Choosing(geometry, words.bits, words.scored, layers)
@@ -157,10 +159,10 @@ def main() -> None:
             if name == "all":
                 missed.append(torch.stack([observer.missed[layer][0] for layer in range(count)]))
         print(f"{example.index + 1} of {words.examples}", file=sys.stderr)
-    text = report({name: torch.tensor(values) for name, values in differences.items()}, torch.stack(missed).mean(0))
-    print(text)
+    table = report({name: torch.tensor(values) for name, values in differences.items()}, torch.stack(missed).mean(0))
+    print(table)
     if words.write is not None:
-        words.write.write_text(replace_block(words.write.read_text(), "query-layers", text))
+        words.write.write_text(replace_block(words.write.read_text(), "query-layers", table))
 
 
 if __name__ == "__main__":
