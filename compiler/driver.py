@@ -104,7 +104,7 @@ from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.ir.stages import Stages, recorded, stage
 from sscc.ir.target import Target, load_target
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.passes.base import Observer, run_passes
 from sscc.passes.pipeline import passes_between
 from sscc.passes.shard import Shard

@@ -35,7 +35,7 @@ from sscc.ir.geometry import (
 from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
-from sscc.ir.weight_format import KEEP, Weights, parse_format
+from sscc.ir.weight_formats.registry import KEEP, Weights, parse_format
 
 WEIGHTS = ("embed", "reference", "none")
 

@@ -22,7 +22,7 @@ from sscc.ir.schedule import Program, launches
 from sscc.ir.sizes import format_bytes
 from sscc.ir.stages import stage
 from sscc.ir.target import FAMILY, load_target
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.files import MACHINE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord

@@ -16,7 +16,7 @@ from sscc.compiler.printing import check_pass_names
 from sscc.ir.errors import ErrorKind, OutputError, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_format import KEEP, Encoding
+from sscc.ir.weight_formats.registry import KEEP, Encoding
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.text import encode, read_prompt
 
@@ -92,7 +92,7 @@ def kept_formats(options: CompileOptions, checkpoint: Checkpoint) -> dict[str, E
         return {}
     stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
     formats = {
-        name: Encoding(form.format, "values", form.transposed)
+        name: Encoding(form.format, form.format.parts[0].name, form.transposed)
         for name, form in stored.items()
         if form is not None and form.format is not None
     }

@@ -10,7 +10,8 @@ from math import prod
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Layout, Reader, Stack
 from sscc.runtime.quantization import Error, measure_error
 
@@ -65,7 +66,7 @@ def _dequantised(layout: Layout, stored: Mapping[str, str], kept: Collection[str
 
 def _summary(word: str, encoded: Layout, dtype: str) -> str:
     """What weights are stored as, and their bytes."""
-    values = [stack for stack in encoded.values() if _encoding(stack).part == "values"]
+    values = [stack for stack in encoded.values() if _encoding(stack).is_first]
     elements = sum(len(stack.sources) * prod(stack.source.shape) for stack in values)
     nbytes = sum(stack.spec.nbytes for stack in encoded.values())
     formats = ", ".join(dict.fromkeys(str(_encoding(stack).format) for stack in values))
@@ -76,7 +77,7 @@ def _summary(word: str, encoded: Layout, dtype: str) -> str:
 
 
 def _quantised(layout: Layout, encoded: Layout, dtype: str, read: Reader | None) -> list[str]:
-    values = [stack for stack in encoded.values() if _encoding(stack).part == "values"]
+    values = [stack for stack in encoded.values() if _encoding(stack).is_first]
     summary = _summary("quantised", encoded, dtype)
     kinds = _kinds(values)
     if read is None:
@@ -111,7 +112,8 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
         weight, encoding = read(source, stack.source), _encoding(stack)
         try:
             errors[source] = measure_error(
-                weight.swapaxes(-1, -2) if encoding.transposed else weight, encoding.format
+                weight.swapaxes(-1, -2) if encoding.transposed else weight,
+                GroupFormat.parse(encoding.format.name),
             )
         except InputError as error:
             raise QuantizationReportErrors.TENSOR(tensor=source, cause=error) from None
@@ -121,7 +123,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
 def _left(layout: Layout) -> Iterator[str]:
     """Matrices that are stored as they are, and why."""
     encoded = {source: stack for stack in layout.values() if stack.encoding for source in stack.sources}
-    group = next(_encoding(stack).format.group for stack in encoded.values())
+    group = next(_encoding(stack).format.block for stack in encoded.values())
     for kind, sources in _kinds([stack for stack in layout.values() if not stack.encoding]).items():
         name, stack = sources[0]
         shape = stack.source.shape

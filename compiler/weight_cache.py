@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import HashingFile
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.tensor_files import (
     Array,

@@ -25,7 +25,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.locations import origin_of
 from sscc.ir.looping import Looping
 from sscc.ir.target import Target, load_target, parse_target
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 
 
 class IllegalIR(InternalError):

@@ -4,8 +4,8 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
-keys, and its values. Of a convolution: H channels. Of a mixture of experts: S tokens, X experts, I and O numbers that
-go in and out, N scores to choose among, Top chosen ones.
+keys, and its values. Of a convolution: H channels. Of weights: X matrices (one per expert) of O rows of I numbers,
+stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -23,6 +23,7 @@ from typing import Annotated
 
 from sscc.ir.geometry import Span
 from sscc.ir.opspec import Attribute, Group, Number, Op, Operand, Several, Sizes
+from sscc.ir.weight_formats.weight_format import MOST_PARTS
 
 
 def _one(n: Sizes) -> int:
@@ -59,6 +60,10 @@ def _selected(n: Sizes) -> int:
     """Rows that are read through an index in the place of those of a cache: valid rows are the first, and behind
     sinks."""
     return max(min(n["valid"] - n["sink"], n["R"]), 0)
+
+
+def _tokens(n: Sizes) -> int:
+    return n["S"]
 
 
 def _zero(n: Sizes) -> int:
@@ -533,6 +538,48 @@ class FetchRows(Op):
     fetch: Fetch
     softcap: Softcap = None
     sink_logits: SinkLogits = None
+
+
+# ------------------------------------------------------------------------------------------------ quantized weights
+
+
+@dataclass(frozen=True)
+class StoredPart(Group):
+    """Bytes of X matrices of O rows, a part of the format in which they are stored."""
+
+    own = ("E",)
+    bytes: Annotated[str, Operand("X O E:i8", "read")]
+
+
+@dataclass(frozen=True)
+class StoredTable(Group):
+    """Bytes of a table of O rows, a part of the format in which it is stored."""
+
+    own = ("E",)
+    bytes: Annotated[str, Operand("O E:i8", "read", along="O", reads=_tokens, by="index", fetched=True)]
+
+
+@dataclass(frozen=True)
+class Dequantize(Op):
+    """The numbers of X matrices from the parts in which they are stored, by the formula of the format of that name
+    (`sscc.ir.weight_formats.weight_format`), in f32 and rounded once to the dtype of `out`."""
+
+    op, kind = "dequantize", "dequantize"
+    parts: Annotated[tuple[StoredPart, ...], Several(StoredPart, most=MOST_PARTS)]
+    out: Annotated[str, Operand("X O I:f", "write")]
+    format: Annotated[str, Attribute()]
+
+
+@dataclass(frozen=True)
+class LookUp(Op):
+    """Rows of a table by number, out[s, :] = table[index[s], :], of a table that is stored in parts (`Dequantize`). An
+    index outside 0 .. O - 1 ends a run with an error."""
+
+    op, kind = "look_up", "look_up"
+    index: Annotated[str, Operand("S:i64", "read")]
+    tables: Annotated[tuple[StoredTable, ...], Several(StoredTable, most=MOST_PARTS)]
+    out: Annotated[str, Operand("S I:f", "write")]
+    format: Annotated[str, Attribute()]
 
 
 # ------------------------------------------------------------------------------------------------ mixture of experts

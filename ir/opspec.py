@@ -289,7 +289,7 @@ class OpSpec:
     def rows(self, sizes: Sizes) -> int:
         """Return how many rows attention is over: those of the cache and of members behind it."""
         behind = not any(several.record.in_place for several in self.several.values())
-        return sizes.get("R", 0) + behind * sum(sizes[f"R{number}"] for number in range(len(self.members)))
+        return sizes.get("R", 0) + behind * sum(sizes.get(f"R{number}", 0) for number in range(len(self.members)))
 
     def regions(self, step: Op) -> dict[str, str]:
         """What a step names, by the operands that it has."""
@@ -445,7 +445,7 @@ def _member(record: type[Group], names: tuple[str, ...], number: int, name: str)
     def counted(count: Count | None) -> Count | None:
         def within(n: Sizes) -> int:
             assert count is not None
-            before = n.get("R", 0) + sum(n[f"R{other}"] for other in range(number))
+            before = n.get("R", 0) + sum(n.get(f"R{other}", 0) for other in range(number))
             return count({**n, **{letter: n[own(letter)] for letter in record.own}, "before": before})
 
         return None if count is None else within

@@ -41,10 +41,10 @@ class ScheduleErrors(ErrorKind):
     TOO_DEEP = InputError, "the schedule is malformed: its loops and branches are nested too deeply"
 
 
-FORMAT_VERSION = 10
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "f8E4M3FN": 1, "i64": 8, "i8": 1, "i1": 1}
+FORMAT_VERSION = 11
+DTYPE_BYTES = {"f32": 4, "bf16": 2, "i64": 8, "i8": 1, "i1": 1}
 
-Dtype = Literal["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]
+Dtype = Literal["f32", "bf16", "i64", "i8", "i1"]
 Role = Literal["weight", "constant", "input", "output", "state", "temporary"]
 ParamAccess = Literal["read", "write", "update"]
 When = Literal["each", "first", "last"]
@@ -62,10 +62,9 @@ class Tensor:
     `sources` names the checkpoint's tensors (or constants) that make up a weight: one of this shape, or, for the
     layers of a looped kernel, N that are stacked to shape [N, ..]. Interpreters are given weights by `name`.
 
-    `encoding` says how each source becomes what is stored: "" as it is (floating dtypes are converted), or a part of a
-    weight of 8 or 4 bits: "int8:32/values", "int4:32/scales", "int4:32:zero-point/zeros", each with "/transposed" where
-    the source is [K, N]. sscc.runtime.quantization has the formula, the shapes and the dtypes. f16 is a dtype of scales
-    alone, and f8E4M3FN of values: steps may widen them and copy them.
+    `encoding` says how each source becomes the stored tensor: "" as it is (floating dtypes are converted), or a part of
+    a weight format, as bytes of i8: "int8:32/values", "int4:32:zero-point/zeros", "Q4_K/blocks", each with
+    "/transposed" where the source is [K, N]. `sscc.ir.weight_formats` has the formats.
 
     `cut` says which part of the whole weight or constant a rank has, as `sscc.ir.sharding.Cut` is written; "" for all
     of it. `shape` is that of the part.

@@ -152,23 +152,7 @@ def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
 
 
 def _fuse(body: Any) -> None:
-    """Fuses element-wise operations, and leaves weights that are dequantised apart: a product of codes and scales
-    would be no product any more. Meanwhile these weights are returned, and their readers read arguments instead."""
-    weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantisation(op)]
-    if not weights:
-        run_upstream(body, FUSE, "fusion of element-wise operations")
-        return
-    block, results = body.entry_block, StageBody(body).returned
-    inputs = list(body.type.inputs)
-    for weight in weights:
-        weight.replace_all_uses_with(block.add_argument(weight.type, body.location))
-    _sign(body, [*inputs, *(weight.type for weight in weights)], [*results, *weights])
     run_upstream(body, FUSE, "fusion of element-wise operations")
-    returned = StageBody(body).returned
-    for index in reversed(range(len(weights))):
-        block.arguments[len(inputs) + index].replace_all_uses_with(returned[len(results) + index])
-        block.erase_argument(len(inputs) + index)
-    _sign(body, inputs, returned[: len(results)])
 
 
 def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
@@ -204,12 +188,6 @@ def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> 
         for old, new in zip(call.results, new_call.results, strict=True):
             old.replace_all_uses_with(new)
         call.erase()
-
-
-def _as_matrix(value: ir.Value) -> ir.Value:
-    """A dequantised weight as what reads it sees it: with its groups side by side."""
-    readers = [use.owner.operation for use in value.uses]
-    return readers[0].results[0] if readers and readers[0].name == "tensor.collapse_shape" else value
 
 
 def _sign(body: Any, inputs: Sequence[ir.Type], values: Sequence[ir.Value]) -> None:
@@ -277,12 +255,12 @@ class StageBody:
 
 
 def _made_of(value: ir.Value) -> list[ir.Value]:
-    """What a value is a part of, through views, and where that is a dequantised weight, its stored parts."""
+    """Return the value that another one is a part of, through views; of a dequantized weight its stored parts."""
     root = root_of(value)
     op = producer(root)
     if op is None or not is_dequantisation(op):
         return [root]
-    return [part for operand in list(op.operands)[:-1] for part in _made_of(operand)]
+    return [part for operand in op.operands for part in _made_of(operand)]
 
 
 def body_blocks(kernel: Any) -> list[ir.Block]:
@@ -291,13 +269,18 @@ def body_blocks(kernel: Any) -> list[ir.Block]:
     return [block for op in regions for region in op.regions for block in region.blocks]
 
 
+def _is_algorithm(op: ir.Operation) -> bool:
+    """Return True for an operation of the `kv` dialect that is a stage by itself."""
+    return op.name.startswith("kv.") and not is_dequantisation(op)
+
+
 def stage_name(ops: Sequence[ir.Operation]) -> str:
     """A readable name: the last module of what matters most (attention, a product, a reduction), or what it does."""
-    kinds = (lambda op: op.name.startswith("kv."), is_contraction, is_reduction)
+    kinds = (_is_algorithm, is_contraction, is_reduction)
     named = next((group for group in ([op for op in ops if kind(op)] for kind in kinds) if group), ops[-1:])
     paths = [module_path(op.location).rpartition(".")[2] for op in named]
     known = [path for path in dict.fromkeys(paths) if path and not path.isdigit()]
-    if named[-1].name.startswith("kv."):
+    if _is_algorithm(named[-1]):
         known = [named[-1].name.partition(".")[2]]
     return "+".join(known) or verb(named[0])
 
@@ -420,7 +403,7 @@ class _Groups:
             return True
         if any(member.name in COLLECTIVES or df.TOGETHER in member.attributes for member in members):
             return False
-        if any(member.name.startswith("kv.") for member in members):
+        if any(map(_is_algorithm, members)):
             return all(kv.shares_part(op, reader) for reader in readers)
         if any(is_contraction(reader) for reader in readers) and not (is_cast(op) or is_dequantisation(op)):
             return False

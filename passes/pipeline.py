@@ -9,7 +9,7 @@ from typing import TypeVar
 from sscc.ir.choices import LEVELS, OPT_LEVELS
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.suggestions import did_you_mean
-from sscc.ir.weight_format import Weights
+from sscc.ir.weight_formats.registry import Weights
 from sscc.passes.absorb_latent import AbsorbLatent
 from sscc.passes.base import Pass, options_of, step_text
 from sscc.passes.build_entries import BuildEntries

@@ -1,12 +1,13 @@
-"""quantize-weights: weights of products become codes of 8 or 4 bits with a scale per group.
+"""quantize-weights: weights become stored codes and scales, and the numbers are computed where they are read.
 
 What: a weight whose only readers are products, which read it as their second operand (transposed or not), is replaced
-by what sscc.runtime.quantization makes of it: values, scales, and with `zero-point` zeros, each a stored argument of
-its own. In front of every reader stands what turns them into numbers of the weight's dtype. With 4 bits a byte of the
-values holds elements 2k (low half) and 2k + 1.
+by the parts of a weight format: `int8:32` has values and scales, `int4:32:zero-point` zeros too, a block format of GGUF
+one part, its blocks. Each part is a stored argument of its own. `kv.dequantize` in front of every reader stands for
+their numbers, in the weight's dtype; the formula is the format's.
 
 With `keep` every weight gets the format in which the checkpoint stores it, which the module says (`sscc.stored`), and
-one that is stored as numbers stays as it is. Then nothing is rounded: what is stored is the checkpoint's own codes.
+one that is stored as numbers stays as it is. Then nothing is rounded: the checkpoint's own codes are stored. A table
+whose rows are looked up (an embedding) is kept so too, and read by `kv.look_up`.
 
 Why: decoding reads every weight once per token and does little with it. In 8 or 4 bits that is a half or a quarter of
 the bytes of bf16.
@@ -28,87 +29,54 @@ After::
 
     func.func private @decode.layer.0(%h: .. "hidden"}, %values: tensor<9x64xi8> {sscc.encoding = "int8:32/values", ..
       ..
-      %codes = tensor.expand_shape %values .. : tensor<9x64xi8> into tensor<9x2x32xi8>
-      %e = tensor.empty() : tensor<9x2x32xf32>
-      %d = linalg.generic .. ins(%codes, %scales : tensor<9x2x32xi8>, tensor<9x2xbf16>) outs(%e : tensor<9x2x32xf32>) {
-      ^bb0(%code: i8, %scale: bf16, %out: f32):
-        %c = arith.sitofp %code : i8 to f32
-        %s = arith.extf %scale : bf16 to f32
-        %p = arith.mulf %c, %s : f32
-        linalg.yield %p : f32
-      } -> tensor<9x2x32xf32>
-      %w = tensor.collapse_shape %d .. : tensor<9x2x32xf32> into tensor<9x64xf32>
+      %v = tensor.expand_shape %values .. : tensor<9x64xi8> into tensor<1x9x64xi8>
+      %s = tensor.expand_shape %scales .. : tensor<9x4xi8> into tensor<1x9x4xi8>
+      %d = "kv.dequantize"(%v, %s) {format = "int8:32", ..} : (tensor<1x9x64xi8>, tensor<1x9x4xi8>) -> ..
+      %w = tensor.collapse_shape %d .. : tensor<1x9x64xf32> into tensor<9x64xf32>
       ..
       %t = linalg.transpose ins(%w : ..
       ..
       %y = linalg.matmul ins(%h, %t : ..
 
-With `minimum` the last operations are `mulf` of code and scale and `addf` of the group's minimum. Scales are bf16, or
-of the dtype that `scales` names. With `floating` codes are e4m3, and widened.
-
-After, with `bits=4`::
+After, with `weights=int4`::
 
     func.func private @decode.layer.0(%h: .. "hidden"}, %values: tensor<9x32xi8> {sscc.encoding = "int4:32/values", ..
       ..
-      %codes = tensor.expand_shape %values .. : tensor<9x32xi8> into tensor<9x2x16xi8>
-      %e = tensor.empty() : tensor<9x2x16x2xf32>
-      %d = linalg.generic .. ins(%codes, %scales : tensor<9x2x16xi8>, tensor<9x2xbf16>) outs(%e : ..
-      ^bb0(%byte: i8, %scale: bf16, %out: f32):
-        %i = linalg.index 3 : index
-        %half = arith.index_cast %i : index to i8
-        %four = arith.constant 4 : i8
-        %bits = arith.muli %half, %four : i8
-        %shifted = arith.shrsi %byte, %bits : i8
-        %mask = arith.constant 15 : i8
-        %code = arith.andi %shifted, %mask : i8
-        %c = arith.sitofp %code : i8 to f32
-        %eight = arith.constant 8.000000e+00 : f32
-        %o = arith.subf %c, %eight : f32
-        %s = arith.extf %scale : bf16 to f32
-        %p = arith.mulf %o, %s : f32
-        linalg.yield %p : f32
-      } -> tensor<9x2x16x2xf32>
-      %w = tensor.collapse_shape %d .. : tensor<9x2x16x2xf32> into tensor<9x64xf32>
+      %d = "kv.dequantize"(%v, %s) {format = "int4:32", ..} : (tensor<1x9x32xi8>, tensor<1x9x4xi8>) -> ..
+      ..
 
-When it does not apply: a weight that something else reads too (an embedding, whose rows are looked up), that is neither
-a matrix nor a matrix per expert, or along whose summed axis the groups do not fit (of a weight that is cut there over
-ranks, those of a rank), stays as it is. So does a router,
-whose products are chosen from (a `topk` reads them with no other product between): it is small, and a choice turns a
-small error into another expert. What `keep` finds in codes it keeps, of routers too. What reads a weight
-in another function does not matter here: a head that is tied to the embedding gets a quantised copy. A module with
-entries is refused, as their arguments would no longer fit.
+When it does not apply: a weight that something else reads too, that is neither a matrix nor a matrix per expert, or
+along whose summed axis the blocks do not fit (of a weight that is cut there over ranks, those of a rank), stays as it
+is. Without `keep` so does an embedding, whose rows are looked up, and a router, whose products are chosen from (a
+`topk` reads them with no other product between): it is small, and a choice turns a small error into another expert.
+What reads a weight in another function does not matter here: a head that is tied to the embedding gets a quantized
+copy. A module with entries is refused, as their arguments would no longer fit.
 
 Preserves: the order of all other arguments; what is new follows them. Locations.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import arith, linalg, tensor
+from torch_mlir.dialects import linalg, tensor
 
-from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
+from sscc.ir.builders import Argument, arguments_of, tensor_type
+from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.levels import get_stored_formats, walk
+from sscc.ir.operations import Dequantize, LookUp
 from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.ir.views import permutation_of
-from sscc.ir.weight_format import FLOAT8_DTYPE, KEEP, RANKS, Encoding, WeightFormat, Weights
+from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import Encoding, Weights, parse_format
+from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import dims_of, is_contraction
-
-ELEMENTS = {
-    "i8": lambda: ir.IntegerType.get_signless(8),
-    "bf16": ir.BF16Type.get,
-    "f16": ir.F16Type.get,
-    "f32": ir.F32Type.get,
-    FLOAT8_DTYPE: ir.Float8E4M3FNType.get,
-}
-NIBBLE_BITS = 4
 
 
 class QuantizeWeightsErrors(ErrorKind):
@@ -122,28 +90,14 @@ class QuantizeWeights(Pass):
     follows: ClassVar[tuple[str, ...]] = ("thread-cache",)
     level: ClassVar[str] = "graph"
 
-    bits: int = 8
-    group: int = 32
-    zero_point: bool = False
-    minimum: bool = False
-    scales: str = "bf16"
-    floating: bool = False
-    keep: bool = False
+    weights: str = str(GroupFormat(8))
 
     @classmethod
     def of(cls, weights: Weights) -> QuantizeWeights:
-        if weights == KEEP:
-            return cls(keep=True)
-        return cls(weights.bits, weights.group, weights.zero_point, weights.minimum, weights.scales, weights.floating)
-
-    @property
-    def weights(self) -> Weights:
-        if self.keep:
-            return KEEP
-        return WeightFormat(self.bits, self.group, self.zero_point, self.minimum, self.scales, self.floating)
+        return cls(str(weights))
 
     def run(self, module: ir.Module) -> None:
-        weights = self.weights
+        weights = parse_format(self.weights)
         if any(op.name == "func.call" for op in walk(module)):
             raise QuantizeWeightsErrors.AFTER_ENTRIES()
         stored = get_stored_formats(module)
@@ -158,29 +112,18 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
     new_arguments: list[Argument] = []
     removed_indices: list[int] = []
     for index, (argument, value) in enumerate(list(zip(arguments, block.arguments, strict=True))):
-        axis = _summed_axis(value) if argument.role == "weight" else None
-        if axis is None or value.type.rank not in RANKS:
+        reading = _reading(value) if argument.role == "weight" and value.type.rank in RANKS else None
+        chosen = None if reading is None else _format_of(argument, value, reading, weights, stored)
+        if reading is None or chosen is None:
             continue
-        if weights == KEEP:
-            kept = stored.get(argument.name)
-            if kept is None or kept.transposed != (axis != value.type.rank - 1):
-                continue
-            weight_format = kept.format
-        elif _feeds_choice(value):
-            count("weights of routers")
-            continue
-        else:
-            weight_format = weights
-        if any(size % weight_format.group for size in _summed_sizes(argument, axis)):
+        if any(size % chosen.block for size in _summed_sizes(argument, reading.axis)):
             count("weights that groups do not fit")
             continue
         count("weights quantised")
-        parts = list(_parts(argument, axis, weight_format))
+        parts = list(_parts(argument, reading.axis, chosen))
         added = [block.add_argument(part.type, value.owner.owner.location) for part in parts]
         for use in list(value.uses):
-            reader, position = use.owner.operation, use.operand_number
-            with ir.InsertionPoint(reader), reader.location:
-                reader.operands[position] = _dequantized(added, value.type, axis, weight_format)
+            reading.replace(use, added, value.type, chosen)
         new_arguments += parts
         removed_indices.append(index)
     for index in reversed(removed_indices):
@@ -194,14 +137,31 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
         function.attributes["arg_attrs"] = ir.ArrayAttr.get(described)
 
 
+def _format_of(
+    argument: Argument, value: ir.Value, reading: _Reading, weights: Weights, stored: Mapping[str, Encoding]
+) -> WeightFormat | None:
+    """Return the format for a weight; None for one that stays as it is."""
+    if isinstance(weights, GroupFormat):
+        if isinstance(reading, _LookedUp):
+            return None
+        if _feeds_choice(value):
+            count("weights of routers")
+            return None
+        return weights.descriptor
+    kept = stored.get(argument.name)
+    fits = kept is not None and kept.transposed == (reading.axis != value.type.rank - 1)
+    return kept.format if kept is not None and fits else None
+
+
 def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator[Argument]:
     """The stored arguments that a weight becomes."""
     *outer, columns = _summed_last(weight.type.shape, axis)
     for part in weight_format.parts:
-        encoding = Encoding(weight_format, part, transposed=axis != weight.type.rank - 1)
-        type_ = tensor_type(weight_format.stored(part, *outer, columns), ELEMENTS[encoding.dtype]())
+        encoding = Encoding(weight_format, part.name, transposed=axis != weight.type.rank - 1)
+        shape = weight_format.stored(part.name, *outer, columns)
+        type_ = tensor_type(shape, ir.IntegerType.get_signless(8))
         cut = str(encoding.cut_of_part(Cut.parse(weight.cut), weight.type.rank)) if weight.cut else ""
-        yield Argument(weight.role, f"{weight.name}.{part}", type_, weight.made_of, str(encoding), cut)
+        yield Argument(weight.role, f"{weight.name}.{part.name}", type_, weight.made_of, str(encoding), cut)
 
 
 def _summed_sizes(weight: Argument, axis: int) -> list[int]:
@@ -220,10 +180,90 @@ def _summed_last(shape: Sequence[int], axis: int) -> list[int]:
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
-def _summed_axis(weight: ir.Value) -> int | None:
-    """The axis of a weight that all of its readers, products, sum over; None where anything else reads it."""
+@dataclass(frozen=True)
+class _Reading:
+    """The way in which products read a weight: they sum over its `axis`."""
+
+    axis: int
+
+    def replace(self, use: Any, parts: list[ir.Value], type_: Any, weight_format: WeightFormat) -> None:
+        """Let a reader of the weight, of `type_`, read its parts."""
+        reader, position = use.owner.operation, use.operand_number
+        with ir.InsertionPoint(reader), reader.location:
+            reader.operands[position] = _dequantized(parts, type_, self.axis, weight_format)
+
+
+@dataclass(frozen=True)
+class _LookedUp(_Reading):
+    """The way in which look-ups read a table [rows, numbers]."""
+
+    def replace(self, use: Any, parts: list[ir.Value], type_: Any, weight_format: WeightFormat) -> None:
+        generic = _outermost(use.owner.operation)
+        with ir.InsertionPoint(generic), generic.location:
+            rows = _looked_up(generic, parts, weight_format)
+        generic.results[0].replace_all_uses_with(rows)
+        generic.erase()
+
+
+def _reading(weight: ir.Value) -> _Reading | None:
+    """Return the one way in which all readers read a weight; None where they differ or it is another."""
     axes = {_axis_of(use) for use in weight.uses}
-    return axes.pop() if len(axes) == 1 else None
+    axis = axes.pop() if len(axes) == 1 else None
+    if axis is not None:
+        return _Reading(axis)
+    uses = list(weight.uses)
+    return _LookedUp(1) if uses and weight.type.rank == 2 and all(map(_is_look_up, uses)) else None
+
+
+def _outermost(op: ir.Operation) -> ir.Operation:
+    """Return the operation of a function's block in which another one stands."""
+    while op.parent.operation.name != "func.func":
+        op = op.parent.operation
+    return op
+
+
+def _is_look_up(use: Any) -> bool:
+    """Return True if a table is read row by row: out[.., k] = table[index[..], k], with the indices an i64 input."""
+    extract = use.owner.operation
+    generic = _outermost(extract)
+    if extract.name != "tensor.extract" or generic.name != "linalg.generic" or len(generic.operands) != 2:
+        return False
+    body = [op.operation for op in generic.regions[0].blocks[0].operations]
+    if [op.name for op in body] != ["arith.index_cast", "linalg.index", "tensor.extract", "linalg.yield"]:
+        return False
+    cast, index, _, last = body
+    rank = generic.results[0].type.rank
+    maps = [ir.AffineMapAttr(attribute).value for attribute in generic.attributes["indexing_maps"]]
+    identity = ir.AffineMap.get_identity(rank)
+    rows = ir.AffineMap.get(rank, 0, list(identity.results)[:-1])
+    inside = generic.regions[0].blocks[0].arguments[0]
+    return (
+        maps == [rows, identity]
+        and cast.operands[0] == inside
+        and index.attributes["dim"].value == rank - 1
+        and list(extract.operands)[1:] == [cast.results[0], index.results[0]]
+        and last.operands[0] == extract.results[0]
+    )
+
+
+def _looked_up(generic: ir.Operation, parts: list[ir.Value], weight_format: WeightFormat) -> ir.Value:
+    """Return the rows of a table that a generic operation looks up."""
+    index, result = generic.operands[0], generic.results[0].type
+    *outer, columns = result.shape
+    rows = 1
+    for size in outer:
+        rows *= size
+    dims = [list(range(len(outer)))]
+    if len(outer) != 1:
+        index = tensor.CollapseShapeOp(tensor_type([rows], index.type.element_type), index, dims).result
+    found = kv.LookUp(
+        index, *kv.members(LookUp, *({"bytes": part} for part in parts)), _text(weight_format),
+        tensor_type([rows, columns], result.element_type),
+    ).out  # fmt: skip
+    if len(outer) == 1:
+        return found
+    shown: ir.Value = tensor.ExpandShapeOp(result, found, [*dims, [len(outer)]], [], list(result.shape)).result
+    return shown
 
 
 def _feeds_choice(weight: ir.Value) -> bool:
@@ -267,53 +307,31 @@ def _product_axis(op: ir.Operation, operand: int) -> int | None:
 
 
 def _dequantized(parts: list[ir.Value], type_: Any, axis: int, weight_format: WeightFormat) -> ir.Value:
-    """The weight that values, scales and perhaps zeros or minimums stand for, built at the current insertion point."""
-    values, *per_group = parts
-    *outer, columns = dense_shape = _summed_last(type_.shape, axis)
-    packed = [*outer, columns // weight_format.group, weight_format.group * weight_format.bits // 8]
-    shape = packed if weight_format.bits == 8 else [*packed, 2]
-    kept = [[d] for d in range(len(outer))]
-    codes = tensor.ExpandShapeOp(
-        tensor_type(packed, values.type.element_type), values, [*kept, [len(outer), len(outer) + 1]], [], packed
+    """Return the weight of stored parts, built at the current insertion point."""
+    matrices = [_as_matrices(part) for part in parts]
+    shape = _summed_last(type_.shape, axis)
+    numbers = kv.Dequantize(
+        *kv.members(Dequantize, *({"bytes": part} for part in matrices)), _text(weight_format),
+        tensor_type(shape if len(shape) == 3 else [1, *shape], type_.element_type),
+    ).out  # fmt: skip
+    if len(shape) == 2:
+        numbers = tensor.CollapseShapeOp(tensor_type(shape, type_.element_type), numbers, [[0, 1], [2]]).result
+    return numbers if axis == len(shape) - 1 else _transposed(numbers)
+
+
+def _as_matrices(part: ir.Value) -> ir.Value:
+    """Return a part [N, bytes] as [1, N, bytes]."""
+    if part.type.rank == 3:
+        return part
+    shape = [1, *part.type.shape]
+    shown: ir.Value = tensor.ExpandShapeOp(
+        tensor_type(shape, part.type.element_type), part, [[0, 1], [2]], [], shape
     ).result
-    number = functools.partial(_number, weight_format=weight_format, dtype=type_.element_type, last=len(shape) - 1)
-    numbers = elementwise([codes, *per_group], tensor_type(shape, type_.element_type), number)
-    groups = [*kept, list(range(len(outer), len(shape)))]
-    dense = tensor.CollapseShapeOp(tensor_type(dense_shape, type_.element_type), numbers, groups).result
-    return dense if axis == len(dense_shape) - 1 else _transposed(dense)
+    return shown
 
 
-def _number(
-    value: ir.Value, scale: ir.Value, base: ir.Value | None = None, *, weight_format: WeightFormat, dtype: ir.Type,
-    last: int
-) -> ir.Value:
-    """One element: (code - zero) * scale, or code * scale + minimum, in f32, rounded to `dtype`."""
-    f32 = ir.F32Type.get()
-    code = value if weight_format.bits == 8 else _nibble(value, last)
-    number = _widened(code) if weight_format.floating else arith.SIToFPOp(f32, code).result
-    if weight_format.zero_point:
-        number = arith.SubFOp(number, arith.SIToFPOp(f32, base).result).result
-    elif weight_format.offset and not weight_format.minimum:
-        number = arith.SubFOp(number, arith.ConstantOp(f32, float(weight_format.offset)).result).result
-    number = arith.MulFOp(number, _widened(scale)).result
-    if weight_format.minimum:
-        number = arith.AddFOp(number, _widened(base)).result
-    return number if dtype == f32 else arith.TruncFOp(dtype, number).result
-
-
-def _widened(value: ir.Value) -> ir.Value:
-    f32 = ir.F32Type.get()
-    return value if value.type == f32 else arith.ExtFOp(f32, value).result
-
-
-def _nibble(byte: ir.Value, last: int) -> ir.Value:
-    """The code in the low or the high half of a byte: the iteration dimension `last` says which."""
-    i8 = byte.type
-    half = arith.IndexCastOp(i8, linalg.IndexOp(last).result).result
-    bits = arith.MulIOp(half, arith.ConstantOp(i8, NIBBLE_BITS).result).result
-    shifted = arith.ShRSIOp(byte, bits).result
-    code: ir.Value = arith.AndIOp(shifted, arith.ConstantOp(i8, (1 << NIBBLE_BITS) - 1).result).result
-    return code
+def _text(weight_format: WeightFormat) -> ir.StringAttr:
+    return ir.StringAttr.get(str(weight_format))
 
 
 def _transposed(value: ir.Value) -> ir.Value:

@@ -12,7 +12,8 @@ from sscc.ir.collectives import EXCHANGES
 from sscc.ir.dialects import kv
 from sscc.ir.target import Units
 from sscc.ir.views import computes
-from sscc.passes.tiling import is_contraction
+from sscc.ir.weight_formats.registry import format_named
+from sscc.passes.tiling import is_contraction, is_dequantisation
 
 
 def work_of(ops: Iterable[ir.Operation], units: Units) -> float:
@@ -33,7 +34,10 @@ def _seconds(op: ir.Operation, units: Units) -> float:
         peak = units.bf16_flops if all(str(type_) == "bf16" for type_ in factors) else units.f32_flops
         return points_of(op) * (2 if is_contraction(op) else 1) * units.pcus.value / peak.value
     body = [inner for region in op.regions for block in region.blocks for inner in block.operations]
-    passes = ceil((len(body) - 1) / units.simd_stages.value)  # without what yields
+    operations = len(body) - 1  # without the yield
+    if is_dequantisation(op):
+        operations = format_named(str(op.attributes["format"].value)).operations
+    passes = ceil(operations / units.simd_stages.value)
     return points_of(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)
 
 

@@ -23,7 +23,6 @@ from sscc.ir.dialects import kv
 from sscc.ir.levels import walk
 from sscc.ir.rewriting import is_rematerialised, producer
 from sscc.ir.views import is_view, permutation_of
-from sscc.ir.weight_format import FLOAT8_DTYPE
 
 WHOLE = -1
 
@@ -90,6 +89,8 @@ def _back(op: ir.Operation, tiling: Tiling) -> None:
         _back_through_collective(op, axis, tiling)
     elif op.name == "kv.expert_product":
         _back_through_expert_product(op, axis, tiling)
+    elif is_dequantisation(op):
+        _back_through_dequantisation(op, axis, tiling)
     elif permutation is not None:
         tiling.require(op.operands[0], permutation[axis])
     elif op.name == "linalg.generic":
@@ -212,6 +213,13 @@ def _back_through_expert_product(op: ir.Operation, axis: int, tiling: Tiling) ->
     _require_along(op, ("O",), tiling)
 
 
+def _back_through_dequantisation(op: ir.Operation, axis: int, tiling: Tiling) -> None:
+    """Matrices and their rows are independent of each other."""
+    if axis == op.results[0].type.rank - 1:
+        raise NotTileable("the cut axis is the one along which weights share scales")
+    _require_along(op, (("X", "O")[axis],), tiling)
+
+
 def dims_of(attribute: ir.Attribute) -> list[int]:
     """The dimensions that an indexing map of dimensions alone reads, in the order of the operand's axes."""
     return [ir.AffineDimExpr(e).position for e in ir.AffineMapAttr(attribute).value.results]
@@ -231,11 +239,8 @@ def is_cast(op: ir.Operation) -> bool:
 
 
 def is_dequantisation(op: ir.Operation) -> bool:
-    """Whether `op` turns codes of 8 bits, or halves of them, into wider floats: what `quantize-weights` makes."""
-    if op.name != "linalg.generic" or is_reduction(op) or not isinstance(op.operands[0].type, ir.RankedTensorType):
-        return False
-    operand_type, result_type = op.operands[0].type.element_type, op.results[0].type.element_type
-    return str(operand_type) in ("i8", FLOAT8_DTYPE) and str(result_type) in ("f32", "bf16")
+    """Return True if `op` computes the numbers of a quantized weight."""
+    return op.name == "kv.dequantize"
 
 
 def is_reduction(op: ir.Operation) -> bool:

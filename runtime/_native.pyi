@@ -44,6 +44,32 @@ def read_bandwidth(threads: int, nbytes: int, repeats: int = 3) -> float:
     where no more threads can be started.
     """
 
+def pack_panels(
+    parts: Sequence[NDArray[np.uint8]],
+    panels: NDArray[np.uint8],
+    rows: int,
+    sizes: NDArray[np.int32],
+    pieces: NDArray[np.int32],
+    planes: NDArray[np.int32],
+    kind: int,
+) -> None:
+    """Pack the stored parts of a quantized weight, [rows, bytes] each, into zeroed panels [count, blocks, block_bytes].
+
+    The tables are those of `sscc.runtime.backends.cpu.quantised_packing`. Raises UsageError where arrays and tables
+    do not fit together.
+    """
+
+def unpack_panels(
+    panels: NDArray[np.uint8],
+    parts: Sequence[NDArray[np.uint8]],
+    rows: int,
+    sizes: NDArray[np.int32],
+    pieces: NDArray[np.int32],
+    planes: NDArray[np.int32],
+    kind: int,
+) -> None:
+    """Write the zeroed parts, [rows, bytes] each, from which `pack_panels` made panels. Raises as it does."""
+
 class Team:
     """Threads that do the same job at the same time; the one that brings it is one of them.
 

@@ -1,7 +1,8 @@
-"""Weights of 8 or 4 bits: how their codes, scales and zero points are made from a checkpoint's tensor, and back.
+"""Quantized weights: numbers from stored fields, and codes, scales and zero points from numbers.
 
-A weight W [N, K] is cut along K, the axis that a product sums over, into groups of `group` elements. A group has one
-scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bits - 1):
+`dequantize` executes the formula of `sscc.ir.weight_formats.weight_format` for every format. sscc itself quantizes into
+the formats of groups. A weight W [N, K] is cut along K, the axis that a product sums over, into groups of `group`
+elements. A group has one scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bits - 1):
 
     symmetric        m = the largest element by magnitude   s = bf16(-m / h)             c = round(w / s)
     with zero point  lo = min(w, 0), hi = max(w, 0)         s = bf16((hi - lo) / (2h - 1))
@@ -11,44 +12,47 @@ scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bi
 
     e4m3             m = the largest element by magnitude   s = bf16(|m| / 448)            c = e4m3(w / s), nearest
 
-c and z are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no element lies
-more than h steps from zero), and codes are found with the rounded scale. In the place of bf16 stands the
-format's dtype of scales, f16 or f32. So an element is at most one step, |s|, from
-what it becomes; half a step, unless its code was clamped. The element of largest magnitude has the code -h: that
-uses all 2^bits codes, and the scale has the sign that this needs. Of two
-elements of that magnitude, m is the negative one. Zero stays zero, with a
+Codes and zero points are clamped to the range of codes, halves round to even, bf16 rounds away from zero (so that no
+element lies more than h steps from zero), and codes are computed with the rounded scale. The format's dtype of scales,
+f16 or f32, may take the place of bf16. An element is at most one step, |s|, from the number that it becomes; half a
+step, unless its code was clamped. The element of largest magnitude has the code -h: that uses all 2^bits codes, and the
+scale has the sign that this needs. Of two elements of that magnitude, m is the negative one. Zero stays zero, with a
 minimum within half a step.
 
-What is stored, and what it stands for in f32 (scales are widened first; each operation rounds):
+Stored parts, each i8 bytes of [N, ..], and the number in f32 (scales are widened first; each operation rounds):
 
-    8 bits   values i8 [N, K]: c               (values - zeros) * scales
-    4 bits   values i8 [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
-    both     scales bf16 [N, K / group]; zeros i8 [N, K / group]: z, and z + h with 4 bits, so in units of the values
-    e4m3     values f8E4M3FN [N, K]: c                                          values * scales
-    minimum  minimums of the scales' dtype [N, K / group]: m                    values * scales + minimums
+    8 bits   values [N, K]: c               (values - zeros) * scales
+    4 bits   values [N, K / 2]: c + h, the even k in the low half of a byte, the odd one in the high half
+    both     scales: a bf16 per group; zeros: z, and z + h with 4 bits, so in units of the values
+    e4m3     values [N, K]: c                                          values * scales
+    minimum  minimums of the scales' dtype, one per group: m           values * scales + minimums
 
 A weight of rank 3, a matrix [N, K] per expert, is its matrices one below the other: [X, N, K], and so are its parts.
 
-Without zero points, zeros stands for 0, and for h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; what
-it lacks in precision costs steps that are up to 2^-7 wider, not an error of that size. f16 lacks the range: a weight
-whose scale is beyond it is refused.
+Without zero points, the zero is 0, and h = 8 with 4 bits. bf16 has the range of f32, so no scale is lost; its lower
+precision makes steps up to 2^-7 wider. f16 lacks the range: a weight whose scale is beyond it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
+from sscc.ir.weight_formats.groups import MINIMUMS, SCALES, VALUES, ZEROS, GroupFormat
+from sscc.ir.weight_formats.registry import STORED_ONLY, Encoding
+from sscc.ir.weight_formats.weight_format import WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _LARGEST_E4M3 = 448
+_POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)
+_FLOATS = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
 _BLOCK_ELEMENTS = 1 << 22
 """Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
 
@@ -57,17 +61,11 @@ class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
     NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
+    NO_QUANTIZER = UsageError, "weights cannot be quantized into {format}: checkpoints bring it, sscc reads it"
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """A weight [N, K] as it is stored; None for a part that its format lacks. The module's docstring has the shapes."""
-
-    values: Array
-    scales: Array
-    zeros: Array | None = None
-    minimums: Array | None = None
-
+Parts = Mapping[str, Array]
+"""The stored parts of a weight by name, each i8 [.., N, bytes]."""
 
 @dataclass(frozen=True)
 class Error:
@@ -86,69 +84,142 @@ class Error:
 
 
 def encode(source: Array, encoding: Encoding) -> Array:
-    """The stored tensor that `encoding` makes of a source of any floating dtype.
+    """Return the stored tensor that `encoding` makes of a source of any floating dtype.
 
     Raises:
         InputError: the source holds a number that is not finite, or K is not a multiple of the group.
+        UsageError: a format into which sscc does not quantize.
     """
     weight = _as_summed(source, encoding)
-    blocks = _blocks(weight.reshape(-1, weight.shape[-1]), encoding.format)
-    part = np.concatenate([getattr(block, encoding.part) for _, block in blocks])
-    return part.reshape(*weight.shape[:-1], part.shape[-1])
+    return quantize(weight, _group_format(encoding.format))[encoding.part]
 
 
-def quantize(weight: Array, weight_format: WeightFormat) -> Quantized:
-    """Quantises W [N, K] of a floating dtype. Raises InputError as `encode` does."""
-    blocks = [quantised for _, quantised in _blocks(weight, weight_format)]
-    columns = {part: np.concatenate([getattr(block, part) for block in blocks]) for part in weight_format.parts}
-    return Quantized(**columns)
+def _group_format(weight_format: WeightFormat) -> GroupFormat:
+    if weight_format.name in STORED_ONLY:
+        raise QuantizationErrors.NO_QUANTIZER(format=weight_format)
+    return GroupFormat.parse(weight_format.name)
 
 
-def dequantize(quantized: Quantized, weight_format: WeightFormat) -> Array:
-    """What the stored tensors stand for: f32 [N, K]."""
-    rows = len(quantized.values)
-    codes = quantized.values
-    if weight_format.floating:
-        codes = codes.astype(np.float32)
-    if weight_format.bits == 4:
-        codes = np.stack([codes & 15, (codes >> 4) & 15], axis=-1)
-    grouped = codes.reshape(rows, -1, weight_format.group).astype(np.float32)
-    zeros, minimums = quantized.zeros, quantized.minimums
-    if minimums is None:
-        grouped -= np.float32(weight_format.offset) if zeros is None else zeros.astype(np.float32)[..., None]
-    grouped *= quantized.scales.astype(np.float32)[..., None]
-    if minimums is not None:
-        grouped += minimums.astype(np.float32)[..., None]
-    return grouped.reshape(rows, -1)
+def quantize(weight: Array, weight_format: GroupFormat) -> dict[str, Array]:
+    """Quantize W [.., N, K] of a floating dtype. Raises InputError as `encode` does."""
+    blocks = [parts for _, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format)]
+    joined = {name: np.concatenate([block[name] for block in blocks]) for name in weight_format.descriptor.bytes_of}
+    return {name: part.reshape(*weight.shape[:-1], -1) for name, part in joined.items()}
+
+
+def dequantize(parts: Parts, weight_format: WeightFormat) -> Array:
+    """Return the numbers of stored parts [.., N, bytes], f32 [.., N, K], by the formula of `WeightFormat`."""
+    rows = {
+        name: part.reshape(-1, part.shape[-1] // weight_format.bytes_of[name], weight_format.bytes_of[name])
+        for name, part in parts.items()
+    }
+    first = weight_format.parts[0].name
+    blocks = np.concatenate(
+        [
+            _dequantize_rows({name: part[start : start + step] for name, part in rows.items()}, weight_format)
+            for step in [max(1, _BLOCK_ELEMENTS // max(1, rows[first].shape[1] * weight_format.block))]
+            for start in range(0, max(1, len(rows[first])), step)
+        ]
+    )
+    return blocks.reshape(*parts[first].shape[:-1], -1)
+
+
+def _dequantize_rows(parts: Parts, f: WeightFormat) -> Array:
+    """Return the numbers of parts [rows, blocks, bytes], f32 [rows, K]."""
+    raw = {name: part.view(np.uint8) for name, part in parts.items()}
+    rows, blocks = next(iter(raw.values())).shape[:2]
+    grouped = (rows, blocks, f.block // f.group, f.group)
+    numbers = read_field(f.codes, raw).reshape(grouped)
+    if f.zeros is not None:
+        numbers = numbers - _per_group(f.zeros, raw, f)
+    if f.scales:
+        numbers = numbers * _product(f.scales, raw, f)
+    if f.minimums:
+        minimums = _product(f.minimums, raw, f)
+        numbers = numbers - minimums if f.subtracts else numbers + minimums
+    return np.asarray(numbers, np.float32).reshape(rows, blocks * f.block)
+
+
+def _product(fields: Sequence[Field], raw: Parts, f: WeightFormat) -> Array:
+    """Return the products of scales, or of minimums, f32 [rows, blocks, groups, 1]."""
+    total = _per_group(fields[0], raw, f)
+    for field in fields[1:]:
+        total = total * _per_group(field, raw, f)
+    return total
+
+
+def _per_group(field: Field, raw: Parts, f: WeightFormat) -> Array:
+    numbers = read_field(field, raw)
+    return np.repeat(numbers, field.per // f.group, axis=-1)[..., None]
+
+
+def read_field(field: Field, raw: Parts) -> Array:
+    """Return the numbers of a field, f32 [rows, blocks, count], of parts u8 [rows, blocks, bytes]."""
+    stored = raw[field.part]
+    if field.is_float:
+        first = field.runs[0][0].at
+        nbytes = FLOAT_BYTES[field.kind] * field.count
+        floats = np.ascontiguousarray(stored[..., first : first + nbytes]).view(_FLOATS[field.kind])
+        return floats.astype(np.float32)
+    integers = read_integers(field, stored)
+    if field.table:
+        return np.asarray(field.table, np.float32)[integers]
+    match field.kind:
+        case "e4m3":
+            return integers.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        case "exponent":
+            return np.ldexp(np.float32(1), integers.astype(np.int32) - field.bias)
+        case "signed":
+            sign = 1 << (field.bits - 1)
+            return ((integers ^ sign).astype(np.float32)) - np.float32(sign)
+        case _:
+            return integers.astype(np.float32) - np.float32(field.bias)
+
+
+def read_integers(field: Field, stored: Array) -> Array:
+    """Return the bits of a field's numbers, u8 [rows, blocks, count], of a part u8 [rows, blocks, bytes]."""
+    columns = []
+    for group in field.runs:
+        numbers: Any = np.uint8(0)
+        for run in group:
+            byte, level = np.array([run.place(number) for number in range(run.count)]).T
+            taken = stored[..., byte]
+            if run.base == 3:
+                digits = taken * _POWERS_OF_3[level]  # modulo 256
+                bits = (digits.astype(np.uint16) * 3 >> 8).astype(np.uint8)
+            else:
+                bits = (taken >> level.astype(np.uint8)) & np.uint8((1 << run.bits) - 1)
+            numbers = numbers | (bits << np.uint8(run.shift))
+        columns.append(numbers)
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, -1)
 
 
 def round_trip(source: Array, encoding: Encoding) -> Array:
-    """What a source is after it has been quantised: f32 of its shape. Raises InputError as `encode` does."""
+    """Return the numbers of a source after it has been quantized, f32 of its shape. Raises as `encode` does."""
     weight = _as_summed(source, encoding)
-    rows = quantize(weight.reshape(-1, weight.shape[-1]), encoding.format)
-    return _as_summed(dequantize(rows, encoding.format).reshape(weight.shape), encoding)
+    return _as_summed(dequantize(quantize(weight, _group_format(encoding.format)), encoding.format), encoding)
 
 
-def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
-    """How far W [.., N, K] is from what it becomes. Raises InputError as `encode` does."""
+def measure_error(weight: Array, weight_format: GroupFormat) -> Error:
+    """Return how far W [.., N, K] is from its quantized numbers. Raises InputError as `encode` does."""
     total = Error()
-    for block, quantised in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format):
+    for block, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format):
         exact = block.astype(np.float64)
-        difference = dequantize(quantised, weight_format) - exact
+        difference = dequantize(parts, weight_format.descriptor) - exact
         total += Error(float(np.vdot(difference, difference)), float(np.vdot(exact, exact)))
     return total
 
 
 def _as_summed(source: Array, encoding: Encoding) -> Array:
-    """[.., N, K] of a source, and the source of that."""
+    """Return [.., N, K] of a source, and the source of that."""
     return source.swapaxes(-1, -2) if encoding.transposed else source
 
 
 # ------------------------------------------------------------------------------------------------------- the formula
 
 
-def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array, Quantized]]:
-    """W [N, K] in f32 and what it becomes, some rows at a time."""
+def _blocks(weight: Array, weight_format: GroupFormat) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Yield W [N, K] in f32 with its parts, some rows at a time."""
     rows, columns = weight.shape
     if columns % weight_format.group:
         raise QuantizationErrors.GROUPS(columns=columns, group=weight_format.group)
@@ -160,60 +231,67 @@ def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array,
         yield block, _quantize_block(block, weight_format)
 
 
-def _quantize_block(block: Array, f: WeightFormat) -> Quantized:
+def _quantize_block(block: Array, f: GroupFormat) -> dict[str, Array]:
     grouped = block.reshape(len(block), -1, f.group)
-    zeros = minimums = None
     if f.floating:
         scales = _round_away(np.abs(grouped).max(axis=-1) / np.float32(_LARGEST_E4M3), f)
-        steps = scales.astype(np.float32)[..., None]
-        small = (grouped / np.where(steps == 0, np.float32(1), steps)).astype(ml_dtypes.float8_e4m3fn)
-        return Quantized(small.reshape(block.shape), scales)
+        small = (grouped / _steps(scales)).astype(ml_dtypes.float8_e4m3fn)
+        return {VALUES: as_bytes(small.reshape(block.shape)), SCALES: as_bytes(scales)}
+    parts = {}
     if f.zero_point:
         scales, zeros = _with_zero_point(grouped, f)
+        parts[ZEROS] = as_bytes((zeros + f.offset).astype(np.int8))
+        codes = np.rint(grouped / _steps(scales)) + zeros[..., None]
     elif f.minimum:
         scales, minimums = _with_minimum(grouped, f)
-        grouped = grouped - minimums.astype(np.float32)[..., None]
+        parts[MINIMUMS] = as_bytes(minimums)
+        codes = np.rint((grouped - minimums.astype(np.float32)[..., None]) / _steps(scales)) - np.float32(f.half)
     else:
         scales = _symmetric(grouped, f)
-    steps = scales.astype(np.float32)[..., None]
-    codes = np.rint(grouped / np.where(steps == 0, np.float32(1), steps))
-    if zeros is not None:
-        codes += zeros[..., None]
-    if minimums is not None:
-        codes -= np.float32(f.half)
+        codes = np.rint(grouped / _steps(scales))
     np.clip(codes, -f.half, f.half - 1, out=codes)
     stored = (codes + f.offset).astype(np.int8).reshape(block.shape)
     if f.bits == 4:
         stored = stored[:, 0::2] | (stored[:, 1::2] << 4)
-    return Quantized(stored, scales, None if zeros is None else (zeros + f.offset).astype(np.int8), minimums)
+    return {VALUES: stored, SCALES: as_bytes(scales), **parts}
 
 
-def _symmetric(grouped: Array, f: WeightFormat) -> Array:
-    """Scales [N, groups]."""
+def as_bytes(array: Array) -> Array:
+    """Return the bytes of an array [.., n] as i8 [.., n * itemsize]."""
+    return np.ascontiguousarray(array).view(np.int8)
+
+
+def _steps(scales: Array) -> Array:
+    """Return scales in f32 as divisors [.., 1]; 1 for those that are 0."""
+    steps = scales.astype(np.float32)[..., None]
+    return np.where(steps == 0, np.float32(1), steps)
+
+
+def _symmetric(grouped: Array, f: GroupFormat) -> Array:
+    """Return scales [N, groups]."""
     low, high = grouped.min(axis=-1), grouped.max(axis=-1)
     extreme = np.where(high > -low, high, low)
     return _round_away(extreme / np.float32(-f.half), f)
 
 
-def _with_zero_point(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
+def _with_zero_point(grouped: Array, f: GroupFormat) -> tuple[Array, Array]:
     """Scales and codes of zero, both [N, groups]."""
     low = np.minimum(grouped.min(axis=-1), np.float32(0))
     high = np.maximum(grouped.max(axis=-1), np.float32(0))
     last = np.float32(2 * f.half - 1)
     scales = _round_away(high / last - low / last, f)  # high - low may be beyond f32
-    steps = scales.astype(np.float32)
-    zeros = np.rint(-f.half - low / np.where(steps == 0, np.float32(1), steps))
+    zeros = np.rint(-f.half - low / _steps(scales)[..., 0])
     return scales, np.clip(zeros, -f.half, f.half - 1)
 
 
-def _with_minimum(grouped: Array, f: WeightFormat) -> tuple[Array, Array]:
+def _with_minimum(grouped: Array, f: GroupFormat) -> tuple[Array, Array]:
     """Scales and minimums, both [N, groups]."""
     last = np.float32(2 * f.half - 1)
     minimums = _round_away(np.minimum(grouped.min(axis=-1), np.float32(0)), f)  # downwards, being negative
     return _round_away(grouped.max(axis=-1) / last - minimums.astype(np.float32) / last, f), minimums
 
 
-def _round_away(numbers: Array, f: WeightFormat) -> Array:
+def _round_away(numbers: Array, f: GroupFormat) -> Array:
     """f32 in the dtype of scales, away from zero. Raises InputError for one that is beyond it."""
     exact = np.ascontiguousarray(numbers + np.float32(0))  # -0 becomes 0
     if f.scales == "f32":

@@ -14,7 +14,7 @@ Arg = Union[int, float, str]
 
 _CMPF = "false oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true".split()
 _CMPI = "eq ne slt sle sgt sge ult ule ugt uge".split()
-_TYPES = {name: name for name in ("f32", "f64", "bf16", "f16", "f8E4M3FN", "i1", "i8", "i32", "i64")} | {"index": "i64"}
+_TYPES = {name: name for name in ("f32", "f64", "bf16", "f16", "i1", "i8", "i32", "i64")} | {"index": "i64"}
 
 
 class LoopBodyErrors(ErrorKind):

@@ -20,7 +20,7 @@ from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageEr
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD, shown_name
 from sscc.ir.terminal import send_log_to_stderr
-from sscc.ir.weight_format import parse_format
+from sscc.ir.weight_formats.registry import parse_format
 
 if TYPE_CHECKING:
     from torch import Tensor

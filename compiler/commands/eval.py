@@ -175,7 +175,7 @@ def options_from(args: argparse.Namespace) -> EvalOptions:
     from sscc.compiler.quality.cells import Selection
     from sscc.compiler.quality.model_files import Numbers
     from sscc.compiler.quality.plan import EvalOptions
-    from sscc.ir.weight_format import parse_format
+    from sscc.ir.weight_formats.registry import parse_format
 
     check_draft_arguments(args)
     default_tasks = () if args.examples_file else defaults.TASKS

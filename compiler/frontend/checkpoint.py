@@ -50,7 +50,7 @@ from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.quantization import Array
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -235,8 +235,7 @@ class Checkpoint:
         """
         if self.source is None or not self.stores(name, encoding):
             return None
-        part: Array = getattr(self.source.codes(name), encoding.part)
-        return part
+        return self.source.parts(name)[encoding.part]
 
 
 # ------------------------------------------------------------------------------------------------------- opening

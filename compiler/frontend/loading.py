@@ -22,7 +22,7 @@ from sscc.compiler.frontend.distinct import layer_stack
 from sscc.compiler.frontend.frequencies import stretched, with_first_length
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Layout
 from sscc.runtime.quantization import round_trip
 

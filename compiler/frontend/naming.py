@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
-from sscc.runtime.quantization import Quantized
+from sscc.runtime.quantization import Parts
 
 _TEXT_DECODER = re.compile(r"(^|\.)language_model\.")
 
@@ -146,26 +146,25 @@ class RenamedSource(TensorSource):
         shape, _ = self.names()[name]
         held = self._source.names()
         for kind in form.format.parts:
-            stored = {part: (form.format.stored(kind, *held[part][0]), torch.int8) for part in joined.parts}
+            stored = {part: (form.format.stored(kind.name, *held[part][0]), torch.int8) for part in joined.parts}
             try:
                 whole = joined.join(partial(_meta, stored))
             except InputError:
                 return False
-            if tuple(whole.shape) != form.format.stored(kind, *shape):
+            if tuple(whole.shape) != form.format.stored(kind.name, *shape):
                 return False
         return True
 
-    def codes(self, name: str) -> Quantized:
+    def parts(self, name: str) -> Parts:
         joined = self._stored.joined.get(name)
         if joined is None:
-            return self._source.codes(self._stored.renamed[name])
-        parts = {part: self._source.codes(part) for part in joined.parts}
-        whole: dict[str, Array | None] = {}
-        for kind in (item.name for item in fields(Quantized)):
-            arrays = {part: getattr(codes, kind) for part, codes in parts.items()}
-            tensors = to_tensors({part: array for part, array in arrays.items() if array is not None})
-            whole[kind] = to_array(joined.join(tensors.__getitem__)) if tensors else None
-        return Quantized(**whole)  # type: ignore[arg-type]  # values and scales are never None
+            return self._source.parts(self._stored.renamed[name])
+        stored = {part: self._source.parts(part) for part in joined.parts}
+        whole: dict[str, Array] = {}
+        for kind in next(iter(stored.values())):
+            tensors = to_tensors({part: parts[kind] for part, parts in stored.items()})
+            whole[kind] = to_array(joined.join(tensors.__getitem__))
+        return whole
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feeds what is stored, where numbers would have to be computed."""

@@ -35,9 +35,11 @@ import torch
 from sscc.compiler.frontend.quantization_config import AWQ, COMPRESSED, FP8, GPTQ, MXFP4
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, SsccError
-from sscc.ir.weight_format import WeightFormat
+from sscc.ir.weight_formats.fields import Kind
+from sscc.ir.weight_formats.groups import SCALES, VALUES, ZEROS, GroupFormat
+from sscc.ir.weight_formats.microscaling import BLOCKS, MXFP4_FORMAT
 from sscc.runtime.backends.reference.arrays import to_array
-from sscc.runtime.quantization import Quantized
+from sscc.runtime.quantization import Parts, as_bytes
 
 Read = Callable[[str], torch.Tensor]
 Held = Mapping[str, TensorInfo]
@@ -50,7 +52,7 @@ _FP8 = torch.float8_e4m3fn
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # in which of the 8 places of a word each column lies
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
 _MXFP4_BYTES = 16  # of a group of 32
-_SCALE_DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
+_SCALE_DTYPES: Mapping[torch.dtype, Kind] = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 
 
 class QuantizedShapeKind(ErrorKind):
@@ -91,7 +93,7 @@ class QuantisedWeight:
     Attributes:
         shape: of its numbers. parts: the names of the stored tensors.
         numbers: computes them, f32 of the shape.
-        codes: computes them as `form.format` holds them; None where the form has no format.
+        stored: reads the parts of `form.format`; None where the form has no format.
 
     Both raise InputError naming a stored tensor whose contents cannot be.
     """
@@ -100,7 +102,7 @@ class QuantisedWeight:
     parts: tuple[str, ...]
     form: StoredForm
     numbers: Callable[[Read], torch.Tensor]
-    codes: Callable[[Read], Quantized] | None = None
+    stored: Callable[[Read], Parts] | None = None
 
 
 class QuantisedSource(TensorSource):
@@ -124,11 +126,11 @@ class QuantisedSource(TensorSource):
         weight = self._weights.get(name)
         return None if weight is None else weight.form
 
-    def codes(self, name: str) -> Quantized:
+    def parts(self, name: str) -> Parts:
         weight = self._weights.get(name)
-        if weight is None or weight.codes is None:
-            return super().codes(name)
-        return weight.codes(self._source.tensor)
+        if weight is None or weight.stored is None:
+            return super().parts(name)
+        return weight.stored(self._source.tensor)
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feeds what is stored: computing numbers would only take time."""
@@ -228,15 +230,15 @@ def _scaled_floats(
     group = next((size for size in (LARGEST_GROUP, 64, 32, 16, 8) if length % size == 0), None)
     if group is None:
         return QuantisedWeight(shape, (weight, scale), StoredForm(words), numbers)
-    held = WeightFormat(8, group, scales=_SCALE_DTYPES.get(scale_dtype, "f32"), floating=True)
-    codes = partial(_kept_floats, weight, scale, matrix, block, held)
-    return QuantisedWeight(shape, (weight, scale), StoredForm(words, held), numbers, codes)
+    held = GroupFormat(8, group, scales=_SCALE_DTYPES.get(scale_dtype, "f32"), floating=True)
+    stored = partial(_kept_floats, weight, scale, matrix, block, held)
+    return QuantisedWeight(shape, (weight, scale), StoredForm(words, held.descriptor), numbers, stored)
 
 
 def _kept_floats(
-    weight: str, scale: str, shape: tuple[int, int], block: tuple[int, int], held: WeightFormat, read: Read
-) -> Quantized:
-    """Floats as they are stored, and for each group of a row the scale of its block."""
+    weight: str, scale: str, shape: tuple[int, int], block: tuple[int, int], held: GroupFormat, read: Read
+) -> Parts:
+    """Return floats as they are stored, and for each group of a row the scale of its block."""
     values = read(weight)
     if bool((values.view(torch.uint8) & 0x7F == 0x7F).any()):
         raise QuantizedErrors.NUMBER_NOT_FINITE(tensor=weight)
@@ -244,7 +246,13 @@ def _kept_floats(
     if scales.dtype not in _SCALE_DTYPES:
         scales = scales.to(torch.float32)
     rows, groups = torch.arange(shape[0]) // block[0], torch.arange(0, shape[1], held.group) // block[1]
-    return Quantized(to_array(values.contiguous()), to_array(scales[rows][:, groups].contiguous()))
+    return {VALUES: as_bytes(_array(values)), SCALES: as_bytes(_array(scales[rows][:, groups]))}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the bits of a tensor, in a dtype that numpy knows."""
+    dense = tensor.contiguous()
+    return to_array(dense.view(torch.int8) if dense.dtype == _FP8 else dense)
 
 
 def _scaled_numbers(
@@ -266,19 +274,30 @@ def _find_mxfp4(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
             raise parts.wrong(QuantizedShapeErrors.GROUP_BYTES, blocks, bytes=_MXFP4_BYTES)
         parts.expect(scales, (experts, rows, groups), (torch.uint8,), f"{blocks!r}")
         shape = (experts, groups * size * 2, rows)
-        yield (
-            stem,
-            QuantisedWeight(
-                shape, (blocks, scales), StoredForm("mxfp4"), partial(_mxfp4_numbers, blocks, scales, shape)
-            ),
-        )
+        form = StoredForm("mxfp4", MXFP4_FORMAT, transposed=True)
+        numbers, stored = partial(_mxfp4_numbers, blocks, scales, shape), partial(_mxfp4_parts, blocks, scales, shape)
+        yield stem, QuantisedWeight(shape, (blocks, scales), form, numbers, stored)
+
+
+def _mxfp4_parts(blocks: str, scales: str, shape: tuple[int, int, int], read: Read) -> Parts:
+    experts, columns, rows = shape
+    return {
+        BLOCKS: _array(read(blocks).view(torch.int8)).reshape(experts, rows, columns // 2),
+        SCALES: _array(_exponents(scales, read).view(torch.int8)),
+    }
+
+
+def _exponents(scales: str, read: Read) -> torch.Tensor:
+    """Return exponents. Raises InputError where one stands for no number."""
+    exponents = read(scales)
+    if bool((exponents == 255).any()):
+        raise QuantizedErrors.EXPONENT(tensor=scales)
+    return exponents
 
 
 def _mxfp4_numbers(blocks: str, scales: str, shape: tuple[int, int, int], read: Read) -> torch.Tensor:
     experts, columns, rows = shape
-    stored, exponents = read(blocks), read(scales)
-    if bool((exponents == 255).any()):
-        raise QuantizedErrors.EXPONENT(tensor=scales)
+    stored, exponents = read(blocks), _exponents(scales, read)
     out = torch.empty(shape)
     for expert in range(experts):
         low_first = torch.stack([stored[expert] & 15, stored[expert] >> 4], -1).reshape(rows, -1, 2 * _MXFP4_BYTES)
@@ -329,15 +348,15 @@ def _integer_weight(
         cut = next((size for size in (128, 64, 32, 16, 8) if group % size == 0), group)
     words = f"{method}, {bits} bits, groups of {group}{', with zero points' if zero_point else ''}"
     fits = cut % 2 == 0
-    held = WeightFormat(bits, cut, zero_point, scales=_SCALE_DTYPES[scale_dtype]) if fits else None
+    held = GroupFormat(bits, cut, zero_point, scales=_SCALE_DTYPES[scale_dtype]) if fits else None
     ordered = index is None
     numbers = partial(_integer_numbers, shape, groups, bits, index, unpack)
     if held is None or not ordered:
         return QuantisedWeight(
             shape, parts, StoredForm(words if ordered else f"{words}, columns out of order"), numbers
         )
-    codes = partial(_kept_codes, held, group // cut, unpack)
-    return QuantisedWeight(shape, parts, StoredForm(words, held), numbers, codes)
+    stored = partial(_kept_codes, held, group // cut, unpack)
+    return QuantisedWeight(shape, parts, StoredForm(words, held.descriptor), numbers, stored)
 
 
 def _order(parts: _Parts, index: str, k: int, groups: int, read: Read) -> str | None:
@@ -372,16 +391,17 @@ def _integer_numbers(
     return numbers
 
 
-def _kept_codes(held: WeightFormat, times: int, unpack: Callable[[Read], _Codes], read: Read) -> Quantized:
-    """Codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits."""
+def _kept_codes(held: GroupFormat, times: int, unpack: Callable[[Read], _Codes], read: Read) -> Parts:
+    """Return codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits."""
     codes = unpack(read)
     values = codes.values.numpy().view(np.uint8)
     low = held.half if held.bits == 8 else 0
     stored = values ^ np.uint8(128) if held.bits == 8 else values[:, 0::2] | (values[:, 1::2] << 4)
-    zeros = None
+    parts = {VALUES: stored.view(np.int8), SCALES: as_bytes(np.repeat(to_array(codes.scales), times, axis=1))}
     if codes.zeros is not None:
         zeros = np.repeat((codes.zeros.numpy().astype(np.int16) - low).astype(np.int8), times, axis=1)
-    return Quantized(stored.view(np.int8), np.repeat(to_array(codes.scales), times, axis=1), zeros)
+        parts[ZEROS] = as_bytes(zeros)
+    return parts
 
 
 def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:

@@ -24,8 +24,9 @@ from safetensors import SafetensorError, safe_open
 from sscc.compiler.frontend.model_config import read_json
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UnsupportedError, quoted
-from sscc.ir.weight_format import Encoding, WeightFormat
-from sscc.runtime.quantization import Quantized
+from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime.quantization import Parts
 
 TensorInfo = tuple[tuple[int, ...], torch.dtype]  # shape, dtype
 
@@ -124,8 +125,8 @@ class TensorSource(ABC):
         """How the weight is stored whose numbers `tensor` computes; None for one that is stored as they are."""
         return None
 
-    def codes(self, name: str) -> Quantized:
-        """The parts of a weight whose stored form has a format, of shape [.., N, K] (sscc.runtime.quantization)."""
+    def parts(self, name: str) -> Parts:
+        """Return the stored parts of a weight [.., N, K] whose stored form has a format."""
         raise SourceErrors.NO_CODES(tensor=name)
 
     def update_digest(self, digest: hashlib._Hash) -> None:

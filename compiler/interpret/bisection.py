@@ -17,7 +17,7 @@ from sscc.compiler.interpret.module import is_runnable, module_session, signatur
 from sscc.ir.collectives import grid_of
 from sscc.ir.errors import CheckError, ErrorKind, InputError, UnsupportedError, UsageError
 from sscc.ir.levels import get_level
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.passes.base import Pass, run_passes, step_text
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, Layout, layout_of, reading, stack_tensors

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch_mlir import ir
 
-from sscc.compiler.interpret import cache, collectives, control, elementwise, experts, structured, tensors
+from sscc.compiler.interpret import (
+    cache,
+    collectives,
+    control,
+    elementwise,
+    experts,
+    stored_weights,
+    structured,
+    tensors,
+)
 from sscc.compiler.interpret.build import Builder, Handler, RunnableFunction, handler_of
 from sscc.compiler.interpret.types import Types, shape_of
 from sscc.compiler.signatures import program_signature, query_heads
@@ -38,12 +47,13 @@ class EvaluatedModuleErrors(ErrorKind):
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", "decode")
+_ALGORITHM = (cache, experts, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,
     **elementwise.HANDLERS,
     **structured.HANDLERS,
     **tensors.HANDLERS,
-    **{spec_of(record).name: handler_of(record, f) for record, f in functions_of(vars(cache), vars(experts)).items()},
+    **{spec_of(record).name: handler_of(record, f) for record, f in functions_of(*map(vars, _ALGORITHM)).items()},
 }
 """Every operation that can be evaluated, by its name."""
 

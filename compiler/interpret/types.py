@@ -21,7 +21,6 @@ _DTYPES = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
-    "f8E4M3FN": torch.float8_e4m3fn,
     "index": torch.int64,
     "i64": torch.int64,
     "i32": torch.int32,

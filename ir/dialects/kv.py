@@ -39,6 +39,7 @@ from sscc.ir.landmarks import landmark_width
 from sscc.ir.layer_state.codecs import CodedRows, codec_of
 from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.opspec import Op, OpSpec, group_operands, landmark_element, spec_of
+from sscc.ir.weight_formats.registry import format_named
 
 GEOMETRY = "kv.geometry"
 GROUPS = "kv.groups"
@@ -199,6 +200,8 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(
                 f"landmarks of {bits} bits of keys of {sizes['D']} numbers have rows of {sizes['E']}"
             )
+        if "format" in spec.attributes:
+            _check_parts(op, spec, sizes)
         if "P" in sizes and not operations.latent_fits(sizes, first := int(op.operation.attributes["first"].value)):
             raise SignatureMismatch(
                 f"rows of {sizes['L']} numbers of which {sizes['P']} make {sizes['N']} columns from {first} on do not "
@@ -226,6 +229,18 @@ class Checked(Kv.Operation):
             raise SignatureMismatch(f"is about {sizes['N']} rows, {GEOMETRY} has {geometry.budget + indexed}")
 
 
+def _check_parts(op: Any, spec: OpSpec, sizes: Mapping[str, int]) -> None:
+    """Check that the parts of a weight are those of its format."""
+    name = str(op.operation.attributes["format"].value)
+    try:
+        weight_format = format_named(name)
+    except UsageError as error:
+        raise SignatureMismatch(f"has a format that is not known: {error}") from None
+    widths = [sizes[f"E{number}"] for number in range(len(spec.members))]
+    if not weight_format.has_widths(widths, sizes["I"]):
+        raise SignatureMismatch(f"has parts of {widths} bytes a row, {name} has others for {sizes['I']} numbers")
+
+
 def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
     """An operation has values, or they are the first numbers of its keys."""
     if missing := spec.missing_values(spec.operands):
@@ -237,6 +252,7 @@ def _check_sides(spec: OpSpec, sizes: Mapping[str, int]) -> None:
 
 
 _PERHAPS = ext.Operand[ir.RankedTensorType] | None
+_ATTRIBUTES: Mapping[type, Any] = {float: ir.FloatAttr, int: ir.IntegerAttr, str: ir.StringAttr}
 
 
 def _operation(record: type[Op]) -> Any:
@@ -250,7 +266,7 @@ def _operation(record: type[Op]) -> Any:
     for group, several in spec.several.items():
         names = [f"{group}{number}_{name}" for number in range(several.most) for name in group_operands(several.record)]
         hints |= dict.fromkeys(names, _PERHAPS)
-    hints |= {name: ir.FloatAttr if spec.kind(name) is float else ir.IntegerAttr for name in spec.own_attributes}
+    hints |= {name: _ATTRIBUTES[spec.kind(name)] for name in spec.own_attributes}
     hints |= dict.fromkeys(spec.results, ext.Result[ir.RankedTensorType])
     omissible = (o.updated for o in spec.operands.values() if o.omissible and o.updated)
     hints |= dict.fromkeys(omissible, ext.Result[ir.RankedTensorType] | None)

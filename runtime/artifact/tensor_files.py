@@ -26,18 +26,15 @@ from sscc.ir.files import open_regular
 from sscc.ir.schedule import DTYPE_BYTES, Program, Role
 from sscc.ir.sharding import Cut
 from sscc.ir.sizes import ALIGNMENT
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.safetensors_file import TensorEntry, read_header
 from sscc.runtime.quantization import encode
 
 SHARD_BYTES = 4 * 2**30
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "bf16": BFLOAT16,
-    "f16": np.dtype(np.float16),
-    "f8E4M3FN": FLOAT8,
     "i64": np.dtype(np.int64),
     "i8": np.dtype(np.int8),
     "i1": np.dtype(np.bool_),
@@ -45,8 +42,6 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
 _FILE_DTYPES = {
     "f32": "F32",
     "bf16": "BF16",
-    "f16": "F16",
-    "f8E4M3FN": "F8_E4M3",
     "i64": "I64",
     "i8": "I8",
     "i1": "BOOL",
@@ -129,7 +124,7 @@ class Spans:
         """What the part is made from, of a source of `rank` dimensions that is encoded."""
         axis, times, divisor = self.axis, 1, 1
         if axis == rank - 1:  # the one along which numbers share a byte or a scale
-            times, divisor = (8, encoding.format.bits) if encoding.part == "values" else (encoding.format.group, 1)
+            times, divisor = encoding.format.block, encoding.format.bytes_of[encoding.part]
         if encoding.transposed and axis >= rank - 2:
             axis = 2 * rank - 3 - axis
         spans = tuple((begin * times // divisor, end * times // divisor) for begin, end in self.spans)
@@ -221,7 +216,7 @@ class Packing(Protocol):
     def companions(self, name: str) -> tuple[str, ...]:
         """The names of what is packed together with a tensor."""
 
-    def pack(self, array: Array, scales: Array | None = None, base: Array | None = None) -> Array:
+    def pack(self, array: Array, *others: Array) -> Array:
         """A tensor as it is stored, with its companions."""
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
@@ -375,8 +370,8 @@ def _write_stack(file: Sink, layout: Layout, name: str, read: Reader, packing: P
         data = tensor_bytes(array)
         digest.update(data)
         if packing is not None:
-            others = (layout.get(part) for part in packing.companions(name))
-            data = tensor_bytes(packing.pack(array, *(None if o is None else o.read(source, read) for o in others)))
+            others = [layout[part].read(source, read) for part in packing.companions(name)]
+            data = tensor_bytes(packing.pack(array, *others))
         file.write(data)
         del array, data  # before the next one is read
     return digest.hexdigest()

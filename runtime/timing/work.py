@@ -44,11 +44,13 @@ from sscc.ir.operations import (
     ChooseRows,
     ChunkAttention,
     DecodeAttention,
+    Dequantize,
     FetchRows,
     GatherRows,
     Landmarks,
     LandmarkScores,
     LatentChunkAttention,
+    LookUp,
     ObservationScores,
     Observe,
     Pool,
@@ -74,6 +76,7 @@ from sscc.ir.schedule import (
     Reduction,
     Vector,
 )
+from sscc.ir.weight_formats.registry import format_named
 
 SOFTMAX_OPS = 5  # scale, running maximum, subtract, exponential, sum
 CAP_OPS = 6  # of a score that is capped: two products, a hyperbolic tangent (exponential, sum, quotient, difference)
@@ -385,12 +388,13 @@ def _move(meter: _Meter, step: Any) -> None:
         sizes |= dict(zip(spec.step_patterns[name][1], meter.shape(region), strict=True))
     sizes |= {"valid": meter.valid_rows(spec.rows(sizes)), "live": meter.valid_rows(sizes.get("T", 0))}
     replaced = _replaced_rows(spec, sizes)
+    share = meter.share(step.out) if isinstance(step, Dequantize) else 1
     for name, region in present.items():
         operand, shape = spec.operands[name], meter.shape(region)
         for count, write in zip(operand.moved(sizes, shape), (False, True), strict=True):
             if operand.copy_of:
                 count = count // sizes["R"] * (meter.own_rows(sizes["R"]) - replaced)
-            meter.move(region, count, write=write, capped=not operand.along or bool(operand.by))
+            meter.move(region, int(count * share), write=write, capped=not operand.along or bool(operand.by))
 
 
 def _replaced_rows(spec: OpSpec, sizes: Sizes) -> int:
@@ -610,6 +614,12 @@ def _topk(meter: _Meter, step: TopK) -> None:
 def _gather_rows(meter: _Meter, step: GatherRows) -> None:
     if meter.dtype(step.source) != "i8":
         _convert(meter, step.out, step.source, meter.shape(step.out)[2], ENCODE_OPS)
+
+
+@executes(Dequantize, LookUp)
+def _dequantize(meter: _Meter, step: Dequantize | LookUp) -> None:
+    share = meter.share(step.out)
+    meter.vector(int(prod(meter.shape(step.out)) * share), format_named(step.format).operations)
 
 
 @executes(UpdateRows, Observe)

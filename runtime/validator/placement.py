@@ -10,7 +10,8 @@ from math import prod
 from sscc.ir import schedule as sch
 from sscc.ir.sharding import MOST_RANKS, Cut
 from sscc.ir.target import Target
-from sscc.ir.weight_format import RANKS, Encoding
+from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.weight_formats.weight_format import RANKS
 from sscc.runtime.validator.entries import EntryFacts
 from sscc.runtime.validator.failure import Bytes, ProofKind, check_numbers
 from sscc.runtime.validator.kernels import KernelFacts
@@ -117,10 +118,10 @@ def _check_room(where: str, sizes: Sequence[tuple[int, str]], room: int) -> None
 
 
 def _check_encoding(where: str, tensor: sch.Tensor) -> None:
-    """A part of a weight of a rank that there is, of the part's dtype."""
-    encoding = Encoding.parse(tensor.encoding)
+    """Check that an encoded tensor holds the bytes of a part of a matrix, or of one matrix per expert."""
+    Encoding.parse(tensor.encoding)
     rank = len(tensor.shape) - (len(tensor.sources) > 1)
-    if tensor.role != "weight" or tensor.dtype != encoding.dtype or rank not in RANKS:
+    if tensor.role != "weight" or tensor.dtype != "i8" or rank not in RANKS:
         raise PlacementProofErrors.ENCODING(
             where=where, role=tensor.role, dtype=tensor.dtype, shape=tensor.shape, encoding=tensor.encoding
         )

@@ -30,7 +30,6 @@ class VectorProofErrors(ProofKind):
 
 
 _FLOATS = ("f32", "bf16")
-_WIDENED = ("f16", "f8E4M3FN")  # stored, and read: no operation gives them
 _BITS = {"i64": 64, "i32": 32, "i8": 8}
 _UNARY = "negf absf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt tanh sin cos tan atan sinh cosh erf erfc"
 _BINARY = "addf subf mulf divf remf maximumf minimumf maxnumf minnumf atan2 powf copysign"
@@ -230,7 +229,7 @@ def _dtype(instr: Instr) -> str:
 
 
 def _kind(dtype: str) -> str:
-    return "float" if dtype in (*_FLOATS, *_WIDENED) else "bit" if dtype == "i1" else "integer"
+    return "float" if dtype in _FLOATS else "bit" if dtype == "i1" else "integer"
 
 
 def _integer(op: str, args: Sequence[Integer | None]) -> Integer | None:

@@ -7,9 +7,11 @@ from typing import Any
 from sscc.ir import landmarks
 from sscc.ir import operations as ops
 from sscc.ir.choices import PLAIN_BITS
+from sscc.ir.errors import UsageError
 from sscc.ir.geometry import LARGEST_POOL
 from sscc.ir.operations import latent_fits
 from sscc.ir.opspec import Op, Sizes, spec_of_step
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.validator.failure import ProofKind
 
 
@@ -29,6 +31,8 @@ class StepProofErrors(ProofKind):
     SCALE = "its scale is {scale}, it must be above 0 and at most {most:g}"
     SOFTCAP = "its scores are capped at {softcap}, it must be {least:g} to {most:g}"
     TOO_FEW_NUMBERS = "it chooses {chosen} of {numbers} numbers"
+    FORMAT = "its weights have the format {format!r}, which is not known: {cause}"
+    PARTS = "its parts have rows of {widths!r} bytes, {format} has others for {columns} numbers"
     POOL = "it pools with mode {mode!r} and width {width}"
     VALUES_MISSING = "it has the values of some of its keys, but no {missing}: it must have all or none"
     VALUES_TOO_WIDE = "its values are the first {values} numbers of its keys, which have {key}"
@@ -61,6 +65,8 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
     if isinstance(step, ops.DecodeAttention | ops.LandmarkScores | ops.ChooseRows | ops.FetchRows | ops.QueryAttention):
         _check_ring(step, sizes, where)
     _check_sides(step, sizes, where)
+    if isinstance(step, ops.Dequantize | ops.LookUp):
+        _check_parts(step, sizes, where)
     if isinstance(step, ops.Landmarks | ops.LandmarkScores | ops.QueryAttention):
         _check_landmarks(step, sizes, where)
     if isinstance(step, ops.Select) and (step.sink < 0 or step.recent < 0):
@@ -86,6 +92,18 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.TOO_FEW_NUMBERS(where=where, chosen=sizes["Top"], numbers=sizes["N"])
     if isinstance(step, ops.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         raise StepProofErrors.POOL(where=where, mode=step.mode, width=step.width)
+
+
+def _check_parts(step: ops.Dequantize | ops.LookUp, sizes: Sizes, where: str) -> None:
+    """Check that the parts of a weight are those of its format."""
+    try:
+        weight_format = format_named(step.format)
+    except UsageError as error:
+        raise StepProofErrors.FORMAT(where=where, format=step.format, cause=error) from None
+    members = step.parts if isinstance(step, ops.Dequantize) else step.tables
+    widths = [sizes[f"E{number}"] for number in range(len(members))]
+    if not weight_format.has_widths(widths, sizes["I"]):
+        raise StepProofErrors.PARTS(where=where, format=step.format, widths=widths, columns=sizes["I"])
 
 
 def _check_stride(stride: int | None, window: int, sink: int, where: str) -> None:

@@ -391,7 +391,8 @@ import torch
 from sscc.compiler.checkpoint_tensors import checkpoint_reader
 from sscc.compiler.frontend import loading
 from sscc.compiler.frontend.checkpoint import open_checkpoint
-from sscc.ir.weight_format import Encoding, WeightFormat
+from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Stack, TensorSpec, write_tensors
 
 checkpoint = open_checkpoint(Path(sys.argv[1]))

@@ -116,7 +116,7 @@ def test_a_pass_that_does_not_exist(model: Path) -> None:
 
 
 def test_weights_that_are_stored_as_numbers_cannot_be_kept(model: Path) -> None:
-    from sscc.ir.weight_format import KEEP
+    from sscc.ir.weight_formats.registry import KEEP
 
     check(refused(UsageError, model, weight_format=KEEP), PreflightErrors.NOTHING_TO_KEEP, path=model)
 

@@ -21,7 +21,8 @@ from sscc.compiler.options import OptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
-from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
+from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.passes.pipeline import PassPipelineErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorErrors
@@ -81,7 +82,7 @@ def logits(running: TorchSession) -> Tensor:
     return torch.stack([row.float() for row in rows])
 
 
-def quantised_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
+def quantised_model(family: str, weight_format: GroupFormat) -> PreTrainedModel:
     """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
     model = deepcopy(random_model(family))
     for module in model.modules():
@@ -111,7 +112,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize(("family", "weights"), CASES)
 def test_programs_agree_with_eager_pytorch(family: str, weights: str, build: Build) -> None:
-    expected = expected_logits(quantised_model(family, WeightFormat.parse(weights)))
+    expected = expected_logits(quantised_model(family, GroupFormat.parse(weights)))
     assert difference(logits(session(build(family, weights, **GOLDEN), checked=True)), expected) <= F32_TOLERANCE
     assert difference(expected_logits(random_model(family)), expected) > 100 * F32_TOLERANCE
 
@@ -312,13 +313,13 @@ def test_a_dump_with_entries_cannot_be_quantised(compiled: Compiler, tmp_path: P
     [
         ("embed,reference", OptionErrors.WEIGHTS_TWICE, {"first": "embed", "second": "reference"}),
         ("int8,int4", OptionErrors.WEIGHTS_TWICE, {"first": "int8", "second": "int4"}),
-        ("int5", WeightFormatErrors.UNKNOWN, {"text": "int5"}),
+        ("int5", GroupFormatErrors.UNKNOWN, {"text": "int5"}),
         (
             "copy",
             OptionErrors.UNKNOWN_WEIGHTS,
             {"word": "copy", "known": ["embed", "reference", "none", "keep", "int8", "int4"]},
         ),
-        ("int4:33", WeightFormatErrors.GROUP, {"group": 33}),
+        ("int4:33", GroupFormatErrors.GROUP, {"group": 33}),
     ],
 )
 def test_options_that_make_no_sense(

@@ -11,7 +11,7 @@ from sscc.compiler import cli
 from sscc.ir.choices import LEVELS
 from sscc.ir.context import mlir, parse_module, print_module
 from sscc.ir.levels import LEGAL_DIALECTS, get_level
-from sscc.ir.weight_format import parse_format
+from sscc.ir.weight_formats.registry import parse_format
 from sscc.passes.base import Pass, PassErrors, check_levels, run_passes
 from sscc.passes.pipeline import PIPELINES, REGISTRY, pipeline_of
 from sscc.passes.shard import Shard

@@ -26,7 +26,7 @@ from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut, CutErrors, Segment
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.ir.target import Target, load_target
-from sscc.ir.weight_format import Encoding, parse_format
+from sscc.ir.weight_formats.registry import Encoding, parse_format
 from sscc.passes.base import run_passes
 from sscc.passes.build_entries import BuildEntries
 from sscc.passes.pipeline import pipeline_of

@@ -10,7 +10,8 @@ import pytest
 
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Program, Tensor
-from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
+from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime import quantization
 from sscc.runtime.artifact.tensor_files import TensorErrors, TensorSpec, layout_of, reading, stack_tensors
 from sscc.runtime.quantization import (
@@ -27,7 +28,7 @@ from sscc.runtime.validator.placement import PlacementProofErrors, check_tensors
 from tests.errors import raises
 
 FORMATS = [
-    WeightFormat(bits, group, zero_point) for bits in (8, 4) for group in (2, 32, 128) for zero_point in (False, True)
+    GroupFormat(bits, group, zero_point) for bits in (8, 4) for group in (2, 32, 128) for zero_point in (False, True)
 ]
 
 
@@ -36,7 +37,7 @@ def normal(rows: int = 24, columns: int = 256, seed: int = 0, scale: float = 1.0
     return (generator.standard_normal((rows, columns)) * scale + shift).astype(np.float32)
 
 
-def codes_of(weight: Array, f: WeightFormat) -> Array:
+def codes_of(weight: Array, f: GroupFormat) -> Array:
     """-h .. h - 1, one per element, from the stored bytes."""
     values = quantize(weight, f).values
     if f.bits == 8:
@@ -50,7 +51,7 @@ def codes_of(weight: Array, f: WeightFormat) -> Array:
 @pytest.mark.parametrize("f", FORMATS, ids=str)
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 @pytest.mark.parametrize("shift", [0.0, 3.0])
-def test_no_element_moves_by_more_than_a_step(f: WeightFormat, scale: float, shift: float) -> None:
+def test_no_element_moves_by_more_than_a_step(f: GroupFormat, scale: float, shift: float) -> None:
     weight = normal(scale=scale, shift=shift * scale)
     quantised = quantize(weight, f)
     steps = np.abs(quantised.scales.astype(np.float64))[..., None]
@@ -61,7 +62,7 @@ def test_no_element_moves_by_more_than_a_step(f: WeightFormat, scale: float, shi
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
-def test_what_is_stored(f: WeightFormat) -> None:
+def test_what_is_stored(f: GroupFormat) -> None:
     quantised = quantize(normal(), f)
     groups = 256 // f.group
     assert (quantised.values.dtype.name, quantised.values.shape) == ("int8", (24, 256 * f.bits // 8))
@@ -80,7 +81,7 @@ def test_what_is_stored(f: WeightFormat) -> None:
 @pytest.mark.parametrize("base", ["", ":zero-point", ":minimum"])
 def test_dtypes_of_scales(scales: str, base: str) -> None:
     """The wider the scales, the nearer is the lowest code to the element that it was made for; none lies beyond it."""
-    f = WeightFormat.parse(f"int4:32{base}:{scales}")
+    f = GroupFormat.parse(f"int4:32{base}:{scales}")
     weight = normal(shift=0.5)
     quantised = quantize(weight, f)
     moved = np.abs(dequantize(quantised, f) - weight).reshape(*quantised.scales.shape, 32)
@@ -97,7 +98,7 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
 
 def test_floats_of_8_bits() -> None:
     """Three bits of mantissa: no element above the smallest normal moves by more than a sixteenth of itself."""
-    f = WeightFormat.parse("e4m3:32:f32")
+    f = GroupFormat.parse("e4m3:32:f32")
     weight = normal()
     weight[3] = 0
     quantised = quantize(weight, f)
@@ -108,12 +109,12 @@ def test_floats_of_8_bits() -> None:
     assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
     assert (restored[weight == 0] == 0).all()
     assert measure_error(weight, f).normwise < 0.03
-    with raises(WeightFormatErrors.FLOATING):
-        WeightFormat.parse("e4m3:32:zero-point")
+    with raises(GroupFormatErrors.FLOATING):
+        GroupFormat.parse("e4m3:32:zero-point")
 
 
 def test_scales_of_f16_have_a_range() -> None:
-    f = WeightFormat.parse("int8:32:f16")
+    f = GroupFormat.parse("int8:32:f16")
     assert np.isfinite(dequantize(quantize(normal(scale=1e6), f), f)).all()
     with raises(QuantizationErrors.TOO_LARGE):
         quantize(normal(scale=1e9), f)
@@ -124,7 +125,7 @@ def test_scales_of_f16_have_a_range() -> None:
 def test_by_hand() -> None:
     # The element of largest magnitude is 4, so the scale is -4 / 8, and 4 has the code -8. -3.9 would be 8: clamped.
     weight = np.array([[4.0, -0.5, 0.25, -3.9]], np.float32)
-    f = WeightFormat(4, 4)
+    f = GroupFormat(4, 4)
     quantised = quantize(weight, f)
     assert quantised.scales.astype(float).tolist() == [[-0.5]]
     assert codes_of(weight, f).tolist() == [[-8, 1, 0, 7]]  # -0.25 / 0.5 is a half, which rounds to even
@@ -135,7 +136,7 @@ def test_by_hand() -> None:
 def test_minimums_by_hand() -> None:
     # From -1 on there are 15 steps of 1.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
-    f = WeightFormat(4, 4, minimum=True)
+    f = GroupFormat(4, 4, minimum=True)
     quantised = quantize(weight, f)
     assert quantised.minimums is not None
     assert quantised.minimums.astype(float).tolist() == [[-1.0]]
@@ -146,7 +147,7 @@ def test_minimums_by_hand() -> None:
 def test_zero_points_by_hand() -> None:
     # -1 .. 14 is 15 steps of 1; zero is the code -7.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
-    f = WeightFormat(4, 4, zero_point=True)
+    f = GroupFormat(4, 4, zero_point=True)
     quantised = quantize(weight, f)
     assert quantised.scales.astype(float).tolist() == [[1.0]]
     assert quantised.zeros is not None
@@ -156,7 +157,7 @@ def test_zero_points_by_hand() -> None:
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
-def test_zeros_stay_zeros(f: WeightFormat) -> None:
+def test_zeros_stay_zeros(f: GroupFormat) -> None:
     weight = normal()
     weight[:, ::3] = 0
     weight[5] = 0
@@ -168,7 +169,7 @@ def test_zeros_stay_zeros(f: WeightFormat) -> None:
 
 def test_scales_round_away_from_zero() -> None:
     largest = np.array([[1.001, 0.0], [-1.001, 0.0], [1.0, 0.0]], np.float32)
-    scales = quantize(largest, WeightFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
+    scales = quantize(largest, GroupFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
     assert scales.tolist() == [-1.0078125, 1.0078125, -1.0]
 
 
@@ -182,13 +183,13 @@ def test_errors_of_normal_weights() -> None:
     assert errors["int4:32:zero-point"] == pytest.approx(8.1e-2, rel=0.03)
     shifted = normal(256, 512, shift=3.0)
     assert (
-        measure_error(shifted, WeightFormat(4, 32, True)).normwise
-        < 0.6 * measure_error(shifted, WeightFormat(4, 32)).normwise
+        measure_error(shifted, GroupFormat(4, 32, True)).normwise
+        < 0.6 * measure_error(shifted, GroupFormat(4, 32)).normwise
     )
 
 
 def test_errors_add_up() -> None:
-    first, second, f = normal(seed=1), normal(seed=2), WeightFormat(4)
+    first, second, f = normal(seed=1), normal(seed=2), GroupFormat(4)
     both = measure_error(np.concatenate([first, second]), f)
     total = measure_error(first, f) + measure_error(second, f)
     assert total.normwise == pytest.approx(both.normwise)
@@ -196,8 +197,8 @@ def test_errors_add_up() -> None:
     assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(restored - first) / np.linalg.norm(first))
 
 
-@pytest.mark.parametrize("f", [WeightFormat(8), WeightFormat(4), WeightFormat(4, 32, True)], ids=str)
-def test_blocks_change_nothing(f: WeightFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("f", [GroupFormat(8), GroupFormat(4), GroupFormat(4, 32, True)], ids=str)
+def test_blocks_change_nothing(f: GroupFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = normal(50)
     whole = quantize(weight, f)
     monkeypatch.setattr(quantization, "_BLOCK_ELEMENTS", 256 * 7)
@@ -206,7 +207,7 @@ def test_blocks_change_nothing(f: WeightFormat, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
-def test_encodings_are_the_parts(f: WeightFormat) -> None:
+def test_encodings_are_the_parts(f: GroupFormat) -> None:
     weight = normal()
     quantised = quantize(weight, f)
     for part in f.parts:
@@ -219,7 +220,7 @@ def test_encodings_are_the_parts(f: WeightFormat) -> None:
 
 def test_sources_of_other_dtypes() -> None:
     weight = normal().astype(ml_dtypes.bfloat16)
-    f = WeightFormat(8)
+    f = GroupFormat(8)
     assert quantize(weight, f).values.tobytes() == quantize(weight.astype(np.float32), f).values.tobytes()
 
 
@@ -228,12 +229,12 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
     weight = normal()
     weight[3, 5] = bad
     with raises(QuantizationErrors.NOT_FINITE):
-        quantize(weight, WeightFormat(4))
+        quantize(weight, GroupFormat(4))
 
 
 def test_groups_have_to_fit() -> None:
     with raises(QuantizationErrors.GROUPS, columns=256, group=48):
-        quantize(normal(), WeightFormat(8, 48))
+        quantize(normal(), GroupFormat(8, 48))
 
 
 # ------------------------------------------------------------------------------------------------------- as stored
@@ -254,7 +255,7 @@ def test_a_stack_of_encoded_layers() -> None:
     assert layout["v"].source == TensorSpec((24, 256), "f32")
     stored = stack_tensors(layout, reading(layers, "the test"))
     for index, weight in enumerate(layers.values()):
-        quantised = quantize(weight, WeightFormat(4))
+        quantised = quantize(weight, GroupFormat(4))
         assert stored["v"][index].tobytes() == quantised.values.tobytes()
         assert stored["s"][index].tobytes() == quantised.scales.tobytes()
     assert stored["one"].tobytes() == stored["s"][1].tobytes()
@@ -265,7 +266,7 @@ def test_a_stack_of_encoded_layers() -> None:
     [
         (
             Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int9:32/values"),
-            WeightFormatErrors.ENCODING_FORMAT,
+            GroupFormatErrors.ENCODING_FORMAT,
             {"text": "int9:32/values"},
         ),
         (

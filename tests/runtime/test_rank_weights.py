@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sscc.ir.schedule import Dtype, Program, Tensor
-from sscc.ir.weight_format import Encoding
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import (
     Array,
     KeepingReader,

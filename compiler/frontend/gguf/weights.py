@@ -22,17 +22,11 @@ from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
-from sscc.ir.weight_format import WeightFormat
-from sscc.runtime.quantization import Quantized
+from sscc.ir.weight_formats import ggml
+from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime.quantization import Parts, read_field
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
-FORMATS = {
-    GGMLQuantizationType.Q8_0: WeightFormat(8, 32, scales="f16"),
-    GGMLQuantizationType.Q4_0: WeightFormat(4, 32, scales="f16"),
-    GGMLQuantizationType.Q4_1: WeightFormat(4, 32, minimum=True, scales="f16"),
-}
-"""Formats that hold the blocks of a type exactly. A block is an f16 scale, perhaps an f16 minimum, and codes. Of 4-bit
-codes the last 16 are in the high halves of the bytes."""
 MOST_STACKED = 64
 """Parameters of a list that are one tensor."""
 LAYER = re.compile(r"blk\.(\d+)\.")
@@ -282,24 +276,35 @@ class GgufSource(TensorSource):
         if kinds <= set(PLAIN_TYPES):
             return None
         text = f"GGUF {' and '.join(sorted(kind.name for kind in kinds))}"
-        held = FORMATS.get(parameter.parts[0].type) if len(kinds) == 1 else None
-        moved = (Layout.PLAIN, Layout.TRANSPOSED, *self._heads)
-        if held is None or parameter.layout not in moved or len(parameter.parts[0].shape) < 2:
+        held = _format(parameter.parts[0]) if len(kinds) == 1 else None
+        moved = (Layout.PLAIN, Layout.TRANSPOSED, Layout.STACKED, Layout.INTERLEAVED, *self._heads)
+        rank = len(parameter.parts[0].shape) - (parameter.layout is Layout.STACKED)
+        if held is None or parameter.layout not in moved or rank < 2:
             return StoredForm(text)
-        return StoredForm(text, held, parameter.layout is Layout.TRANSPOSED)
+        return StoredForm(text, held, parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED))
 
-    def codes(self, name: str) -> Quantized:
+    def parts(self, name: str) -> Parts:
         parameter = self._parameters[name]
-        parts = [_codes(part) for part in parameter.parts]
-        order = self._order(parameter.layout, parameter.parts[0].shape[0])
-        whole = {}
-        for kind in FORMATS[parameter.parts[0].type].parts:
-            arrays = [getattr(codes, kind) for codes in parts]
-            array = np.concatenate(arrays, axis=-2) if len(arrays) > 1 else arrays[0]
-            whole[kind] = array if order is None else array[order]
-        if not all(np.isfinite(whole[kind]).all() for kind in whole if kind != "values"):
-            raise GgufWeightErrors.NOT_FINITE(path=self._header.path, tensor=parameter.parts[0].name)
-        return Quantized(**whole)
+        blocks = [_blocks(part) for part in parameter.parts]
+        if parameter.layout is Layout.STACKED:
+            blocks = [stack[parameter.place] for stack in blocks]
+        if parameter.layout is Layout.INTERLEAVED:
+            joined = np.stack(blocks, -2)
+            blocks = [joined.reshape(*joined.shape[:-3], -1, joined.shape[-1])]
+        whole = np.concatenate(blocks, axis=-2) if len(blocks) > 1 else blocks[0]
+        order = self._order(parameter.layout, whole.shape[0])
+        whole = whole if order is None else whole[order]
+        self._check_finite(parameter.parts[0], whole)
+        return {ggml.BLOCKS: whole}
+
+    def _check_finite(self, tensor: StoredTensor, blocks: Numbers) -> None:
+        """Raise InputError where a scale or a minimum of blocks [.., bytes] is no finite number."""
+        held = _format(tensor)
+        assert held is not None  # whoever asks for parts knows that there is a format
+        raw = {ggml.BLOCKS: blocks.view(np.uint8).reshape(-1, blocks.shape[-1] // held.block_bytes, held.block_bytes)}
+        floats = [field for field in (*held.scales, *held.minimums) if field.is_float]
+        if not all(np.isfinite(read_field(field, raw)).all() for field in floats):
+            raise GgufWeightErrors.NOT_FINITE(path=self._header.path, tensor=tensor.name)
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feed the bytes as stored: dequantizing them would only take time."""
@@ -347,19 +352,14 @@ def _owned(values: Numbers) -> torch.Tensor:
     return torch.from_numpy(np.require(values, np.float32, ["C", "W", "O"]))
 
 
-def _codes(part: StoredTensor) -> Quantized:
-    """Return the blocks of a type in `FORMATS` as a program holds them, [.., N, K]."""
-    held = FORMATS[part.type]
-    elements, size = GGML_QUANT_SIZES[part.type]
-    blocks = np.asarray(part.stored()).reshape(*part.shape[:-1], part.shape[-1] // elements, size)
-    head = size - elements * held.bits // 8
-    scales = np.ascontiguousarray(blocks[..., :head]).view(np.float16)
-    raw = blocks[..., head:]
-    if held.bits == 4:
-        halves = np.concatenate([raw & 15, raw >> 4], axis=-1)
-        raw = halves[..., 0::2] | (halves[..., 1::2] << 4)
-    values = np.ascontiguousarray(raw).reshape(*part.shape[:-1], -1).view(np.int8)
-    return Quantized(values, scales[..., 0].copy(), minimums=scales[..., 1].copy() if held.minimum else None)
+def _format(tensor: StoredTensor) -> WeightFormat | None:
+    """Return the format of a tensor's blocks; None for a type whose blocks no program holds."""
+    return ggml.FORMATS.get(tensor.type.name)
 
 
-__all__ = ["FORMATS", "GgufSource", "GgufWeightErrors"]
+def _blocks(tensor: StoredTensor) -> Numbers:
+    """Return the blocks of a tensor [.., N, K] as they are stored, i8 [.., N, bytes]."""
+    return np.asarray(tensor.stored()).reshape(*tensor.shape[:-1], -1).view(np.int8)
+
+
+__all__ = ["GgufSource", "GgufWeightErrors"]

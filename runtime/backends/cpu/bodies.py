@@ -14,9 +14,9 @@ from functools import partial
 from math import prod
 
 from sscc.ir.errors import InputError
-from sscc.ir.operations import ObservationScores, Pool, Select
+from sscc.ir.operations import Dequantize, ObservationScores, Pool, Select
 from sscc.ir.opspec import Op
-from sscc.ir.schedule import DTYPE_BYTES, AllSlice, Body, Product, Reduction, Vector
+from sscc.ir.schedule import DTYPE_BYTES, AllSlice, Body, Product, Reduction, Step, Vector
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.collectives import (
     Box,
@@ -140,8 +140,9 @@ class _Lowering:
         self.shared_bytes = 0
         self.nests: dict[int, Nest] = {}
         self.temporaries: list[str] = []
-        codes = {d.values: local for local, d in dequantised_locals(self.body, self.regions).items()}
+        codes = {d.parts[0]: local for local, d in dequantised_locals(self.body, self.regions).items()}
         self.codes = {codes[name]: name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)}
+        self.unread = {number for number, step in enumerate(self.body.steps) if self._is_unread(step)}
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
                 self._add_nest(2 * number, nest_of(step, self.regions))
@@ -151,6 +152,10 @@ class _Lowering:
                 own = f"own.{number}"
                 self.nests[2 * number] = slice_nest(step, self.regions, own)
                 self._add_box(own, box_of(step, self.body, self.regions), step.part)
+
+    def _is_unread(self, step: Step) -> bool:
+        """Return True for a step whose numbers nobody reads, because products read the codes instead."""
+        return isinstance(step, Dequantize) and self.regions.resolve(step.out).region in self.codes
 
     def _add_exchange(self, number: int, step: Exchange) -> None:
         """A copy into the window of this rank, and after a meeting what is made of the windows of all."""
@@ -171,8 +176,6 @@ class _Lowering:
 
     def _add_nest(self, number: int, nest: Nest) -> None:
         """A step that reads what it overwrites goes through a temporary, so that it reads all of it first."""
-        if nest.output.region in self.codes:
-            return  # products read the codes instead
         if nest.product and nest.inputs[1].region in self.codes:
             a, b, *index = nest.inputs
             nest = replace(nest, inputs=(a, replace(b, region=self.codes[b.region]), *index))
@@ -190,6 +193,8 @@ class _Lowering:
         pending: list[tuple[int, Nest]] = []
         parts: list[StepGroup | tuple[int, Op]] = []
         for number, step in enumerate(self.body.steps):
+            if number in self.unread:
+                continue
             if isinstance(step, Vector | Reduction | Product | AllSlice):
                 pending += [(n, self.nests[n]) for n in (2 * number, 2 * number + 1) if n in self.nests]
                 continue
@@ -226,7 +231,7 @@ class _Lowering:
         locals_ = {*(local.name for local in self.body.locals), *self.temporaries}
         outside = {r for n, nest in self.nests.items() if n not in group.members for r in _touched(nest)}
         for number, step in enumerate(self.body.steps):
-            outside |= self._regions_of(number) if isinstance(step, Op) else set()
+            outside |= self._regions_of(number) if isinstance(step, Op) and number not in self.unread else set()
         return {r for r in group.splits if r in locals_ and r not in outside}
 
     # -- functions
@@ -252,8 +257,10 @@ class _Lowering:
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         if param in self.packed:
             panels = self.packed[param]
-            bits = panels.bits if isinstance(panels, QuantisedPanels) else 8
-            return (last * 8 // (panels.n * panels.k * bits) + 1) * panels.packed_bytes
+            elements = panels.n * panels.k
+            if isinstance(panels, QuantisedPanels):
+                elements = prod(panels.format.stored(panels.format.parts[0].name, panels.n, panels.k))
+            return (last // elements + 1) * panels.packed_bytes
         return (1 + last) * DTYPE_BYTES[self.regions.dtypes[param]]
 
     def _scalars(self, f: Function) -> dict[str, Value]:

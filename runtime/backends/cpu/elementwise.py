@@ -6,7 +6,6 @@ computed once, outside the innermost loop.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,10 +14,9 @@ from sscc.ir.schedule import DTYPE_BYTES, Instr
 from sscc.runtime.artifact.tensor_files import BFLOAT16
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.indices import cut_index
-from sscc.runtime.backends.cpu.mlir import BF16, F16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I8, I16, I64, Function, Value, lanes_of, vector, with_element
 from sscc.runtime.backends.cpu.nests import Gathered, LinearAccess, Nest
 from sscc.runtime.backends.cpu.programs import (
-    FLOAT8_FACTOR,
     Arg,
     Ramp,
     apply,
@@ -27,10 +25,9 @@ from sscc.runtime.backends.cpu.programs import (
     register_type,
     rounded,
     spread,
-    widen_float8,
 )
 
-_STORED = {"f32": F32, "bf16": I16, "f16": I16, "f8E4M3FN": I8, "i64": I64, "i1": I8, "i8": I8}
+_STORED = {"f32": F32, "bf16": I16, "i64": I64, "i1": I8, "i8": I8}
 """The type in which a dtype is loaded and stored. bf16 is moved as its bits: on a CPU without instructions for it, LLVM
 would call functions of a library that is not linked. f16 every CPU that is compiled for converts."""
 
@@ -411,11 +408,6 @@ class Elementwise:
 
 
 def _from_memory(f: Function, raw: Value, dtype: str) -> Value:
-    if dtype == "f8E4M3FN":
-        value = widen_float8(f, raw) * FLOAT8_FACTOR
-        return f.select(f.compare("eq", raw & 0x7F, 0x7F), f.like(math.nan, value), value)
-    if dtype == "f16":
-        return f.widen(f.bitcast(raw, with_element(raw.type, F16)))
     if is_floating(dtype):
         return f.widen(raw)
     if dtype == "i1":
@@ -426,12 +418,6 @@ def _from_memory(f: Function, raw: Value, dtype: str) -> Value:
 def _to_memory(f: Function, value: Value, dtype: str) -> Value:
     if dtype == "bf16":
         return f.bitcast(f.narrow(value, BF16), with_element(value.type, I16))
-    if dtype == "f8E4M3FN":  # a copy, too
-        halves = f.bitcast(f.cast("arith.truncf", value * (1 / FLOAT8_FACTOR), F16), with_element(value.type, I16))
-        code = f.cast("arith.trunci", (halves >> 7 & 0x7F) | (halves >> 8 & 0x80), I8)
-        return f.select(f.compare("ne", value, value), f.like(0x7F, code), code)
-    if dtype == "f16":  # a copy of what was widened
-        return f.bitcast(f.cast("arith.truncf", value, F16), with_element(value.type, I16))
     if dtype == "f32":
         return value
     if dtype == "i1":

@@ -16,6 +16,7 @@ from functools import partial
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, FLOAT8_TILE_ROWS, LINE
 from sscc.runtime.backends.cpu.mlir import F32, I8, Function, Value, vector
+from sscc.runtime.backends.cpu.panel_reading import BlockHeads
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
@@ -26,8 +27,8 @@ from sscc.runtime.backends.cpu.product_blocks import (
 )
 from sscc.runtime.backends.cpu.products import pack_block
 from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
-from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_products import group_kernel, load_scales
+from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.backends.cpu.quantised_products import block_kernel, symbol_of
 
 _CHAINS = 2
 
@@ -41,10 +42,10 @@ def float8_product(
     tile = next(tile for tile in _tiles(features) if tile.rows <= (rows or m))
     in_place = not rows and m == 1 and a.dtype == "f32"
     blocks = Blocks(m, tile, tile.rows * panels.k * 4, in_place)
-    name = f"product_e4m3g{panels.group}_{panels.scale_dtype}"
-    make = group_kernel(name, lambda rows: panels.group * rows * 4, panels, partial(_add_group, panels))
+    name = f"product_{symbol_of(panels)}"
+    make = block_kernel(name, lambda rows: panels.group * rows * 4, panels, partial(_add_group, panels))
     pack = partial(pack_block, a.dtype, "single")
-    return PackedProduct(a, out, panels.panel_bytes, panels.groups, blocks, name, make, pack, (panels.k,))
+    return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, (panels.k,))
 
 
 def listed_rows(features: Features) -> list[int]:
@@ -61,15 +62,17 @@ def _tiles(features: Features) -> list[Tile]:
 def _add_group(
     panels: QuantisedPanels, f: Function, tile: Tile, a: Value, weights: Value, state: Sequence[Value]
 ) -> list[Value]:
-    """The sums of the rows of a tile after a group."""
-    sums = _group_sums(f, panels, tile, a, weights + panels.head_bytes)
-    scales = load_scales(f, panels, weights) * FLOAT8_FACTOR
+    """Return the sums of the rows of a tile after a block, which is a group."""
+    sums = _group_sums(f, panels, tile, a, weights + panels.layout.planes[0].offset)
+    scales = BlockHeads(f, panels, weights).scales(0, 0)
+    assert scales is not None  # every such format has scales
+    scales = scales * FLOAT8_FACTOR
     return [f.fma(value, scales, before) for value, before in zip(sums, state, strict=True)]
 
 
 def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:
     """The sums of a group, not yet scaled, one per row."""
-    rows, at_once = tile.rows, panels.line_k
+    rows, at_once = tile.rows, QUAD
     whole, rest = divmod(panels.group, at_once)
     with f.loop(0, whole, 1, [f.splat(0.0)] * (rows * _CHAINS)) as loop:
         line = lines + loop.index * LINE

@@ -221,7 +221,10 @@ def _stored(tensor: Tensor, packing: PanelPacking | None, weights: Mapping[str, 
         )  # fmt: skip
     if packed or packing is None:
         return array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return packing.pack(array, *(weights.get(name) for name in packing.companions(tensor.name)))
+    others = packing.companions(tensor.name)
+    if missing := next((name for name in others if name not in weights), None):
+        raise NativeInterpreterErrors.NO_WEIGHT(role=tensor.role, tensor=missing)
+    return packing.pack(array, *(weights[name] for name in others))
 
 
 def _memory(core: _native.Core) -> Array:

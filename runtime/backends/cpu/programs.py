@@ -1,7 +1,7 @@
 """Scalar programs of vector steps, evaluated for a vector of points, or for one value that all of them share.
 
 Floating values are f32 in registers whatever their dtype; a value of dtype bf16 is rounded to bf16 after each
-operation, as the reference does. No operation gives one of f16 or f8E4M3FN. Integers are i64, conditions i1.
+operation, as the reference does. Integers are i64, conditions i1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sscc.runtime.backends.cpu.mlir import (
     with_element,
 )
 
-FLOATS = ("f32", "bf16", "f16", "f8E4M3FN")
+FLOATS = ("f32", "bf16")
 
 
 FLOAT8_FACTOR = 256.0
@@ -68,7 +68,7 @@ def expand(f: Function, value: Arg, lanes: int = LANES) -> Value:
 
 def register_type(dtype: str) -> str:
     """How a schedule's dtype is held in a register."""
-    return {"f32": F32, "bf16": F32, "f16": F32, "f8E4M3FN": F32, "i64": I64, "i32": I64, "i8": I64, "i1": I1}[dtype]
+    return {"f32": F32, "bf16": F32, "i64": I64, "i32": I64, "i8": I64, "i1": I1}[dtype]
 
 
 def rounded(f: Function, value: Value, dtype: str) -> Value:

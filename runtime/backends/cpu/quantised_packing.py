@@ -1,74 +1,164 @@
-"""Weights of 8 and 4 bits in panels of 16 outputs, scales and zero points (or minimums) beside their codes."""
+"""Quantized weights in panels of 16 outputs: codes in planes of bits, scales and minimums beside them.
+
+The panel of a format derives from its descriptor (`sscc.ir.weight_formats`): which bits of a block become which bits of
+a panel. The copying is native (`_native.pack_panels`), driven by tables that this module computes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from sscc.ir.errors import ErrorKind, InputError, InternalError
+from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
+from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime import _native
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
-
-SCALES: dict[str, np.dtype[Any]] = {
-    "bf16": np.dtype(np.uint16),
-    "f16": np.dtype(np.float16),
-    "f32": np.dtype(np.float32),
-}
-"""What scales of a dtype are in numpy; bf16 as its bits."""
+from sscc.runtime.backends.cpu.figures import LINE
 
 QUAD = 4
-"""The number of neighbouring k whose products one instruction sums."""
+"""The number of neighboring k whose products one instruction sums."""
+TERNARY = 0
+"""The width of a plane whose bytes hold five ternary digits."""
+_DIGITS = 5
+_WIDTHS = {8: (8,), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
+"""Widths of the planes that hold codes of so many bits, low bits first."""
+_NIBBLE = 4
 
 
 class QuantisedPanelErrors(ErrorKind):
     FORMAT = InternalError, "weights cannot be packed so: {panels}"
-    GROUPS = InternalError, "sums of {k} numbers cannot be packed in groups of {group}"
+    BLOCKS = InternalError, "sums of {k} numbers cannot be packed in blocks of {block}"
     PARTS_DIFFER = (
         InputError,
-        "values {values}, scales {scales} and zero points or minimums {base} are not the parts of {panels}",
+        "{parts} are not the parts of {panels}",
     )
 
 
 @dataclass(frozen=True)
+class Plane:
+    """Some bits of all codes of a block, in lines of 64 bytes.
+
+    A line holds `quads` units of 4 k of 16 outputs: byte [j][c] has the bits of output j and k = c of the first unit in
+    its lowest bits, those of the second unit above, and so on. The last line of a block may be partly used.
+
+    Attributes:
+        width: bits of a code, or TERNARY.
+        shift: the lowest of these bits in the code.
+        offset: bytes from the start of the block to the first line.
+    """
+
+    width: int
+    shift: int
+    offset: int
+
+    @property
+    def quads(self) -> int:
+        return _DIGITS if self.width == TERNARY else 8 // self.width
+
+
+@dataclass(frozen=True)
+class Head:
+    """A scale, minimum or zero point in a panel: an element for each of 16 outputs, one after another.
+
+    Attributes:
+        offset: bytes from the start of the block to the first element.
+        size: bytes of an element.
+        step: bytes to the elements of the next group.
+        low: the lowest bit of an integer in its byte.
+        bits: of an integer.
+    """
+
+    field: Field
+    offset: int
+    size: int
+    step: int
+    low: int = 0
+    bits: int = 8
+
+    @property
+    def per_block(self) -> bool:
+        """True for one element per block and output."""
+        return self.field.count == 1
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """A block of a panel, for all weights of a format: heads of the block, heads of each group, planes of codes."""
+
+    heads: tuple[Head, ...]
+    planes: tuple[Plane, ...]
+    nbytes: int
+
+    def head(self, field: Field) -> Head:
+        return next(head for head in self.heads if head.field is field)
+
+
+@cache
+def layout_of(weight_format: WeightFormat) -> BlockLayout:
+    """Return the block of a panel of a format."""
+    groups = weight_format.block // weight_format.group
+    fields = weight_format.fields[1:]
+    offset, heads = 0, []
+    for field in (field for field in fields if field.count == 1):
+        size = FLOAT_BYTES[field.kind] if field.is_float else 1
+        heads.append(Head(field, offset, size, 0))
+        offset += LANES * size
+    several = [field for field in fields if field.count > 1]
+    step = 0
+    nibbles: list[Head] = []
+    for field in several:
+        size = FLOAT_BYTES[field.kind] if field.is_float else 1
+        if field.bits == _NIBBLE and nibbles:  # two of 4 bits share a byte
+            heads.append(Head(field, nibbles.pop().offset, 1, 0, low=_NIBBLE, bits=_NIBBLE))
+            continue
+        heads.append(Head(field, offset + step, size, 0, bits=_NIBBLE if field.bits == _NIBBLE else 8))
+        nibbles += [heads[-1]] if field.bits == _NIBBLE else []
+        step += LANES * size
+    heads = [head if head.per_block else Head(head.field, head.offset, head.size, step, head.low, head.bits)
+             for head in heads]  # fmt: skip
+    offset += groups * step
+    planes, shift = [], 0
+    for width in (TERNARY,) if weight_format.codes.is_ternary else _WIDTHS[weight_format.codes.bits]:
+        plane = Plane(width, shift, offset)
+        planes.append(plane)
+        offset += -(-weight_format.block // (QUAD * plane.quads)) * LINE
+        shift += width
+    return BlockLayout(tuple(heads), tuple(planes), offset)
+
+
+@dataclass(frozen=True)
 class QuantisedPanels:
-    """How a weight of small integers is stored for out[m, n] = sum over k of a[m, k] * b[n, k].
+    """How a quantized weight is stored for out[m, n] = sum over k of a[m, k] * b[n, k].
 
-    b[n, k] = (value[n, k] - zero[n, k // group]) * scale[n, k // group]; without zero points, zero is 0 with 8 bits and
-    8 with 4 bits. With minimums it is value[n, k] * scale[n, k // group] + minimum[n, k // group]. Values are
-    -128 .. 127 with 8 bits, 0 .. 15 with 4 bits.
-
-    Bytes [ceil(N / 16)][K / group][group_bytes], and in these: scales [16]; i8 zero points or minimums [16], if there
-    are any; lines [ceil(group / line_k)][16][4] of bytes. With 8 bits a line holds 4 k, byte [j][c] being value + 128
-    of output j and k = c. With 4 bits it holds 8 k, byte [j][c] having k = c in its low half and k = 4 + c in its high
-    half. Of floats a line [4][16] holds 4 k one after another, byte [c][j] being that of output j and k = c. Bytes
-    where n >= N, or k is beyond the group, are zeros.
+    Bytes [ceil(N / 16)][K / block][block_bytes], each block as `BlockLayout` says. Codes are unsigned: those of 8 bits
+    that are signed have 128 added. Floats of 8 bits (e4m3) lie in lines [4][16] of 4 k, byte [c][j] being that of
+    output j and k = c. Bytes where n >= N are zeros.
 
     Attributes:
         n, k: outputs and length of the sums.
-        bits: 8 or 4.
-        group: k that share a scale, a divisor of k; a multiple of 8, or k itself.
-        zero_point, minimum: which of them there are, if any.
-        scale_dtype: of scales and minimums, "bf16", "f16" or "f32".
-        floating: whether values are floats of 8 bits (e4m3) instead of integers.
+        format: of the weight; its groups are a multiple of 8, or all of k.
     """
 
     n: int
     k: int
-    bits: int
-    group: int
-    zero_point: bool = False
-    minimum: bool = False
-    scale_dtype: str = "bf16"
-    floating: bool = False
+    format: WeightFormat
 
     def __post_init__(self) -> None:
-        if self.bits not in (8, 4) or min(self.n, self.k, self.group) < 1:
+        if min(self.n, self.k) < 1:
             raise QuantisedPanelErrors.FORMAT(panels=self)
-        if self.k % self.group or (self.group % 8 and self.group != self.k):
-            raise QuantisedPanelErrors.GROUPS(k=self.k, group=self.group)
+        if self.k % self.format.block or (self.group % 8 and self.group != self.k):
+            raise QuantisedPanelErrors.BLOCKS(k=self.k, block=self.format.block)
+
+    def __str__(self) -> str:
+        return f"panels of {self.format} [{self.n}, {self.k}]"
+
+    @property
+    def layout(self) -> BlockLayout:
+        return layout_of(self.format)
 
     @property
     def count(self) -> int:
@@ -76,158 +166,155 @@ class QuantisedPanels:
         return -(-self.n // LANES)
 
     @property
+    def group(self) -> int:
+        """k that share a scale."""
+        return self.format.group
+
+    @property
     def groups(self) -> int:
+        """Groups of a row."""
         return self.k // self.group
 
     @property
-    def line_k(self) -> int:
-        """k in a line of 64 bytes."""
-        return QUAD * 8 // self.bits
+    def blocks(self) -> int:
+        """Blocks of a row."""
+        return self.k // self.format.block
 
     @property
-    def lines(self) -> int:
-        """Lines of a group."""
-        return -(-self.group // self.line_k)
+    def block_groups(self) -> int:
+        """Groups of a block."""
+        return self.format.block // self.group
 
     @property
     def quads(self) -> int:
         """Units of 4 k of a group."""
-        return self.lines * self.line_k // QUAD
+        return -(-self.group // QUAD)
 
     @property
-    def head_bytes(self) -> int:
-        """Bytes of a group before its lines."""
-        return LANES * (self.scale_bytes * (2 if self.minimum else 1) + self.zero_point)
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of a scale or minimum."""
-        return SCALES[self.scale_dtype].itemsize
-
-    @property
-    def group_bytes(self) -> int:
-        return self.head_bytes + self.lines * LINE
+    def block_bytes(self) -> int:
+        return self.layout.nbytes
 
     @property
     def panel_bytes(self) -> int:
-        return self.groups * self.group_bytes
+        return self.blocks * self.block_bytes
 
     @property
     def packed_bytes(self) -> int:
         return self.count * self.panel_bytes
 
     @property
+    def floating(self) -> bool:
+        """True for codes that are small floats."""
+        return self.format.codes.kind == "e4m3"
+
+    @property
+    def flipped(self) -> bool:
+        """True for signed codes of 8 bits, to which 128 is added."""
+        return self.format.codes.kind == "signed"
+
+    @property
     def offset(self) -> int:
-        """The stored byte, or half of one, that stands for zero where there are no zero points or minimums."""
-        return 128 if self.bits == 8 else 8
+        """The code that stands for 0 where there is no zero point: of a table what is added to its entries."""
+        codes = self.format.codes
+        if codes.table:
+            return -min(codes.table)
+        return 128 if self.flipped else codes.bias
+
+    @property
+    def largest_code(self) -> int:
+        """The largest unsigned code, an entry of a table with the offset added."""
+        codes = self.format.codes
+        return max(codes.table) + self.offset if codes.table else 2 if codes.is_ternary else (1 << codes.bits) - 1
 
     @property
     def largest_difference(self) -> int:
         """The largest magnitude of a code less its zero, whatever bytes an artifact has."""
-        if self.bits == 8:
-            return 255 if self.zero_point else 128
-        return 15 + (128 if self.zero_point else 0)
+        if self.format.zeros is not None:
+            return 255 if self.flipped else self.largest_code + 128
+        return max(self.offset, self.largest_code - self.offset)
 
-    def pack(
-        self,
-        values: npt.NDArray[np.generic],
-        scales: npt.NDArray[np.generic],
-        base: npt.NDArray[np.generic] | None = None,
-    ) -> npt.NDArray[np.uint8]:
-        """The weight in panels.
+    def pack(self, *parts: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
+        """Pack the weight into panels.
 
         Args:
-            values: [.., N, K] i8, floats as their bits; with 4 bits [.., N, K / 2], the even k in the low half.
-            scales: [.., N, K / group], of SCALES.
-            base: [.., N, K / group], i8 zero points or minimums of the scales' dtype, or None without any.
+            parts: i8 or u8 [.., N, bytes], in the order of the format's parts.
 
         Returns:
-            [.., count, groups, group_bytes].
+            [.., count, blocks, block_bytes].
 
         Raises:
             InputError: where shapes or dtypes do not fit.
         """
-        stacked = values.shape[:-2]
-        self._check(values, scales, base, stacked)
-        packed = np.zeros((int(np.prod(stacked)), self.count, self.groups, self.group_bytes), np.uint8)
-        parts = [part.reshape(-1, *part.shape[-2:]) for part in (values, scales, base) if part is not None]
-        step = max(1, PACKED_AT_ONCE // (LANES * self.k)) * LANES
-        for layer, target in enumerate(packed):
-            for first in range(0, self.n, step):
-                rows = [part[layer, first : first + step] for part in parts]
-                self._place(rows, target[first // LANES : (first + step) // LANES])
+        stacked = self._check(parts)
+        slices = int(np.prod(stacked))
+        packed = np.zeros((slices, self.count, self.blocks, self.block_bytes), np.uint8)
+        stored = [np.ascontiguousarray(part).view(np.uint8).reshape(slices, self.n, -1) for part in parts]
+        for number in range(slices):
+            _native.pack_panels([part[number] for part in stored], packed[number], self.n, *self._tables)
         return packed.reshape(*stacked, *packed.shape[1:])
 
-    def unpack(self, packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
-        """The values that `pack` was given, [.., N, K] or [.., N, K / 2] i8."""
+    def unpack(self, packed: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.int8]]:
+        """Return the parts that `pack` was given, i8 [.., N, bytes]."""
         stacked = packed.shape[:-3]
-        halves = self.line_k // QUAD
-        shape = (-1, self.count, self.groups, self.lines)
-        lines = packed[..., self.head_bytes :].reshape(*shape, *((QUAD, LANES) if self.floating else (LANES, QUAD)))
-        if self.floating:
-            lines = lines.swapaxes(-1, -2)
-        parts = [lines] if halves == 1 else [lines & 15, lines >> 4]
-        # [.., panels, groups, lines, halves, 16, 4] to [.., panels, 16, groups, lines, halves, 4]
-        quads = np.stack(parts, axis=4).transpose(0, 1, 5, 2, 3, 4, 6)
-        codes = quads.reshape(-1, self.count * LANES, self.groups, self.lines * self.line_k)
-        rows = np.ascontiguousarray(codes[:, : self.n, :, : self.group]).reshape(*stacked, self.n, self.k)
-        if self.floating:
-            return rows.view(np.int8)
-        if self.bits == 8:
-            return (rows ^ np.uint8(128)).view(np.int8)
-        pairs = rows.reshape(*stacked, self.n, self.k // 2, 2)
-        joined: npt.NDArray[np.uint8] = pairs[..., 0] | (pairs[..., 1] << 4)
-        return joined.view(np.int8)
+        slices = int(np.prod(stacked))
+        panels = np.ascontiguousarray(packed).reshape(slices, self.count, self.blocks, self.block_bytes)
+        parts = [np.zeros((slices, self.n, self.blocks * part.bytes), np.uint8) for part in self.format.parts]
+        for number in range(slices):
+            _native.unpack_panels(panels[number], [part[number] for part in parts], self.n, *self._tables)
+        return [part.reshape(*stacked, self.n, -1).view(np.int8) for part in parts]
 
-    def _check(
-        self,
-        values: npt.NDArray[np.generic],
-        scales: npt.NDArray[np.generic],
-        base: npt.NDArray[np.generic] | None,
-        stacked: tuple[int, ...],
-    ) -> None:
-        per_group = (*stacked, self.n, self.groups)
-        fits = values.shape == (*stacked, self.n, self.k * self.bits // 8) and self.k * self.bits % 8 == 0
-        scale = SCALES[self.scale_dtype]
-        fits = fits and scales.shape == per_group and values.dtype == np.int8 and scales.dtype == scale
-        if self.zero_point or self.minimum:
-            dtype = np.dtype(np.int8) if self.zero_point else scale
-            fits = fits and base is not None and base.shape == per_group and base.dtype == dtype
-        if not fits or (base is None) == (self.zero_point or self.minimum):
-            parts = {"values": values, "scales": scales, "base": base}
-            shown = {name: "none" if a is None else f"{a.dtype} {list(a.shape)}" for name, a in parts.items()}
-            raise QuantisedPanelErrors.PARTS_DIFFER(**shown, panels=self)
+    def _check(self, parts: tuple[npt.NDArray[np.generic], ...]) -> tuple[int, ...]:
+        """Return the shape of the stack of weights that parts hold. Raises InputError where they do not fit."""
+        wanted = [self.format.stored(part.name, self.n, self.k) for part in self.format.parts]
+        stacks = {part.shape[:-2] for part in parts}
+        fits = [part.shape[-2:] for part in parts] == wanted and len(stacks) == 1
+        if not fits or any(part.dtype not in (np.int8, np.uint8) for part in parts):
+            shown = [f"{part.dtype} {list(part.shape)}" for part in parts]
+            raise QuantisedPanelErrors.PARTS_DIFFER(parts=shown, panels=str(self))
+        return stacks.pop()
 
-    def _place(self, rows: list[npt.NDArray[np.generic]], target: npt.NDArray[np.uint8]) -> None:
-        """Some rows of each part, the first at a panel's start, to [panels, groups, group_bytes]."""
-        values, scales, *base = rows
-        panels = len(target)
-        codes = np.zeros((panels * LANES, self.groups, self.lines * self.line_k), np.uint8)
-        codes[: len(values), :, : self.group] = self._codes(values).reshape(len(values), self.groups, self.group)
-        # [panels, 16, groups, lines, halves, 4] to [panels, groups, lines, halves, 16, 4]
-        quads = codes.reshape(panels, LANES, self.groups, self.lines, -1, QUAD).transpose(0, 2, 3, 4, 1, 5)
-        joined = quads[..., 0, :, :] if self.bits == 8 else quads[..., 0, :, :] | (quads[..., 1, :, :] << 4)
-        if self.floating:
-            joined = joined.swapaxes(-1, -2)
-        lines = self.lines * LINE
-        target[..., self.head_bytes :] = joined.reshape(panels, self.groups, lines)
-        scale_bytes = LANES * self.scale_bytes
-        target[..., :scale_bytes] = _by_panel(scales, panels).view(np.uint8)
-        if base:
-            target[..., scale_bytes : self.head_bytes] = _by_panel(base[0], panels).view(np.uint8)
-
-    def _codes(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-        """[rows, K] as they are stored, one per byte."""
-        unsigned = values.view(np.uint8)
-        if self.floating:
-            return unsigned
-        if self.bits == 8:
-            return unsigned ^ np.uint8(128)
-        return np.stack([unsigned & 15, unsigned >> 4], axis=-1).reshape(len(values), self.k)
+    @cached_property
+    def _tables(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+        return _tables_of(self.format)
 
 
-def _by_panel(part: npt.NDArray[np.generic], panels: int) -> npt.NDArray[np.generic]:
-    """[rows, groups] to [panels, groups, 16], zeros after the last row."""
-    whole = np.zeros((panels * LANES, part.shape[1]), part.dtype)
-    whole[: len(part)] = part
-    return np.ascontiguousarray(whole.reshape(panels, LANES, -1).transpose(0, 2, 1))
+@cache
+def _tables_of(
+    weight_format: WeightFormat,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+    """Return the tables by which native code packs the blocks of a format.
+
+    Returns:
+        bytes of a block in each part and then in the panel; pieces of bits, rows (part, byte, level, bits, shift, base)
+        and then for heads (first byte in the block of a panel, bytes to the next output, lowest bit), for codes (number
+        of the code, 0, 0); the planes, rows (first byte, width, shift, quads of a line); 4 times the codes of a block,
+        plus 1 where 128 is added to them, or plus 2 where lines are [4][16].
+    """
+    layout = layout_of(weight_format)
+    place = {part.name: number for number, part in enumerate(weight_format.parts)}
+    pieces: list[list[int]] = []
+    for code, found in enumerate(weight_format.codes.pieces()):
+        for byte, level, bits, shift, base in found:
+            pieces.append([place[weight_format.codes.part], byte, level, bits, shift, base, code, 0, 0])
+    for head in layout.heads:
+        field = head.field
+        if field.is_float:
+            first = field.runs[0][0].at
+            pieces += [[place[field.part], first + number * head.size + at, 0, 8, 0, 2,
+                        head.offset + number * head.step + at, head.size, 0]
+                       for number in range(field.count) for at in range(head.size)]  # fmt: skip
+            continue
+        for number, found in enumerate(field.pieces()):
+            first = head.offset + number * head.step
+            for byte, level, bits, shift, base in found:
+                pieces.append([place[field.part], byte, level, bits, shift, base, first, head.size, head.low + shift])
+    planes = [[plane.offset, plane.width, plane.shift, plane.quads] for plane in layout.planes]
+    sizes = [*(part.bytes for part in weight_format.parts), layout.nbytes]
+    kind = weight_format.codes.kind
+    flags = {"e4m3": 2, "signed": 1}.get(kind, 0)
+    return (
+        np.array(sizes, np.int32),
+        np.array(pieces, np.int32),
+        np.array(planes, np.int32),
+        weight_format.block * 4 + flags,
+    )

@@ -50,6 +50,10 @@ class RowForm:
             return cls("pairs", 1 if whole else 2, features.int16_dot)
         return cls("plain")
 
+    def reads_signed(self, panels: QuantisedPanels) -> bool:
+        """Return True if codes are read as signed numbers: of 8 bits, or entries of a table."""
+        return self.signed and (panels.flipped or bool(panels.format.codes.table))
+
     @property
     def name(self) -> str:
         return f"pairs{self.parts}" if self.kind == "pairs" else "sdot" if self.signed else self.kind

@@ -46,7 +46,7 @@ class PanelPacking:
         slices = int(np.prod(shape)) // self.slice_elements
         if isinstance(self.panels, Panels):
             return (slices, *self.panels.packed_shape)
-        return (slices, self.panels.count, self.panels.groups, self.panels.group_bytes)
+        return (slices, self.panels.count, self.panels.blocks, self.panels.block_bytes)
 
     def stored_bytes(self, elements: int) -> int:
         """Bytes in which so many elements, of whole slices, are stored."""
@@ -58,31 +58,26 @@ class PanelPacking:
         return whole * self.panels.packed_bytes + rest // (self.row_elements * LANES) * self.panels.panel_bytes
 
     def companions(self, name: str) -> tuple[str, ...]:
-        """The names of what is packed together with a tensor: of quantised values their scales, and the zero points or
-        minimums if they have any."""
-        stem = name.removesuffix("values")
+        """The names of the tensors that are packed together with a tensor: the other parts of a quantized weight."""
         if isinstance(self.panels, Panels):
             return ()
-        base = ["zeros"] if self.panels.zero_point else ["minimums"] if self.panels.minimum else []
-        return tuple(f"{stem}{part}" for part in ("scales", *base))
+        first, *others = (part.name for part in self.panels.format.parts)
+        stem = name.removesuffix(first)
+        return tuple(f"{stem}{part}" for part in others)
 
-    def pack(self, array: Array, scales: Array | None = None, base: Array | None = None) -> Array:
-        """A tensor, or some of its slices, as it is stored; quantised values with their companions."""
+    def pack(self, array: Array, *others: Array) -> Array:
+        """Pack a tensor, or some of its slices; the first part of a quantized weight with the others."""
         slices = array.size // self.slice_elements
         if isinstance(self.panels, Panels):
             raw = _bits(array).reshape(slices, self.slice_elements)
             return self.panels.pack(raw, stack=1).view(array.dtype)
-        n, groups = self.panels.n, self.panels.groups
-        assert scales is not None  # whoever stores values of groups has them
-        parts = [array.reshape(slices, n, -1), _bits(scales).reshape(slices, n, groups)]
-        below = None if base is None else _bits(base).reshape(slices, n, groups)
-        values = np.ascontiguousarray(parts[0]).view(np.int8)
-        return self.panels.pack(values, parts[1], below).view(array.dtype)
+        parts = [np.ascontiguousarray(part).reshape(slices, self.panels.n, -1) for part in (array, *others)]
+        return self.panels.pack(*parts).view(array.dtype)
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""
         if isinstance(self.panels, QuantisedPanels):
-            return self.panels.unpack(stored.view(np.uint8)).view(stored.dtype).reshape(shape)
+            return self.panels.unpack(stored.view(np.uint8))[0].view(stored.dtype).reshape(shape)
         rows = self.panels.unpack(_bits(stored)).view(stored.dtype)
         if self.panels.n_stride == 1:
             rows = rows.swapaxes(-1, -2)

@@ -20,7 +20,6 @@ from sscc.ir.schedule import (
     launches,
     pipelines,
 )
-from sscc.ir.weight_format import FLOAT8_DTYPE
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.matmul import panels_for
@@ -29,8 +28,6 @@ from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.stages import MemoryPort, ResolvedStage, compose, firings, resolve_stages
 from sscc.runtime.backends.cpu.storage import PanelPacking
-
-_CODES = ("i8", FLOAT8_DTYPE)
 
 
 def aliased_params(program: Program) -> dict[str, frozenset[str]]:
@@ -100,7 +97,7 @@ def packed_weights(program: Program) -> dict[str, PanelPacking]:
     uses: dict[str, list[Use | AsItLies]] = {}
     bodies = {b.name: b for b in program.bodies}
     kernels = {k.name: k for k in program.kernels}
-    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", *_CODES)}
+    weights = {t.name: t for t in program.tensors if t.role == "weight" and t.dtype in ("f32", "bf16", "i8")}
     aliased = aliased_params(program)
     stages = {k.name: _stages(k, bodies, aliased[k.name]) for k in program.kernels}
     for launch in _launches(program):
@@ -157,14 +154,14 @@ def _layout(use: Use | AsItLies, tensor: Tensor) -> WeightLayout:
         return use
     regions = Regions(use.body, {p.name: s for p, s in zip(use.body.params, use.strides, strict=True)})
     try:
-        return _layout_of_codes(use, regions) if tensor.dtype in _CODES else _layout_of_rows(use, regions, tensor.dtype)
+        return _layout_of_codes(use, regions) if tensor.dtype == "i8" else _layout_of_rows(use, regions, tensor.dtype)
     except InternalError:  # a window of memory that is not dense
         return AsItLies()
 
 
 def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
-    """Of the values of a quantised weight."""
-    dequantised = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.values == use.param}
+    """The layout of the first part of a quantized weight."""
+    dequantised = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.parts[0] == use.param}
     if len(dequantised) != 1 or _readers(use, regions) != 1:
         return AsItLies()
     ((local, codes),) = dequantised.items()
@@ -178,11 +175,11 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
             ):
                 return AsItLies()
             if nest.inputs[1].region == local and nest.indirect is not None:
-                apart = nest.indirect.stride * codes.bits // 8
-    if codes.group % 8 and codes.group != codes.k:
+                first = codes.format.parts[0].name
+                apart = codes.format.stored(first, nest.indirect.stride)[-1]
+    if codes.format.group % 8 and codes.format.group != codes.k:
         return AsItLies()
-    parts = (codes.zero_point, codes.minimum, codes.scale_dtype, codes.floating)
-    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.bits, codes.group, *parts), apart)
+    return InPanels(QuantisedPanels(codes.rows, codes.k, codes.format), apart)
 
 
 def _readers(use: Use, regions: Regions) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.schedule import Program
-from sscc.runtime.artifact.tensor_files import BFLOAT16, FLOAT8, Array
+from sscc.runtime.artifact.tensor_files import BFLOAT16, Array
 from sscc.runtime.backends.interpreter import MemoryUse, StageName, Watcher
 
 
@@ -22,8 +22,6 @@ class TorchArrayErrors(ErrorKind):
 TORCH_DTYPES = {
     "f32": torch.float32,
     "bf16": torch.bfloat16,
-    "f16": torch.float16,
-    "f8E4M3FN": torch.float8_e4m3fn,
     "i64": torch.int64,
     "i8": torch.int8,
     "i1": torch.bool,
@@ -107,8 +105,6 @@ def to_tensors(arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
 def _to_tensor(array: Array) -> torch.Tensor:
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if array.dtype == FLOAT8:
-        return torch.from_numpy(array.view(np.int8)).view(torch.float8_e4m3fn)
     return torch.from_numpy(array)
 
 
@@ -118,9 +114,6 @@ def to_array(tensor: torch.Tensor) -> Array:
     if tensor.dtype is torch.bfloat16:
         bits: Array = tensor.view(torch.int16).numpy()
         return bits.view(BFLOAT16)
-    if tensor.dtype is torch.float8_e4m3fn:
-        small: Array = tensor.view(torch.int8).numpy()
-        return small.view(FLOAT8)
     try:
         array: Array = tensor.numpy()
     except TypeError as error:

@@ -14,15 +14,13 @@ class ReferenceNumericsErrors(ErrorKind):
     UNKNOWN_PRECISION = UsageError, "precision is {precision!r}, it must be one of: {known}"
 
 FLOATS = {
-    "f8E4M3FN": torch.float8_e4m3fn,
-    "f16": torch.float16,
     "bf16": torch.bfloat16,
     "f32": torch.float32,
     "f64": torch.float64,
 }
 INTEGERS = {"i8": torch.int8, "i32": torch.int32, "i64": torch.int64, "index": torch.int64}
 BOOLEAN = "i1"
-_LARGEST_GROWTH = 8  # f8E4M3FN (1 byte) becomes f64 (8 bytes)
+_LARGEST_GROWTH = 4  # bf16 (2 bytes) becomes f64 (8 bytes)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from sscc.runtime.backends.reference import (
     prompt,
     query,
     selection,
+    stored_weights,
     topk,
     vector,
 )
 from sscc.runtime.backends.reference.interface import Bind, Interface
 from sscc.runtime.backends.reference.operands import step_of
 
-MODULES = (attention, cache, collectives, encoded_rows, product, prompt, query, selection, topk, vector)
+MODULES = (attention, cache, collectives, encoded_rows, product, prompt, query, selection, stored_weights, topk, vector)
 STEPS: Mapping[type, Callable[[Any, Interface], Bind]] = {
     record: step_of(function) if issubclass(record, Op) else function
     for record, function in functions_of(*map(vars, MODULES)).items()

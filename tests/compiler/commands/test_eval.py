@@ -20,7 +20,7 @@ from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.geometry import GeometryErrors
 from sscc.ir.suggestions import ChoiceErrors
-from sscc.ir.weight_format import WeightFormatErrors
+from sscc.ir.weight_formats.groups import GroupFormatErrors
 from tests.compiler.commands.chatting import TEMPLATE
 from tests.errors import check, one_line
 
@@ -128,7 +128,7 @@ def test_chat(checkpoint: Path, questions: Path, tmp_path: Path, capsys: Capture
             {"topk": 3990, "max_context": 46, "sink": 2, "recent": 8, "most": 36},
         ),
         (["--dtype", "f16"], ChoiceErrors.UNKNOWN, {"option": "--dtype", "value": "f16", "choices": ["f32", "bf16"]}),
-        (["--weights", "int3"], WeightFormatErrors.UNKNOWN, {"text": "int3"}),
+        (["--weights", "int3"], GroupFormatErrors.UNKNOWN, {"text": "int3"}),
         (
             ["--kv-dtype", "int2"],
             ChoiceErrors.UNKNOWN,

@@ -8,6 +8,7 @@
 #include "bandwidth.hpp"
 #include "machine.hpp"
 #include "python_core.hpp"
+#include "python_panels.hpp"
 #include "python_sampler.hpp"
 #include "python_slots.hpp"
 
@@ -26,6 +27,7 @@ NB_MODULE(_native, m) {
     m.def("read_bandwidth", &sscc::read_bandwidth, nb::arg("threads"), nb::arg("nbytes"), nb::arg("repeats") = 3,
           nb::call_guard<nb::gil_scoped_release>());
     sscc::add_core(m);
+    sscc::add_panels(m);
     sscc::add_sampler(m);
     sscc::add_slots(m);
     m.attr("compiler") = SSCC_COMPILER;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sscc.ir.weight_formats.groups import GroupFormat
 from sscc.runtime.backends.cpu import features as module
 from sscc.runtime.backends.cpu.features import AVX2, MODELS, VARIABLE, Features, NativeCpuErrors
 from sscc.runtime.backends.cpu.library import code_key
@@ -54,7 +55,7 @@ def test_arm_takes_codes_of_8_bits_as_signed_ones(bits: int, zero_point: bool) -
     f = (code := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")], exported=True)
     a, out = Operand(f["a"], (1, 64), (64, 1), "f32"), Operand(f["out"], (1, 16), (16, 1), "f32")
     features = Features("", frozenset({"asimd", "asimddp"}))
-    quantised_product(a, out, QuantisedPanels(16, 64, bits, 32, zero_point), features).emit(
+    quantised_product(a, out, QuantisedPanels(16, 64, GroupFormat(bits, 32, zero_point).descriptor), features).emit(
         f, f["weights"], 0, 16, f["scratch"]
     )
     f.returns()

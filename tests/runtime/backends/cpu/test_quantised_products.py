@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InternalError
+from sscc.ir.weight_formats.registry import STORED_ONLY, format_named
+from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
 from sscc.runtime.backends.cpu.float8_products import float8_product
@@ -21,6 +23,7 @@ from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanelErrors, QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from sscc.runtime.backends.cpu.quantised_rows import RowForm
+from sscc.runtime.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
@@ -34,92 +37,78 @@ FEATURES |= {  # what this CPU can run
 
 @dataclass(frozen=True)
 class QuantisedCase:
-    """A product with dense operands; `a` and `out` are their dtypes."""
+    """A product with dense operands and a weight of a format; `a` and `out` are the operands' dtypes."""
 
     m: int
     n: int
     k: int
-    bits: int
-    group: int
-    zero_point: bool = False
+    name: str
     a: str = "f32"
     out: str = "f32"
-    minimum: bool = False
-    scales: str = "bf16"
-    floating: bool = False
+
+    @property
+    def format(self) -> WeightFormat:
+        return format_named(self.name)
 
     @property
     def panels(self) -> QuantisedPanels:
-        parts = (self.zero_point, self.minimum, self.scales, self.floating)
-        return QuantisedPanels(self.n, self.k, self.bits, self.group, *parts)
+        return QuantisedPanels(self.n, self.k, self.format)
 
     def operands(self, f: Function) -> tuple[Operand, Operand]:
         a = Operand(f["a"], (self.m, self.k), (self.k, 1), self.a)
         return a, Operand(f["out"], (self.m, self.n), (self.n, 1), self.out)
 
 
+KINDS = [f"{kind}:32{base}" for kind in ("int8", "int4") for base in ("", ":zero-point")]
 CASES = [
-    *(QuantisedCase(m, 37, 64, bits, 32, zero) for bits in (8, 4) for zero in (False, True) for m in (1, 3)),
-    *(QuantisedCase(m, 37, 64, bits, 32) for bits in (8, 4) for m in (2, 5, 17)),
-    *(QuantisedCase(2, 40, 24, bits, 8, a="bf16", out="bf16") for bits in (8, 4)),
-    *(QuantisedCase(m, 16, 2048, bits, 2048) for bits in (8, 4) for m in (1, 3)),
-    QuantisedCase(2, 16, 1024, 8, 512),
-    QuantisedCase(2, 16, 512, 8, 256, True),
-    QuantisedCase(2, 20, 26, 8, 26, True),
-    QuantisedCase(2, 20, 26, 4, 26),
-    QuantisedCase(1, 1, 3, 8, 3),
-    *(QuantisedCase(m, 21, 64, 4, 32, minimum=True, scales=dtype) for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
-    *(QuantisedCase(3, 21, 64, bits, 32, bits == 4, scales=scales) for bits in (8, 4) for scales in ("f16", "f32")),
-    QuantisedCase(2, 40, 24, 4, 8, a="bf16", out="bf16", minimum=True, scales="f16"),
-    *(QuantisedCase(m, 21, 64, 8, 32, scales="f32", floating=True) for m in (1, 3, 5, 17)),
-    QuantisedCase(2, 40, 24, 8, 8, a="bf16", out="bf16", scales="bf16", floating=True),
-    QuantisedCase(3, 20, 26, 8, 26, scales="f16", floating=True),
+    *(QuantisedCase(m, 37, 64, kind) for kind in KINDS for m in (1, 3)),
+    *(QuantisedCase(m, 37, 64, kind) for kind in ("int8:32", "int4:32") for m in (2, 5, 17)),
+    *(QuantisedCase(2, 40, 24, kind, a="bf16", out="bf16") for kind in ("int8:8", "int4:8")),
+    *(QuantisedCase(m, 16, 2048, kind) for kind in ("int8:2048", "int4:2048") for m in (1, 3)),
+    QuantisedCase(2, 16, 1024, "int8:512"),
+    QuantisedCase(2, 16, 512, "int8:256:zero-point"),
+    QuantisedCase(2, 20, 26, "int8:26:zero-point"),
+    QuantisedCase(2, 20, 26, "int4:26"),
+    QuantisedCase(1, 1, 6, "int8:6"),
+    *(QuantisedCase(m, 21, 64, f"int4:32:minimum:{dtype}") for m in (1, 5) for dtype in ("bf16", "f16", "f32")),
+    *(QuantisedCase(3, 21, 64, f"{kind}:{dtype}") for kind in KINDS[::3] for dtype in ("f16", "f32")),
+    QuantisedCase(2, 40, 24, "int4:8:minimum:f16", a="bf16", out="bf16"),
+    *(QuantisedCase(m, 21, 64, "e4m3:32:f32") for m in (1, 3, 5, 17)),
+    QuantisedCase(2, 40, 24, "e4m3:8:bf16", a="bf16", out="bf16"),
+    QuantisedCase(3, 20, 26, "e4m3:26:f16"),
+    *(QuantisedCase(m, 37, 512, name) for name in STORED_ONLY for m in (1, 3)),
 ]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """Parts as they are stored, and what they stand for, f64 [N, K]."""
+    """The stored parts of a weight, and its numbers, f64 [N, K]."""
 
-    values: np.ndarray
-    scales: np.ndarray
-    base: np.ndarray | None
-    stands_for: np.ndarray
+    parts: list[np.ndarray]
+    numbers: np.ndarray
 
     @classmethod
     def of(cls, panels: QuantisedPanels) -> Weight:
-        """Random ones, extremes included."""
-        rng = np.random.default_rng(5)
-        low, high = (-128, 128) if panels.bits == 8 else (0, 16)
-        codes = rng.integers(low, high, (panels.n, panels.k))
-        codes[0] = low
-        codes[-1] = high - 1
-        scales = as_scales(normal(6, panels.n, panels.groups) / 16, panels.scale_dtype)
-        fixed = np.full(scales.shape, 0 if panels.bits == 8 else 8)
-        zeros = rng.integers(low, high, scales.shape) if panels.zero_point else fixed
-        numbers = codes
-        if panels.floating:
-            codes %= 256
-            codes[codes % 128 == 127] = 126  # no number
-            numbers = codes.astype(np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-        steps = numbers_of(scales, panels.scale_dtype).repeat(panels.group, axis=1)
-        stands_for = (numbers - zeros.repeat(panels.group, axis=1)) * steps
-        base = zeros.astype(np.int8) if panels.zero_point else None
-        if panels.minimum:
-            base = as_scales(normal(7, panels.n, panels.groups) / 2, panels.scale_dtype)
-            stands_for = codes * steps + numbers_of(base, panels.scale_dtype).repeat(panels.group, axis=1)
-        if panels.bits == 4:
-            codes = codes[:, ::2] | (codes[:, 1::2] << 4)
-        values = codes.astype(np.uint8).view(np.int8)
-        return cls(values, scales, base, stands_for)
-
-
-def as_scales(numbers: np.ndarray, dtype: str) -> np.ndarray:
-    return numbers.astype(np.float16) if dtype == "f16" else stored(numbers, dtype)
-
-
-def numbers_of(scales: np.ndarray, dtype: str) -> np.ndarray:
-    return (scales if dtype == "f16" else loaded(scales, dtype)).astype(np.float64)
+        """Random bits, the smallest and the largest codes included; scales are small floats."""
+        f, rng = panels.format, np.random.default_rng(5)
+        shapes = [(panels.n, panels.blocks, part.bytes) for part in f.parts]
+        raw = {part.name: rng.integers(0, 256, shape, np.uint8) for part, shape in zip(f.parts, shapes, strict=True)}
+        raw[f.codes.part][0], raw[f.codes.part][-1] = 0, 255
+        for field_ in f.fields[1:]:
+            place = raw[field_.part][..., field_.runs[0][0].at :]
+            if field_.is_float:
+                dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}[field_.kind]
+                numbers = normal(len(field_.name), panels.n, panels.blocks)[..., None] / 16
+                place[..., : 2 if field_.kind != "f32" else 4] = numbers.astype(dtype).view(np.uint8)
+            elif field_.kind == "exponent":
+                place[..., 0] = rng.integers(118, 130, (panels.n, panels.blocks))
+            elif field_.name == "zeros" and f.codes.bits == 4:
+                place[..., 0] = rng.integers(0, 16, (panels.n, panels.blocks))
+        if f.codes.kind == "e4m3":
+            values = raw[f.codes.part]
+            values[values % 128 == 127] = 126  # no number
+        parts = {name: part.reshape(panels.n, -1).view(np.int8) for name, part in raw.items()}
+        return cls(list(parts.values()), dequantize(parts, f).astype(np.float64))
 
 
 @dataclass
@@ -137,7 +126,7 @@ class CompiledQuantisedProducts:
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            make = float8_product if case.floating else quantised_product
+            make = float8_product if case.panels.floating else quantised_product
             product = make(a, out, case.panels, features)
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()
@@ -151,7 +140,7 @@ class CompiledQuantisedProducts:
         )
         left = stored(a, case.a)
         result = stored(np.full(case.m * case.n + 1, 7.0, np.float32), case.out)
-        packed = case.panels.pack(weight.values, weight.scales, weight.base)
+        packed = case.panels.pack(*weight.parts)
         weights, scratch = AlignedArray(packed.nbytes), AlignedArray(self.scratch[case])
         weights.bytes[:] = packed.reshape(-1)
         for begin, end in itertools.pairwise([0, *cuts, case.n]):
@@ -166,11 +155,11 @@ class CompiledQuantisedProducts:
 def test_agrees_with_dequantised_weights(kind: str, case: QuantisedCase) -> None:
     a, weight = normal(1, case.m, case.k), Weight.of(case.panels)
     result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
-    expected = a.astype(np.float64) @ weight.stands_for.T
+    expected = a.astype(np.float64) @ weight.numbers.T
     # Half a step of x per element, the sums' own roundings, and that of the result.
-    steps = np.abs(a).reshape(case.m, -1, case.group).max(axis=-1) / 32639
-    magnitude = np.abs(weight.stands_for).reshape(case.n, -1, case.group).sum(axis=-1)
-    tolerance = 0.51 * steps @ magnitude.T + 2.0**-20 * np.abs(a).astype(np.float64) @ np.abs(weight.stands_for).T
+    steps = np.abs(a).reshape(case.m, -1, case.format.group).max(axis=-1) / 32639
+    magnitude = np.abs(weight.numbers).reshape(case.n, -1, case.format.group).sum(axis=-1)
+    tolerance = 0.51 * steps @ magnitude.T + 2.0**-20 * np.abs(a).astype(np.float64) @ np.abs(weight.numbers).T
     assert (np.abs(result - expected) <= tolerance + (2.0**-8 * np.abs(expected) if case.out == "bf16" else 0)).all()
     assert np.linalg.norm(result - expected) <= (4e-3 if case.out == "bf16" else 1e-4) * np.linalg.norm(expected)
 
@@ -183,26 +172,24 @@ def test_all_cpus_give_the_same_bits(case: QuantisedCase) -> None:
         assert (host == other).all()
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.group >= 256 and c.m == 2], ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c.format.group >= 256 and c.m == 2], ids=str)
 def test_the_largest_sums_of_whole_integers_fit(case: QuantisedCase) -> None:
     """Every number of a row is the group's largest, and every code is as far from its zero as it can be."""
     a, weight = np.ones((case.m, case.k), np.float32), Weight.of(case.panels)
-    weight.values[:] = -128
-    if weight.base is not None:
-        weight.base[:] = 127
-    scales = numbers_of(weight.scales, case.scales).sum(axis=1)
-    expected = np.broadcast_to(-case.panels.largest_difference * case.group * scales, (case.m, case.n))
+    weight.parts[0][:] = -128
+    if case.format.zeros is not None:
+        weight.parts[-1][:] = 127
+    parts = dict(zip(case.format.bytes_of, weight.parts, strict=True))
+    expected = np.broadcast_to(dequantize(parts, case.format).astype(np.float64).sum(axis=1), (case.m, case.n))
     for kind in FEATURES:
         result = CompiledQuantisedProducts.of(kind).run(case, a, weight)
         assert np.allclose(result, expected, rtol=1e-5, atol=1e-3), kind
 
 
 def test_no_group_is_summed_whole_that_might_overflow() -> None:
-    parts = {
-        (bits, zero, group): RowForm.of(QuantisedPanels(16, group, bits, group, zero), AVX2).parts
-        for bits, zero, group in ((8, False, 512), (8, False, 520), (8, True, 256), (8, True, 264), (4, False, 4384))
-    }
-    assert list(parts.values()) == [1, 2, 1, 2, 1]
+    formats = map(format_named, ("int8:512", "int8:520", "int8:256:zero-point", "int8:264:zero-point", "int4:4384"))
+    parts = [RowForm.of(QuantisedPanels(16, one.block, one), AVX2).parts for one in formats]
+    assert parts == [1, 2, 1, 2, 1]
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.n == 37], ids=str)
@@ -210,7 +197,7 @@ def test_no_group_is_summed_whole_that_might_overflow() -> None:
 def test_rows_and_ranges_do_not_change_bits(kind: str, case: QuantisedCase) -> None:
     compiled, a, weight = CompiledQuantisedProducts.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
     whole = compiled.run(case, a, weight)
-    (alone,) = (c for c in CASES if (c.m, c.n, c.bits, c.zero_point) == (1, 37, case.bits, case.zero_point))
+    (alone,) = (c for c in CASES if (c.m, c.n, c.name) == (1, 37, case.name))
     rows = np.concatenate([compiled.run(alone, a[m : m + 1], weight) for m in range(case.m)])
     assert (whole.view(np.uint32) == rows.view(np.uint32)).all()
     assert (whole.view(np.uint32) == compiled.run(case, a, weight, (16, 32)).view(np.uint32)).all()
@@ -227,10 +214,10 @@ def test_rows_of_zeros_and_of_tiny_numbers(kind: str) -> None:
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_every_code_is_where_the_definition_says(bits: int) -> None:
-    panels = QuantisedPanels(20, 24, bits, 8, True)
-    weight = Weight.of(panels)
-    packed = panels.pack(np.stack([weight.values] * 2), np.stack([weight.scales] * 2), np.stack([weight.base] * 2))
-    assert packed.shape == (2, panels.count, panels.groups, panels.group_bytes)
+    panels = QuantisedPanels(20, 24, format_named(f"int{bits}:8:zero-point"))
+    values, scales, zeros = Weight.of(panels).parts
+    packed = panels.pack(*(np.stack([part] * 2) for part in (values, scales, zeros)))
+    assert packed.shape == (2, panels.count, panels.blocks, panels.block_bytes)
     assert packed.nbytes == 2 * panels.packed_bytes
     assert (packed[0] == packed[1]).all()
     for n, k in np.ndindex(20, 24):
@@ -238,27 +225,38 @@ def test_every_code_is_where_the_definition_says(bits: int) -> None:
         at, half = k % 8 % 4, k % 8 // 4
         if bits == 8:
             code = int(group[48 + 64 * half + n % 16 * 4 + at]) - 128
-            assert code == weight.values[n, k]
+            assert code == values[n, k]
         else:
             code = int(group[48 + n % 16 * 4 + at]) >> (4 * half) & 15
-            assert code == int(weight.values[n, k // 2]) >> (4 * (k % 2)) & 15
-        assert group[:32].view(np.uint16)[n % 16] == weight.scales[n, k // 8]
-        assert group[32:48].view(np.int8)[n % 16] == weight.base[n, k // 8]
+            assert code == int(values[n, k // 2]) >> (4 * (k % 2)) & 15
+        assert group[:32].view(np.uint16)[n % 16] == scales.view(np.uint16)[n, k // 8]
+        assert group[32:48].view(np.int8)[n % 16] == zeros[n, k // 8]
     assert (packed[1, 1, :, 48:].reshape(3, -1, 16, 4)[:, :, 4:] == 0).all()
 
 
+@pytest.mark.parametrize("name", list(STORED_ONLY))
+def test_panels_give_back_the_stored_bytes(name: str) -> None:
+    """Of every format; of ternary digits those that a file holds, which writes five of them to a byte in one way."""
+    panels = QuantisedPanels(37, 512, format_named(name))
+    parts = [part.view(np.uint8).copy() for part in Weight.of(panels).parts]
+    if panels.format.codes.is_ternary:
+        digits = np.random.default_rng(3).integers(0, 81, (37, 2, 52)) * 3
+        parts[0].reshape(37, 2, 54)[..., :52] = (digits * 256 + 242) // 243
+    unpacked = panels.unpack(panels.pack(*parts))
+    assert all((part == other.view(np.uint8)).all() for part, other in zip(parts, unpacked, strict=True))
+    assert panels.packed_bytes * 37 <= 1.1 * 48 * sum(part.nbytes for part in parts)  # 37 rows in panels of 48
+
+
 def test_what_does_not_fit_is_refused() -> None:
-    panels = QuantisedPanels(20, 64, 8, 32)
-    weight = Weight.of(panels)
-    with raises(QuantisedPanelErrors.PARTS_DIFFER, values="int8 [20, 63]", base="none"):
-        panels.pack(weight.values[:, :-1], weight.scales)
-    with raises(QuantisedPanelErrors.PARTS_DIFFER, values="int8 [20, 64]", base="int8 [20, 2]"):
-        panels.pack(weight.values, weight.scales, np.zeros((20, 2), np.int8))
-    with raises(QuantisedPanelErrors.PARTS_DIFFER, values="int8 [20, 64]", base="none"):
-        QuantisedPanels(20, 64, 8, 32, True).pack(weight.values, weight.scales)
-    for bad in ((20, 64, 5, 32), (20, 64, 8, 48), (20, 60, 4, 20), (0, 64, 8, 32)):
+    panels = QuantisedPanels(20, 64, format_named("int8:32"))
+    values, scales = Weight.of(panels).parts
+    with raises(QuantisedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 63]", "int8 [20, 4]"]):
+        panels.pack(values[:, :-1], scales)
+    with raises(QuantisedPanelErrors.PARTS_DIFFER, parts=["int8 [20, 64]", "int8 [20, 4]", "int8 [20, 2]"]):
+        panels.pack(values, scales, np.zeros((20, 2), np.int8))
+    for n, k, name in ((20, 64, "int8:48"), (20, 60, "int4:20"), (0, 64, "int8:32"), (16, 128, "Q4_K")):
         with pytest.raises(InternalError):
-            QuantisedPanels(*bad)
+            QuantisedPanels(n, k, format_named(name))
     f = Module().function("f", [("p", PTR)])
     a, out = Operand(f["p"], (2, 63), (63, 1), "f32"), Operand(f["p"], (2, 20), (20, 1), "f32")
     with raises(PackedProductErrors.SHAPES):
@@ -273,7 +271,8 @@ def test_weights_are_asked_for_ahead_of_time_where_arithmetic_is_slow(
     for m in (1, 2, 4):
         f = (module := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")])
         a, out = Operand(f["a"], (m, 64), (64, 1), "f32"), Operand(f["out"], (m, 16), (16, 1), "f32")
-        product = quantised_product(a, out, QuantisedPanels(16, 64, 4, 32), Features("", frozenset(extensions)))
+        panels = QuantisedPanels(16, 64, format_named("int4"))
+        product = quantised_product(a, out, panels, Features("", frozenset(extensions)))
         product.emit(f, f["weights"], 0, 16, f["scratch"])
         f.returns()
         if "prefetch" in module.text():

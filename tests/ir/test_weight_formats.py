@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from sscc.ir.weight_format import Encoding, WeightFormat, WeightFormatErrors
+from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
+from sscc.ir.weight_formats.registry import Encoding
 from tests.errors import raises
 
 
 @pytest.mark.parametrize(
     ("text", "weight_format", "written"),
     [
-        ("int8", WeightFormat(8), "int8:32"),
-        ("int4:64", WeightFormat(4, 64), "int4:64"),
-        ("int8:zero-point", WeightFormat(8, 32, True), "int8:32:zero-point"),
-        ("int4:16:zero-point", WeightFormat(4, 16, True), "int4:16:zero-point"),
+        ("int8", GroupFormat(8), "int8:32"),
+        ("int4:64", GroupFormat(4, 64), "int4:64"),
+        ("int8:zero-point", GroupFormat(8, 32, True), "int8:32:zero-point"),
+        ("int4:16:zero-point", GroupFormat(4, 16, True), "int4:16:zero-point"),
     ],
 )
-def test_formats(text: str, weight_format: WeightFormat, written: str) -> None:
-    assert WeightFormat.parse(text) == weight_format
+def test_formats(text: str, weight_format: GroupFormat, written: str) -> None:
+    assert GroupFormat.parse(text) == weight_format
     assert str(weight_format) == written
-    assert WeightFormat.parse(written) == weight_format
+    assert GroupFormat.parse(written) == weight_format
 
 
 @pytest.mark.parametrize("text", ["int", "int3", "8", "int8:x", "int4:-2", "int4:32:32", "int4:zero-point:32", "int8:"])
 def test_unknown_formats(text: str) -> None:
-    with raises(WeightFormatErrors.UNKNOWN, text=text):
-        WeightFormat.parse(text)
+    with raises(GroupFormatErrors.UNKNOWN, text=text):
+        GroupFormat.parse(text)
 
 
 @pytest.mark.parametrize("group", [0, 1, 33])
 def test_groups_are_even(group: int) -> None:
-    with raises(WeightFormatErrors.GROUP, group=group):
-        WeightFormat(4, group)
+    with raises(GroupFormatErrors.GROUP, group=group):
+        GroupFormat(4, group)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +60,16 @@ def test_encodings(text: str, stored: tuple[int, int], source: tuple[int, int], 
     "text", ["int8", "int8:32", "int8/values", "int8:32/zeros", "int8:32/codes", "int8:32/values/turned"]
 )
 def test_unknown_encodings(text: str) -> None:
-    with raises(WeightFormatErrors.ENCODING, text=text):
+    with raises(GroupFormatErrors.ENCODING, text=text):
         Encoding.parse(text)
 
 
 @pytest.mark.parametrize("text", ["", "f8:32/values"])
 def test_encodings_of_unknown_formats(text: str) -> None:
-    with raises(WeightFormatErrors.ENCODING_FORMAT, text=text):
+    with raises(GroupFormatErrors.ENCODING_FORMAT, text=text):
         Encoding.parse(text)
 
 
 def test_only_matrices_are_encoded() -> None:
-    with raises(WeightFormatErrors.STORED_SHAPE, shape=[9], part="values", format="int8:32"):
+    with raises(GroupFormatErrors.STORED_SHAPE, shape=[9], part="values", format="int8:32"):
         Encoding.parse("int8:32/values").source_shape((9,))

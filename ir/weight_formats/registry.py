@@ -1,0 +1,101 @@
+"""All weight formats by name, and the encoding of a stored tensor: one part of a weight in a format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Union
+
+from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.sharding import Cut, Segment
+from sscc.ir.weight_formats import ggml, microscaling
+from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
+
+
+class EncodingErrors(ErrorKind):
+    FORMAT = InputError, "the encoding {text!r} is not known: {cause}"
+    UNKNOWN = InputError, "the encoding {text!r} is not known"
+    STORED_SHAPE = InputError, "a tensor of shape [{shape}] cannot be the {part} of {format}"
+
+
+KEEP: Literal["keep"] = "keep"
+"""As the checkpoint has it: each weight in the format in which it is stored, or as it is."""
+
+Weights = Union[GroupFormat, Literal["keep"]]
+"""How the weights of products are to be stored."""
+
+_TRANSPOSED = "transposed"
+
+
+def parse_format(text: str) -> Weights:
+    """Read ``keep``, or a format that `GroupFormat.parse` reads. Raises UsageError as it does."""
+    return KEEP if text == KEEP else GroupFormat.parse(text)
+
+
+STORED_ONLY: dict[str, WeightFormat] = {**ggml.FORMATS, **microscaling.FORMATS}
+"""Formats that checkpoints bring, by name. sscc does not quantize into them."""
+
+
+def format_named(name: str) -> WeightFormat:
+    """Return a format by its name. Raises UsageError where there is none."""
+    known = STORED_ONLY.get(name)
+    return GroupFormat.parse(name).descriptor if known is None else known
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a stored tensor is made from a source: a part of a format, ``int4:32/values``, ``Q4_K/blocks``.
+
+    Attributes:
+        part: the name of a part of the format.
+        transposed: the source is [.., K, N] instead of [.., N, K], written ``int4:32/values/transposed``.
+    """
+
+    format: WeightFormat
+    part: str
+    transposed: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Encoding:
+        """Read an encoding as `__str__` writes it. Raises InputError for any other text."""
+        name, *words = text.split("/")
+        transposed = words[1:] == [_TRANSPOSED]
+        try:
+            encoding = cls(format_named(name), words[0] if words else "", transposed)
+        except UsageError as error:
+            raise EncodingErrors.FORMAT(text=text, cause=error) from None
+        if str(encoding) != text or encoding.part not in encoding.format.bytes_of:
+            raise EncodingErrors.UNKNOWN(text=text)
+        return encoding
+
+    def __str__(self) -> str:
+        return f"{self.format}/{self.part}" + (f"/{_TRANSPOSED}" if self.transposed else "")
+
+    @property
+    def is_first(self) -> bool:
+        """True for the first part of the format: each weight has one such tensor."""
+        return self.part == self.format.parts[0].name
+
+    def source_shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the source of a stored tensor. Raises InputError where that is not of rank 2 or 3."""
+        if len(stored) not in RANKS:
+            raise EncodingErrors.STORED_SHAPE(shape=stored, part=self.part, format=self.format)
+        *experts, rows, nbytes = stored
+        columns = self.format.columns(self.part, nbytes)
+        return (*experts, columns, rows) if self.transposed else (*experts, rows, columns)
+
+    def cut_of_part(self, source: Cut, rank: int) -> Cut:
+        """Return the cut of the stored tensor whose source, of this rank, is cut so. Along the summed axis no segment
+        may begin within a block."""
+        return self._converted(source, rank, self.format.block, self.format.bytes_of[self.part], of_source=True)
+
+    def cut_of_source(self, stored: Cut, rank: int) -> Cut:
+        """Return the cut of the source whose stored tensor, of this rank, is cut so."""
+        return self._converted(stored, rank, self.format.bytes_of[self.part], self.format.block, of_source=False)
+
+    def _converted(self, cut: Cut, rank: int, divisor: int, factor: int, *, of_source: bool) -> Cut:
+        swapped = {rank - 1: rank - 2, rank - 2: rank - 1} if self.transposed else {}
+        axis = swapped.get(cut.axis, cut.axis)
+        if (axis if of_source else cut.axis) != rank - 1:
+            return Cut(axis, cut.segments)
+        return Cut(axis, tuple(Segment(segment.size // divisor * factor, segment.parts) for segment in cut.segments))

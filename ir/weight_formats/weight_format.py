@@ -1,0 +1,118 @@
+"""A format in which quantized weights are stored: one descriptor from which everything else derives.
+
+Readers of checkpoints, the bytes of a schedule's tensors, the validator, the reference interpreter, native packing and
+products, `--weights` and the documents all read this record. Formats of checkpoints whose codes have a scale per group
+are in `groups`, those of GGUF in `ggml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+from sscc.ir.weight_formats.fields import Field
+
+MOST_PARTS = 3
+"""Parts of a format at most."""
+RANKS = (2, 3)
+"""Ranks of quantized weights: a matrix, or one matrix per expert."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stored tensor of a weight, i8 [.., rows, columns // block * bytes].
+
+    Attributes:
+        name: the last word of the tensor's name.
+        bytes: of each block.
+    """
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class WeightFormat:
+    """How the weights of a matrix [rows, columns] are stored, and the numbers that they stand for.
+
+    A row is cut into blocks of `block` weights. The number of a weight is, in f32, each operation rounded::
+
+        (code - zero) * (scale * scale ..)               without minimums
+        code * (scale * scale ..) + minimum * ..         with minimums, or - where `subtracts`
+
+    where `code` is an integer less its bias, an entry of a table, or a small float. Products of scales and of minimums
+    are computed first, from the first to the last.
+
+    Attributes:
+        name: as it is written in schedules and options.
+        block: weights of a block.
+        parts: the stored tensors.
+        codes: one number per weight.
+        scales: from the coarsest to the finest.
+        minimums: of formats that have them, likewise.
+        zeros: the zero point of each group of weights, in units of codes.
+        subtracts: minimums are subtracted.
+    """
+
+    name: str
+    block: int
+    parts: tuple[Part, ...]
+    codes: Field
+    scales: tuple[Field, ...]
+    minimums: tuple[Field, ...] = ()
+    zeros: Field | None = None
+    subtracts: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    @cached_property
+    def fields(self) -> tuple[Field, ...]:
+        """All fields, codes first."""
+        return (self.codes, *self.scales, *self.minimums, *(() if self.zeros is None else (self.zeros,)))
+
+    @cached_property
+    def group(self) -> int:
+        """Weights that share all of scale, minimum and zero point."""
+        group = self.block
+        for field in self.fields[1:]:
+            group = gcd(group, field.per)
+        return group
+
+    @cached_property
+    def bytes_of(self) -> dict[str, int]:
+        """Bytes of a block in each part, by name."""
+        return {part.name: part.bytes for part in self.parts}
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in all parts."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.block_bytes / self.block
+
+    @cached_property
+    def operations(self) -> int:
+        """Operations per weight of computing its number from its bits."""
+        pieces = len(self.codes.runs[0])
+        unpacking = 0 if self.codes.bits == 8 else 3 * pieces - 1  # shift and mask of each piece, and joining them
+        based = self.zeros is not None or bool(self.codes.bias)
+        return unpacking + 1 + based + bool(self.scales) + bool(self.minimums)
+
+    def stored(self, part: str, *shape: int) -> tuple[int, ...]:
+        """Return the shape of a part of a weight [.., rows, columns], `columns` a multiple of the block."""
+        *rows, columns = shape
+        return *rows, columns // self.block * self.bytes_of[part]
+
+    def columns(self, part: str, stored: int) -> int:
+        """Return the columns of a weight one of whose parts has rows of so many bytes."""
+        return stored // self.bytes_of[part] * self.block
+
+    def has_widths(self, widths: Sequence[int], columns: int) -> bool:
+        """Return True if parts with rows of so many bytes are those of a weight of so many columns."""
+        wanted = [self.stored(part.name, columns)[-1] for part in self.parts]
+        return columns % self.block == 0 and list(widths) == wanted

@@ -1,0 +1,10 @@
+// The Python face of panels.hpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace sscc {
+
+void add_panels(nanobind::module_& m);
+
+}  // namespace sscc
