@@ -141,7 +141,8 @@ class _Lowering:
         self.nests: dict[int, Nest] = {}
         self.temporaries: list[str] = []
         codes = {d.parts[0]: local for local, d in dequantised_locals(self.body, self.regions).items()}
-        self.codes = {codes[name]: name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)}
+        quantised = [name for name, panels in variant.packed if isinstance(panels, QuantisedPanels)]
+        self.codes = {codes[name]: name for name in quantised if name in codes}  # others are tables of look-ups
         self.unread = {number for number, step in enumerate(self.body.steps) if self._is_unread(step)}
         for number, step in enumerate(self.body.steps):
             if isinstance(step, Vector | Reduction | Product):
@@ -271,7 +272,12 @@ class _Lowering:
         for name in self.regions.names_in(step):
             piece = self.regions.resolve(name)
             meta[name] = (piece.shape, piece.strides, self.regions.dtypes[piece.region])
-        lowered = lower_step(step, meta, self.features)
+        packed = {
+            name: self.packed[region]
+            for name in meta
+            if (region := self.regions.resolve(name).region) in self.packed
+        }
+        lowered = lower_step(step, meta, self.features, packed)
         base = self._share(lowered.shared_bytes) if lowered.shared_bytes else 0
         selection = self._selection_from(number)
         for phase in lowered.phases:

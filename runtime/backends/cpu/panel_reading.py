@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sscc.ir.weight_formats.fields import Field
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.mlir import BF16, F16, F32, I8, I16, I32, Function, Value, vector
+from sscc.runtime.backends.cpu.mlir import BF16, F16, F32, I8, I16, I32, Function, Value, vector, with_element
 from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
 from sscc.runtime.backends.cpu.quantised_packing import TERNARY, Plane, QuantisedPanels
 
@@ -71,15 +71,16 @@ class BlockHeads:
         if head.bits < 8:
             wide = wide & ((1 << head.bits) - 1)
         if field.kind == "exponent":
-            return _power_of_two(f, wide, field.bias)
+            return power_of_two(f, wide, field.bias)
         return f.cast("arith.sitofp", wide - field.bias if field.bias else wide, F32)
 
 
-def _power_of_two(f: Function, exponent: Value, bias: int) -> Value:
-    """Return 2^(exponent - bias) of 0 <= exponent <= 255 for a bias of 127 or 128, f32, subnormal numbers included."""
+def power_of_two(f: Function, exponent: Value, bias: int) -> Value:
+    """Return 2^(exponent - bias) of i32 0 <= exponent <= 255, one or 16, for a bias of 127 or 128, f32, subnormal
+    numbers included."""
     normal = (exponent + (127 - bias)) << 23
-    smallest = f.splat(1 << (23 - (bias - 126)), LANES, I32) << f.min(exponent, bias - 127)
-    return f.bitcast(f.select(exponent > bias - 127, normal, smallest), vector(F32, LANES))
+    smallest = f.like(1 << (23 - (bias - 126)), exponent) << f.min(exponent, bias - 127)
+    return f.bitcast(f.select(exponent > bias - 127, normal, smallest), with_element(exponent.type, F32))
 
 
 def stored_codes(

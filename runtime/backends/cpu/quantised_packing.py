@@ -150,8 +150,13 @@ class QuantisedPanels:
     def __post_init__(self) -> None:
         if min(self.n, self.k) < 1:
             raise QuantisedPanelErrors.FORMAT(panels=self)
-        if self.k % self.format.block or (self.group % 8 and self.group != self.k):
+        if self.k % self.format.block or not (self.fits(self.format) or self.group == self.k):
             raise QuantisedPanelErrors.BLOCKS(k=self.k, block=self.format.block)
+
+    @staticmethod
+    def fits(weight_format: WeightFormat) -> bool:
+        """Return True if weights of any length can be packed: groups are whole pairs of quads."""
+        return weight_format.group % (2 * QUAD) == 0
 
     def __str__(self) -> str:
         return f"panels of {self.format} [{self.n}, {self.k}]"

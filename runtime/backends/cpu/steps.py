@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.operations import Dequantize, LookUp
 from sscc.ir.opspec import Op, functions_of
 from sscc.runtime.backends.cpu import (
     decode_attention,
@@ -20,8 +21,11 @@ from sscc.runtime.backends.cpu import (
     topk,
 )
 from sscc.runtime.backends.cpu.features import Features
+from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Lowered
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.row_copies import Meta
+from sscc.runtime.backends.cpu.stored_numbers import lower_stored
 
 MODULES = (
     *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill),
@@ -34,11 +38,18 @@ class NativeStepErrors(ErrorKind):
     UNKNOWN = InputError, "there is no native code for the step {step}"
 
 
-def lower_step(step: Op, operands: Mapping[str, Meta], features: Features) -> Lowered:
+def lower_step(
+    step: Op, operands: Mapping[str, Meta], features: Features, packed: Mapping[str, Panels | QuantisedPanels]
+) -> Lowered:
     """The phases of a step that is no vector program, reduction or product.
+
+    Args:
+        packed: how operands are packed, by the names that the step uses.
 
     Raises InputError for a kind that there is no native code for, or operands that it does not take.
     """
+    if isinstance(step, Dequantize | LookUp):
+        return lower_stored(step, operands, features, packed)
     if type(step) not in LOWERINGS:
         raise NativeStepErrors.UNKNOWN(step=step.kind)
     return LOWERINGS[type(step)](step, dict(operands), features)

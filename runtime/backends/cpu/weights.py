@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.errors import InternalError
+from sscc.ir.operations import LookUp
 from sscc.ir.schedule import (
     Body,
     Kernel,
@@ -20,6 +21,7 @@ from sscc.ir.schedule import (
     launches,
     pipelines,
 )
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.matmul import panels_for
@@ -161,6 +163,14 @@ def _layout(use: Use | AsItLies, tensor: Tensor) -> WeightLayout:
 
 def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
     """The layout of the first part of a quantized weight."""
+    table = next((step for step in use.body.steps if isinstance(step, LookUp) and _is_table(step, use, regions)), None)
+    if table is not None:
+        weight_format = format_named(table.format)
+        rows, nbytes = regions.resolve(table.tables[0].bytes).shape
+        if _readers(use, regions) != 1 or not QuantisedPanels.fits(weight_format):
+            return AsItLies()
+        columns = weight_format.columns(weight_format.parts[0].name, nbytes)
+        return InPanels(QuantisedPanels(rows, columns, weight_format))
     dequantised = {local: d for local, d in dequantised_locals(use.body, regions).items() if d.parts[0] == use.param}
     if len(dequantised) != 1 or _readers(use, regions) != 1:
         return AsItLies()
@@ -177,9 +187,15 @@ def _layout_of_codes(use: Use, regions: Regions) -> WeightLayout:
             if nest.inputs[1].region == local and nest.indirect is not None:
                 first = codes.format.parts[0].name
                 apart = codes.format.stored(first, nest.indirect.stride)[-1]
-    if codes.format.group % 8 and codes.format.group != codes.k:
+    if not QuantisedPanels.fits(codes.format) and codes.format.group != codes.k:
         return AsItLies()
     return InPanels(QuantisedPanels(codes.rows, codes.k, codes.format), apart)
+
+
+def _is_table(step: LookUp, use: Use, regions: Regions) -> bool:
+    """Return True if a look-up reads a whole table as its first part."""
+    piece = regions.resolve(step.tables[0].bytes)
+    return piece.region == use.param and not piece.constant
 
 
 def _readers(use: Use, regions: Regions) -> int:
