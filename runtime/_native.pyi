@@ -49,7 +49,8 @@ def pack_panels(
     panels: NDArray[np.uint8],
     rows: int,
     sizes: NDArray[np.int32],
-    pieces: NDArray[np.int32],
+    runs: NDArray[np.int32],
+    heads: NDArray[np.int32],
     planes: NDArray[np.int32],
     kind: int,
 ) -> None:
@@ -64,7 +65,8 @@ def unpack_panels(
     parts: Sequence[NDArray[np.uint8]],
     rows: int,
     sizes: NDArray[np.int32],
-    pieces: NDArray[np.int32],
+    runs: NDArray[np.int32],
+    heads: NDArray[np.int32],
     planes: NDArray[np.int32],
     kind: int,
 ) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import gguf
 import ml_dtypes
 import numpy as np
 import pytest
 
 from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Program, Tensor
+from sscc.ir.weight_formats import ggml
 from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
-from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.weight_formats.registry import Encoding, EncodingErrors, format_named
 from sscc.runtime import quantization
 from sscc.runtime.artifact.tensor_files import TensorErrors, TensorSpec, layout_of, reading, stack_tensors
 from sscc.runtime.quantization import (
@@ -37,9 +40,32 @@ def normal(rows: int = 24, columns: int = 256, seed: int = 0, scale: float = 1.0
     return (generator.standard_normal((rows, columns)) * scale + shift).astype(np.float32)
 
 
+SCALE_DTYPES = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The parts of a weight in groups, in the dtypes of their numbers."""
+
+    values: Array
+    scales: Array
+    zeros: Array | None
+    minimums: Array | None
+
+
+def quantised_of(weight: Array, f: GroupFormat) -> Quantised:
+    parts, dtype = quantize(weight, f), SCALE_DTYPES[f.scales]
+    minimums = parts["minimums"].view(dtype) if "minimums" in parts else None
+    return Quantised(parts["values"], parts["scales"].view(dtype), parts.get("zeros"), minimums)
+
+
+def restored_of(weight: Array, f: GroupFormat) -> Array:
+    return dequantize(quantize(weight, f), f.descriptor)
+
+
 def codes_of(weight: Array, f: GroupFormat) -> Array:
     """-h .. h - 1, one per element, from the stored bytes."""
-    values = quantize(weight, f).values
+    values = quantised_of(weight, f).values
     if f.bits == 8:
         return values.astype(np.int64)
     bytes_ = values.view(np.uint8).astype(np.int64)
@@ -53,9 +79,9 @@ def codes_of(weight: Array, f: GroupFormat) -> Array:
 @pytest.mark.parametrize("shift", [0.0, 3.0])
 def test_no_element_moves_by_more_than_a_step(f: GroupFormat, scale: float, shift: float) -> None:
     weight = normal(scale=scale, shift=shift * scale)
-    quantised = quantize(weight, f)
+    quantised = quantised_of(weight, f)
     steps = np.abs(quantised.scales.astype(np.float64))[..., None]
-    moved = np.abs(dequantize(quantised, f).astype(np.float64) - weight).reshape(*quantised.scales.shape, f.group)
+    moved = np.abs(restored_of(weight, f).astype(np.float64) - weight).reshape(*quantised.scales.shape, f.group)
     assert (moved <= steps * (1 + 1e-6)).all()
     inside = np.abs(codes_of(weight, f).reshape(moved.shape)) < f.half - 1
     assert (moved[inside] <= 0.5 * (np.broadcast_to(steps, moved.shape)[inside]) * (1 + 1e-5)).all()
@@ -63,7 +89,7 @@ def test_no_element_moves_by_more_than_a_step(f: GroupFormat, scale: float, shif
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
 def test_what_is_stored(f: GroupFormat) -> None:
-    quantised = quantize(normal(), f)
+    quantised = quantised_of(normal(), f)
     groups = 256 // f.group
     assert (quantised.values.dtype.name, quantised.values.shape) == ("int8", (24, 256 * f.bits // 8))
     assert (quantised.scales.dtype.name, quantised.scales.shape) == ("bfloat16", (24, groups))
@@ -83,8 +109,8 @@ def test_dtypes_of_scales(scales: str, base: str) -> None:
     """The wider the scales, the nearer is the lowest code to the element that it was made for; none lies beyond it."""
     f = GroupFormat.parse(f"int4:32{base}:{scales}")
     weight = normal(shift=0.5)
-    quantised = quantize(weight, f)
-    moved = np.abs(dequantize(quantised, f) - weight).reshape(*quantised.scales.shape, 32)
+    quantised = quantised_of(weight, f)
+    moved = np.abs(restored_of(weight, f) - weight).reshape(*quantised.scales.shape, 32)
     steps = np.abs(quantised.scales.astype(np.float32))[..., None]
     # Without a base the largest element opposite to the one that the scale was made for may be clamped.
     assert (moved <= steps * (1.001 if not base else 0.501 if base == ":minimum" else 1.001)).all()
@@ -101,9 +127,9 @@ def test_floats_of_8_bits() -> None:
     f = GroupFormat.parse("e4m3:32:f32")
     weight = normal()
     weight[3] = 0
-    quantised = quantize(weight, f)
-    assert (quantised.values.dtype.name, quantised.values.shape) == ("float8_e4m3fn", weight.shape)
-    restored = dequantize(quantised, f)
+    quantised = quantised_of(weight, f)
+    assert (quantised.values.dtype.name, quantised.values.shape) == ("int8", weight.shape)
+    restored = restored_of(weight, f)
     smallest = np.repeat(quantised.scales, 32, axis=1) * 2.0**-6
     normals = np.abs(weight) > smallest
     assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
@@ -115,10 +141,10 @@ def test_floats_of_8_bits() -> None:
 
 def test_scales_of_f16_have_a_range() -> None:
     f = GroupFormat.parse("int8:32:f16")
-    assert np.isfinite(dequantize(quantize(normal(scale=1e6), f), f)).all()
+    assert np.isfinite(restored_of(normal(scale=1e6), f)).all()
     with raises(QuantizationErrors.TOO_LARGE):
         quantize(normal(scale=1e9), f)
-    smallest = quantize(np.full((1, 32), 1e-9, np.float32), f)
+    smallest = quantised_of(np.full((1, 32), 1e-9, np.float32), f)
     assert smallest.scales.astype(np.float64)[0, 0] == -(2.0**-24)  # away from zero
 
 
@@ -126,34 +152,34 @@ def test_by_hand() -> None:
     # The element of largest magnitude is 4, so the scale is -4 / 8, and 4 has the code -8. -3.9 would be 8: clamped.
     weight = np.array([[4.0, -0.5, 0.25, -3.9]], np.float32)
     f = GroupFormat(4, 4)
-    quantised = quantize(weight, f)
+    quantised = quantised_of(weight, f)
     assert quantised.scales.astype(float).tolist() == [[-0.5]]
     assert codes_of(weight, f).tolist() == [[-8, 1, 0, 7]]  # -0.25 / 0.5 is a half, which rounds to even
     assert quantised.values.view(np.uint8).tolist() == [[0 + 16 * 9, 8 + 16 * 15]]
-    assert dequantize(quantised, f).tolist() == [[4.0, -0.5, 0.0, -3.5]]
+    assert restored_of(weight, f).tolist() == [[4.0, -0.5, 0.0, -3.5]]
 
 
 def test_minimums_by_hand() -> None:
     # From -1 on there are 15 steps of 1.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
     f = GroupFormat(4, 4, minimum=True)
-    quantised = quantize(weight, f)
+    quantised = quantised_of(weight, f)
     assert quantised.minimums is not None
     assert quantised.minimums.astype(float).tolist() == [[-1.0]]
     assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
-    assert dequantize(quantised, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
+    assert restored_of(weight, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
 
 
 def test_zero_points_by_hand() -> None:
     # -1 .. 14 is 15 steps of 1; zero is the code -7.
     weight = np.array([[-1.0, 14.0, 0.0, 6.4]], np.float32)
     f = GroupFormat(4, 4, zero_point=True)
-    quantised = quantize(weight, f)
+    quantised = quantised_of(weight, f)
     assert quantised.scales.astype(float).tolist() == [[1.0]]
     assert quantised.zeros is not None
     assert quantised.zeros.tolist() == [[1]]
     assert codes_of(weight, f).tolist() == [[-8, 7, -7, -1]]
-    assert dequantize(quantised, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
+    assert restored_of(weight, f).tolist() == [[-1.0, 14.0, 0.0, 6.0]]
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
@@ -161,7 +187,7 @@ def test_zeros_stay_zeros(f: GroupFormat) -> None:
     weight = normal()
     weight[:, ::3] = 0
     weight[5] = 0
-    restored = dequantize(quantize(weight, f), f)
+    restored = restored_of(weight, f)
     assert (restored[weight == 0] == 0).all()
     assert measure_error(np.zeros((2, 256), np.float32), f) == Error(0.0, 0.0)
     assert Error(0.0, 0.0).normwise == 0.0
@@ -169,7 +195,7 @@ def test_zeros_stay_zeros(f: GroupFormat) -> None:
 
 def test_scales_round_away_from_zero() -> None:
     largest = np.array([[1.001, 0.0], [-1.001, 0.0], [1.0, 0.0]], np.float32)
-    scales = quantize(largest, GroupFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
+    scales = quantised_of(largest, GroupFormat(8, 2)).scales.astype(np.float64)[:, 0] * 128
     assert scales.tolist() == [-1.0078125, 1.0078125, -1.0]
 
 
@@ -193,35 +219,35 @@ def test_errors_add_up() -> None:
     both = measure_error(np.concatenate([first, second]), f)
     total = measure_error(first, f) + measure_error(second, f)
     assert total.normwise == pytest.approx(both.normwise)
-    restored = dequantize(quantize(first, f), f)
+    restored = restored_of(first, f)
     assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(restored - first) / np.linalg.norm(first))
 
 
 @pytest.mark.parametrize("f", [GroupFormat(8), GroupFormat(4), GroupFormat(4, 32, True)], ids=str)
 def test_blocks_change_nothing(f: GroupFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = normal(50)
-    whole = quantize(weight, f)
+    whole = quantised_of(weight, f)
     monkeypatch.setattr(quantization, "_BLOCK_ELEMENTS", 256 * 7)
-    assert quantize(weight, f).values.tobytes() == whole.values.tobytes()
-    assert quantize(weight, f).scales.tobytes() == whole.scales.tobytes()
+    assert quantised_of(weight, f).values.tobytes() == whole.values.tobytes()
+    assert quantised_of(weight, f).scales.tobytes() == whole.scales.tobytes()
 
 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
 def test_encodings_are_the_parts(f: GroupFormat) -> None:
     weight = normal()
-    quantised = quantize(weight, f)
-    for part in f.parts:
-        stored = encode(weight, Encoding(f, part))
-        assert stored.tobytes() == getattr(quantised, part).tobytes()
-        assert encode(weight.T, Encoding(f, part, transposed=True)).tobytes() == stored.tobytes()
-    restored = round_trip(weight.T, Encoding(f, "values", transposed=True))
-    np.testing.assert_array_equal(restored.T, dequantize(quantised, f))
+    parts = quantize(weight, f)
+    for name, part in parts.items():
+        stored = encode(weight, Encoding(f.descriptor, name))
+        assert stored.tobytes() == part.tobytes()
+        assert encode(weight.T, Encoding(f.descriptor, name, transposed=True)).tobytes() == stored.tobytes()
+    restored = round_trip(weight.T, Encoding(f.descriptor, "values", transposed=True))
+    np.testing.assert_array_equal(restored.T, restored_of(weight, f))
 
 
 def test_sources_of_other_dtypes() -> None:
     weight = normal().astype(ml_dtypes.bfloat16)
     f = GroupFormat(8)
-    assert quantize(weight, f).values.tobytes() == quantize(weight.astype(np.float32), f).values.tobytes()
+    assert quantised_of(weight, f).values.tobytes() == quantised_of(weight.astype(np.float32), f).values.tobytes()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -248,14 +274,14 @@ def test_a_stack_of_encoded_layers() -> None:
     layers = {f"layers.{i}.w": normal(seed=i) for i in range(3)}
     stack_program = program(
         Tensor("v", (3, 24, 128), "i8", "weight", "hbm", 0, tuple(layers), "int4:32/values"),
-        Tensor("s", (3, 24, 8), "bf16", "weight", "hbm", 0, tuple(layers), "int4:32/scales"),
-        Tensor("one", (24, 8), "bf16", "weight", "hbm", 0, ("layers.1.w",), "int4:32/scales"),
+        Tensor("s", (3, 24, 16), "i8", "weight", "hbm", 0, tuple(layers), "int4:32/scales"),
+        Tensor("one", (24, 16), "i8", "weight", "hbm", 0, ("layers.1.w",), "int4:32/scales"),
     )
     layout = layout_of(stack_program, "weight")
     assert layout["v"].source == TensorSpec((24, 256), "f32")
     stored = stack_tensors(layout, reading(layers, "the test"))
     for index, weight in enumerate(layers.values()):
-        quantised = quantize(weight, GroupFormat(4))
+        quantised = quantised_of(weight, GroupFormat(4))
         assert stored["v"][index].tobytes() == quantised.values.tobytes()
         assert stored["s"][index].tobytes() == quantised.scales.tobytes()
     assert stored["one"].tobytes() == stored["s"][1].tobytes()
@@ -266,12 +292,12 @@ def test_a_stack_of_encoded_layers() -> None:
     [
         (
             Tensor("v", (24, 256), "i8", "weight", "hbm", 0, ("w",), "int9:32/values"),
-            GroupFormatErrors.ENCODING_FORMAT,
+            EncodingErrors.FORMAT,
             {"text": "int9:32/values"},
         ),
         (
-            Tensor("v", (24, 8), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), PlacementProofErrors.ENCODING,
-            {"role": "weight", "dtype": "f32", "shape": [24, 8], "encoding": "int8:32/scales"},
+            Tensor("v", (24, 16), "f32", "weight", "hbm", 0, ("w",), "int8:32/scales"), PlacementProofErrors.ENCODING,
+            {"role": "weight", "dtype": "f32", "shape": [24, 16], "encoding": "int8:32/scales"},
         ),
         (
             Tensor("v", (24, 256), "i8", "constant", "hbm", 0, ("w",), "int8:32/values"), PlacementProofErrors.ENCODING,
@@ -319,3 +345,39 @@ def test_a_source_that_cannot_be_encoded_is_named() -> None:
     shape = {"shape": [24, 128], "expected": "f32 [24, 256]"}
     with raises(TensorErrors.OTHER_TENSOR, where="the test", tensor="w", dtype="float32", **shape):
         stack_tensors(layout, reading({"w": normal(24, 128)}, "the test"))
+
+
+# ------------------------------------------------------------------------------------------- formats of checkpoints
+
+
+@pytest.mark.parametrize("name", list(ggml.FORMATS))
+def test_blocks_of_gguf_give_the_numbers_of_its_own_package(name: str) -> None:
+    """Random bits, and halves that are numbers; to the bit."""
+    f, generator = ggml.FORMATS[name], np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (16, 4, f.block_bytes), dtype=np.uint8)
+    for field in (*f.scales, *f.minimums):
+        if field.is_float:
+            at = field.runs[0][0].at
+            blocks[..., at : at + 2] = generator.standard_normal((16, 4, 1)).astype(np.float16).view(np.uint8)
+        elif field.kind == "exponent":
+            blocks[..., field.runs[0][0].at] %= 250  # the largest numbers would be beyond f32
+    raw = blocks.reshape(16, -1)
+    numbers = dequantize({ggml.BLOCKS: raw.view(np.int8)}, f)
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name])
+    assert numbers.shape == (16, 4 * f.block)
+    assert (numbers.view(np.uint32) == expected.view(np.uint32)).all()
+
+
+def test_mxfp4_by_hand() -> None:
+    """OCP MX v1.0: e2m1 numbers 0 0.5 1 1.5 2 3 4 6 and their negatives, times 2^(exponent - 127)."""
+    codes = np.arange(32) % 16
+    blocks = (codes[0::2] | (codes[1::2] << 4)).astype(np.uint8).reshape(1, 16)
+    scales = np.array([[129]], np.uint8)
+    numbers = dequantize({"blocks": blocks.view(np.int8), "scales": scales.view(np.int8)}, format_named("mxfp4"))
+    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    assert numbers[0, :16].tolist() == [4 * sign * x for sign in (1, -1) for x in magnitudes]
+
+
+def test_what_sscc_does_not_quantize_into_is_refused() -> None:
+    with raises(QuantizationErrors.NO_QUANTIZER, format="Q4_K"):
+        encode(normal(), Encoding.parse("Q4_K/blocks"))

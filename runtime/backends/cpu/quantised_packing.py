@@ -19,6 +19,8 @@ from sscc.runtime import _native
 from sscc.runtime.backends.cpu.features import LANES
 from sscc.runtime.backends.cpu.figures import LINE
 
+Table = npt.NDArray[np.int32]
+
 QUAD = 4
 """The number of neighboring k whose products one instruction sums."""
 TERNARY = 0
@@ -279,47 +281,43 @@ class QuantisedPanels:
         return stacks.pop()
 
     @cached_property
-    def _tables(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+    def _tables(self) -> tuple[Table, Table, Table, Table, int]:
         return _tables_of(self.format)
 
 
 @cache
-def _tables_of(
-    weight_format: WeightFormat,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+def _tables_of(weight_format: WeightFormat) -> tuple[Table, Table, Table, Table, int]:
     """Return the tables by which native code packs the blocks of a format.
 
     Returns:
-        bytes of a block in each part and then in the panel; pieces of bits, rows (part, byte, level, bits, shift, base)
-        and then for heads (first byte in the block of a panel, bytes to the next output, lowest bit), for codes (number
-        of the code, 0, 0); the planes, rows (first byte, width, shift, quads of a line); 4 times the codes of a block,
-        plus 1 where 128 is added to them, or plus 2 where lines are [4][16].
+        bytes of a block in each part and then in the panel; runs of codes, rows (part, then the fields of `Run` but for
+        its base, base, number of the first code); bits of heads, rows (part, byte, level, bits, shift, then the first
+        byte in the block of a panel, bytes to the next output, lowest bit); the planes, rows (first byte, width, shift,
+        quads of a line); 4 times the codes of a block, plus 1 where 128 is added to them, or plus 2 where lines are
+        [4][16].
     """
-    layout = layout_of(weight_format)
+    layout, codes = layout_of(weight_format), weight_format.codes
     place = {part.name: number for number, part in enumerate(weight_format.parts)}
-    pieces: list[list[int]] = []
-    for code, found in enumerate(weight_format.codes.pieces()):
-        for byte, level, bits, shift, base in found:
-            pieces.append([place[weight_format.codes.part], byte, level, bits, shift, base, code, 0, 0])
+    runs, first = [], 0
+    for group in codes.runs:
+        for run in group:
+            where = (run.at, run.count, run.bits, run.side, run.low, run.shift, run.base)
+            runs.append([place[codes.part], *where, first])
+        first += group[0].count
+    heads: list[list[int]] = []
     for head in layout.heads:
-        field = head.field
-        if field.is_float:
-            first = field.runs[0][0].at
-            pieces += [[place[field.part], first + number * head.size + at, 0, 8, 0, 2,
-                        head.offset + number * head.step + at, head.size, 0]
-                       for number in range(field.count) for at in range(head.size)]  # fmt: skip
+        part = place[head.field.part]
+        if head.field.is_float:
+            at = head.field.runs[0][0].at
+            heads += [[part, at + number * head.size + byte, 0, 8, 0, head.offset + number * head.step + byte,
+                       head.size, 0] for number in range(head.field.count) for byte in range(head.size)]  # fmt: skip
             continue
-        for number, found in enumerate(field.pieces()):
-            first = head.offset + number * head.step
-            for byte, level, bits, shift, base in found:
-                pieces.append([place[field.part], byte, level, bits, shift, base, first, head.size, head.low + shift])
+        for number, pieces in enumerate(head.field.pieces()):
+            to = head.offset + number * head.step
+            heads += [[part, byte, level, bits, shift, to, head.size, head.low + shift]
+                      for byte, level, bits, shift, _ in pieces]  # fmt: skip
     planes = [[plane.offset, plane.width, plane.shift, plane.quads] for plane in layout.planes]
     sizes = [*(part.bytes for part in weight_format.parts), layout.nbytes]
-    kind = weight_format.codes.kind
-    flags = {"e4m3": 2, "signed": 1}.get(kind, 0)
-    return (
-        np.array(sizes, np.int32),
-        np.array(pieces, np.int32),
-        np.array(planes, np.int32),
-        weight_format.block * 4 + flags,
-    )
+    tables = [np.array(table, np.int32) for table in (sizes, runs, heads, planes)]
+    flags = {"e4m3": 2, "signed": 1}.get(codes.kind, 0)
+    return tables[0], tables[1], tables[2].reshape(-1, 8), tables[3], weight_format.block * 4 + flags

@@ -7,10 +7,15 @@
 
 namespace sscc {
 
-// Some bits of a number of a block, and where they go in a block of a panel.
-struct Piece {
-    std::int32_t part, byte, level, bits, shift, base;  // of the stored part; base 3: `level` is a digit
-    std::int32_t to, step, low;  // code number; or the first byte of lane 0, bytes to the next lane, lowest bit
+// Bits of consecutive codes of a block of a stored part (sscc.ir.weight_formats.fields.Run), from code `first` on.
+struct CodeRun {
+    std::int32_t part, at, count, bits, side, low, shift, base, first;
+};
+
+// Some bits of a scale, minimum or zero point of a block of a stored part, and their place in a block of a panel: the
+// first byte of lane 0, bytes to the next lane, lowest bit.
+struct HeadPiece {
+    std::int32_t part, byte, level, bits, shift, to, step, low;
 };
 
 struct BitPlane {
@@ -20,7 +25,8 @@ struct BitPlane {
 struct PanelTables {
     std::vector<std::int32_t> part_bytes;  // of a block
     std::size_t block_bytes;               // of a block of a panel
-    std::vector<Piece> codes, heads;
+    std::vector<CodeRun> codes;
+    std::vector<HeadPiece> heads;
     std::vector<BitPlane> planes;
     std::size_t block;  // codes
     bool flipped;       // codes have 128 added
