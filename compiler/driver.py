@@ -68,7 +68,7 @@ from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.frontend.tokens import check_vocabulary
 from sscc.compiler.options import CompileOptions, ProgramShape
 from sscc.compiler.packaging import write_artifact
-from sscc.compiler.preflight import check_golden_prompt, check_outputs, golden_prompt, kept_formats
+from sscc.compiler.preflight import check_golden_prompt, check_outputs, chosen_weights, golden_prompt
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.referred_checkpoints import check_referable
 from sscc.compiler.result import CompileResult
@@ -104,9 +104,9 @@ from sscc.ir.schedule import Program
 from sscc.ir.sizes import format_bytes
 from sscc.ir.stages import Stages, recorded, stage
 from sscc.ir.target import Target, load_target
-from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.weight_formats.registry import DENSE, Encoding, Weights
 from sscc.passes.base import Observer, run_passes
-from sscc.passes.pipeline import passes_between
+from sscc.passes.pipeline import passes_between, takes_weights
 from sscc.passes.shard import Shard
 from sscc.passes.split_layers import LayersDiffer
 from sscc.runtime.artifact.golden import Golden
@@ -181,12 +181,14 @@ class Source:
         checkpoint: None when there is none (a dump compiled without weights).
         constants: computes values by name; called where the schedule uses any.
         golden_prompt: tokens to record a run with; None for the default ones.
+        weights: how they are to be stored; None for as they are, or as the module has them.
     """
 
     module: ir.Module
     checkpoint: Checkpoint | None
     constants: Callable[[], dict[str, torch.Tensor]]
     golden_prompt: Sequence[int] | None = None
+    weights: Weights | None = None
 
 
 @dataclass(frozen=True)
@@ -195,13 +197,14 @@ class Opened:
 
     Attributes:
         geometry: None for an exported program, whose layers are counted once it is captured.
-        formats: those in which weights are kept, by name.
+        weights: how they are stored; formats: those in which they are kept, by name.
         golden_prompt: see `Source`.
     """
 
     checkpoint: Checkpoint
     shape: ProgramShape
     geometry: Geometry | None
+    weights: Weights | None
     formats: Mapping[str, Encoding]
     golden_prompt: Sequence[int] | None
 
@@ -261,7 +264,7 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
         dumps.write("import" if options.compile_from is None else f"from-{options.compile_from}")
         done = passes_done(source.module)
-        passes = passes_between(done, options.compile_to, options.opt_level, options.weight_format, _shard(options))
+        passes = passes_between(done, options.compile_to, options.opt_level, source.weights, _shard(options))
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         with stage("verification of passes"):
@@ -350,10 +353,10 @@ def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
     dtype = DTYPE_NAMES[checkpoint.default_dtype]
     if checkpoint.program is not None and options.dtype is not None and shape.dtype != dtype:
         raise CompilationErrors.DTYPE_OF_PROGRAM(path=options.model, dtype=dtype, option=options.dtype)
-    formats = kept_formats(options, checkpoint)
+    weights, formats = chosen_weights(options, checkpoint)
     if options.compile_to == "schedule":
         check_chat_template(checkpoint.path, checkpoint.tokenizer)
-    return Opened(checkpoint, shape, geometry, formats, golden_prompt(options, checkpoint, shape.geometry))
+    return Opened(checkpoint, shape, geometry, weights, formats, golden_prompt(options, checkpoint, shape.geometry))
 
 
 def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
@@ -412,7 +415,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
     with mlir():
         set_target(module, load_target(options.target))
         set_stored_formats(module, opened.formats)
-    return Source(module, checkpoint, lambda: captured.constants, opened.golden_prompt)
+    return Source(module, checkpoint, lambda: captured.constants, opened.golden_prompt, opened.weights)
 
 
 def _rules(prefill: Captured, shape: ProgramShape, facts: ProgramFacts, geometry: Geometry) -> list[CapturedRule]:
@@ -488,16 +491,18 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
         if level != options.compile_from:
             raise CompilationErrors.OTHER_LEVEL(path=options.model, level=level, option=options.compile_from)
         facts, geometry = get_facts(module)
-    checkpoint = None
+    checkpoint, weights = None, None if options.weight_format == DENSE else options.weight_format
     if options.weights != "none" and options.checkpoint is not None:
         with stage("opening of the model"):
             checkpoint = open_checkpoint(options.checkpoint, trust_pt2=options.trust_pt2)
         if checkpoint.digest != facts.digest:
             warn(CompilationWarnings.OTHER_CHECKPOINT(path=options.model, checkpoint=options.checkpoint))
         check_vocabulary(checkpoint.path, {"the dump": facts.eos}, checkpoint.tokenizer, facts.vocab_size)
-        formats = kept_formats(options, checkpoint)
+        weights, formats = chosen_weights(options, checkpoint)
         with mlir():
             set_stored_formats(module, formats)
+            if options.weight_format is None and not takes_weights(passes_done(module)):
+                weights = None  # as the dump has them
     prompt = golden_prompt(options, checkpoint, geometry)
     if checkpoint is not None:
         check_golden_prompt(options, checkpoint, prompt, facts.vocab_size)
@@ -505,7 +510,7 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
     def constants() -> dict[str, torch.Tensor]:
         return _dump_constants(options.model, facts, geometry.max_context, checkpoint)
 
-    return Source(module, checkpoint, constants, prompt)
+    return Source(module, checkpoint, constants, prompt, weights)
 
 
 def _dump_constants(

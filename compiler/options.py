@@ -35,7 +35,8 @@ from sscc.ir.geometry import (
 from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
-from sscc.ir.weight_formats.registry import KEEP, Weights, parse_format
+from sscc.ir.weight_formats.groups import FLOAT8
+from sscc.ir.weight_formats.registry import DENSE, KEEP, WeightChoice, parse_format
 
 WEIGHTS = ("embed", "reference", "none")
 
@@ -166,8 +167,8 @@ class CompileOptions:
             is kept for it.
         kv_dtype: what cache rows are stored as: "model", of the program's dtype, "int8", codes with a scale per row, or
             "int4", with a scale for every 32.
-        weight_format: how the weights of products are stored; "keep" as the checkpoint has them, None for the program's
-            dtype.
+        weight_format: how the weights of products are stored: a format; "keep" as the checkpoint has them; "dense" as
+            numbers of the program's dtype; None for "keep" where the checkpoint is quantized and "dense" elsewhere.
         max_context: longest sequence, prompt plus new tokens; at most the model's own.
         weights: "embed" copies them into the artifact, "reference" names the checkpoint by digest, "none" has none.
         save_golden: record eager PyTorch's outputs for `sscc run --check`.
@@ -213,7 +214,7 @@ class CompileOptions:
     tp_sums: str = SUMS[0]
     opt_level: int = 2
     weights: str = "embed"
-    weight_format: Weights | None = None
+    weight_format: WeightChoice | None = None
     save_golden: bool = False
     golden_prompt_file: Path | None = None
     golden_tokens: int | None = None
@@ -449,7 +450,7 @@ class CompileArguments(TypedDict, total=False):
     tp_sums: str
     opt_level: int
     weights: str
-    weight_format: Weights | None
+    weight_format: WeightChoice | None
     save_golden: bool
     golden_prompt_file: str | os.PathLike[str] | None
     golden_tokens: int | None
@@ -497,7 +498,7 @@ def cache_options(geometry: Geometry) -> dict[str, Any]:
     return options | {f"kv_{name}": value for name, value in values.items()}
 
 
-def parse_weights(text: str) -> tuple[str, Weights | None]:
+def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
     """``--weights``: where they are (one of WEIGHTS), and how those of products are stored, separated by commas.
 
     Raises:
@@ -508,8 +509,8 @@ def parse_weights(text: str) -> tuple[str, Weights | None]:
     for words in (places, formats):
         if len(words) > 1:
             raise OptionErrors.WEIGHTS_TWICE(text=text, first=words[0], second=words[1])
-    if formats and formats[0] != KEEP and not formats[0].startswith("int"):
-        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, KEEP, "int8", "int4"])
+    if formats and formats[0] not in (KEEP, DENSE) and not formats[0].startswith(("int", FLOAT8)):
+        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, KEEP, DENSE, "int8", "int4", FLOAT8])
     return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
 
 

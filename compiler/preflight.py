@@ -16,7 +16,8 @@ from sscc.compiler.printing import check_pass_names
 from sscc.ir.errors import ErrorKind, OutputError, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_formats.registry import KEEP, Encoding
+from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import DENSE, KEEP, Encoding, Weights
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.text import encode, read_prompt
 
@@ -82,25 +83,34 @@ def _check_folder(folder: Path, path: Path) -> None:
         raise PreflightErrors.NO_PERMISSION(path=path, folder=folder)
 
 
-def kept_formats(options: CompileOptions, checkpoint: Checkpoint) -> dict[str, Encoding]:
-    """Return the formats in which `--weights keep` keeps weights, by name; empty without that option.
-
-    Raises:
-        UsageError: the checkpoint has no weights to keep.
-    """
-    if options.weight_format != KEEP:
-        return {}
+def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
+    """Return the formats in which a checkpoint stores weights, by name; weights that are numbers are not among them."""
     stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
-    formats = {
+    return {
         name: Encoding(form.format, form.format.parts[0].name, form.transposed)
         for name, form in stored.items()
         if form is not None and form.format is not None
     }
-    if not formats:
+
+
+def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Weights | None, dict[str, Encoding]]:
+    """Return how weights are stored, None for numbers of the program's dtype, and if they are kept the formats in which
+    the checkpoint stores them, by name. Without an option they are kept where the checkpoint is quantized.
+
+    Raises:
+        UsageError: `--weights keep` of a checkpoint that has nothing to keep.
+    """
+    if isinstance(options.weight_format, GroupFormat):
+        return options.weight_format, {}
+    if options.weight_format == DENSE or options.weights == "none":
+        return None, {}
+    formats = stored_formats(checkpoint)
+    if not formats and options.weight_format == KEEP:
+        stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
         texts = sorted({form.text for form in stored.values() if form is not None})
         hint = f" (they are {', '.join(texts)})" if texts else " (they are numbers)"
         raise PreflightErrors.NOTHING_TO_KEEP(path=checkpoint.path, hint=hint)
-    return formats
+    return KEEP if formats else None, formats
 
 
 def golden_prompt(
@@ -116,7 +126,7 @@ def golden_prompt(
         return None
     if checkpoint is None:
         raise PreflightErrors.GOLDEN_WITHOUT_WEIGHTS()
-    if checkpoint.program is not None and options.weight_format is not None:
+    if checkpoint.program is not None and options.weight_format not in (None, DENSE):
         raise PreflightErrors.GOLDEN_OF_QUANTISED_PROGRAM(path=checkpoint.path)
     context = geometry.max_context
     tokens = DEFAULT_GOLDEN_TOKENS if options.golden_tokens is None else options.golden_tokens

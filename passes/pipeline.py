@@ -118,7 +118,12 @@ def pipeline_of(opt_level: int, weights: Weights | None = None, shard: Shard = W
 def weights_of(done: Sequence[str]) -> Weights | None:
     """How the weights of a module that has been through `done` are stored; None where they are as they were."""
     step = _step_of(QuantizeWeights, done)
-    return None if step is None else step.weights
+    return None if step is None else step.chosen
+
+
+def takes_weights(done: Sequence[str]) -> bool:
+    """Return True if a pass may still decide how the weights of a module are stored that has been through `done`."""
+    return weights_of(done) is None and BuildEntries.name not in done
 
 
 def shard_of(done: Sequence[str]) -> Shard:

@@ -73,13 +73,14 @@ from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.ir.views import permutation_of
 from sscc.ir.weight_formats.groups import GroupFormat
-from sscc.ir.weight_formats.registry import Encoding, Weights, parse_format
+from sscc.ir.weight_formats.registry import DENSE, Encoding, Weights, parse_format
 from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import dims_of, is_contraction
 
 
 class QuantizeWeightsErrors(ErrorKind):
+    DENSE = UsageError, "the pass quantize-weights makes no dense weights: leave it out"
     AFTER_ENTRIES = UsageError, "the pass quantize-weights changes arguments of functions: run it before build-entries"
 
 
@@ -96,8 +97,16 @@ class QuantizeWeights(Pass):
     def of(cls, weights: Weights) -> QuantizeWeights:
         return cls(str(weights))
 
-    def run(self, module: ir.Module) -> None:
+    @property
+    def chosen(self) -> Weights:
+        """The formats of weights. Raises UsageError for a text that names none."""
         weights = parse_format(self.weights)
+        if weights == DENSE:
+            raise QuantizeWeightsErrors.DENSE()
+        return weights
+
+    def run(self, module: ir.Module) -> None:
+        weights = self.chosen
         if any(op.name == "func.call" for op in walk(module)):
             raise QuantizeWeightsErrors.AFTER_ENTRIES()
         stored = get_stored_formats(module)

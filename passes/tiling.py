@@ -240,7 +240,7 @@ def is_cast(op: ir.Operation) -> bool:
 
 def is_dequantisation(op: ir.Operation) -> bool:
     """Return True if `op` computes the numbers of a quantized weight."""
-    return op.name == "kv.dequantize"
+    return bool(op.name == "kv.dequantize")
 
 
 def is_reduction(op: ir.Operation) -> bool:

@@ -160,13 +160,15 @@ def read_field(field: Field, raw: Parts) -> Array:
         first = field.runs[0][0].at
         nbytes = FLOAT_BYTES[field.kind] * field.count
         floats = np.ascontiguousarray(stored[..., first : first + nbytes]).view(_FLOATS[field.kind])
-        return floats.astype(np.float32)
+        widened: Array = floats.astype(np.float32)
+        return widened
     integers = read_integers(field, stored)
     if field.table:
         return np.asarray(field.table, np.float32)[integers]
     match field.kind:
         case "e4m3":
-            return integers.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+            numbers: Array = integers.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+            return numbers
         case "exponent":
             return np.ldexp(np.float32(1), integers.astype(np.int32) - field.bias)
         case "signed":

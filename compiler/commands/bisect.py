@@ -81,7 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="weight_format",
         type=parse_format,
         metavar="FORMAT",
-        help="keep, or int8 or int4, then :GROUP, then :zero-point: quantised before anything is compared",
+        help="keep, dense, or int8 or int4, then :GROUP, then :zero-point: quantized before anything is compared "
+        "(default: keep for a quantized checkpoint)",
     )
     parser.add_argument("--json", action="store_true", help="one object a line, for programs")
     add_quiet_argument(parser)
@@ -182,7 +183,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
     tolerance = TOLERANCE[dtype] if args.tolerance is None else args.tolerance
     first = ""
     with status("running the program before all passes") as update:
-        for outcome in _outcomes(args, options, source.module, bisection):
+        for outcome in _outcomes(args, options, source, bisection):
             _print(outcome, args.json, header=not first)
             if not outcome.error <= tolerance:
                 raise _verdict(outcome, first, tolerance)
@@ -196,7 +197,7 @@ def _bisect(args: argparse.Namespace, options: CompileOptions, source: Source) -
 
 
 def _outcomes(
-    args: argparse.Namespace, options: CompileOptions, module: ir.Module, bisection: Bisection
+    args: argparse.Namespace, options: CompileOptions, source: Source, bisection: Bisection
 ) -> Iterator[StepOutcome]:
     from sscc.compiler.dumps import read_dump
     from sscc.compiler.interpret.module import is_runnable
@@ -206,6 +207,7 @@ def _outcomes(
     from sscc.passes.pipeline import WHOLE, parse_pipeline, passes_between, shard_of
     from sscc.passes.shard import Shard
 
+    module = source.module
     if args.other is not None:
         for path, dump in ((args.model, module), (args.other, read_dump(args.other))):
             yield bisection.module(shown_name(path), dump)
@@ -217,7 +219,7 @@ def _outcomes(
     if asked is not None:
         yield from bisection.passes(module, asked)
         return
-    done, weights = passes_done(module), options.weight_format
+    done, weights = passes_done(module), source.weights
     shard = None if options.tp is None else Shard(options.tp)
     steps = passes_between(done, args.compile_to, options.opt_level, weights, shard)
     if shard_of(list(map(step_text, steps))).ranks > 1:

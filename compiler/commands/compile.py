@@ -175,8 +175,8 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
         "--weights",
         metavar="HOW",
         help="embed, or reference by digest; int8 or int4, then :GROUP (32), then :zero-point: weights of products are "
-        "quantised; keep: those of a quantised checkpoint stay its codes; or both: reference,int4 (default: embed, as "
-        "they are)",
+        "quantized; keep: as a quantized checkpoint stores them; dense: as numbers; or both words: reference,int4 "
+        "(default: embed, and keep for a quantized checkpoint)",
     )
     weights.add_argument(
         "--no-weights", action="store_true", help="from the config alone, for models too large to load"

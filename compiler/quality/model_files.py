@@ -24,7 +24,7 @@ from sscc.compiler.quality.prompts import DAY
 from sscc.compiler.versions import own_version, tool_versions
 from sscc.ir.files import file_digest, output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_formats.registry import Weights
+from sscc.ir.weight_formats.registry import WeightChoice
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.text import load_tokenizer
 
@@ -43,7 +43,7 @@ class Numbers:
     """What programs compute in; None is what fits the checkpoint."""
 
     dtype: str | None = None
-    weight_format: Weights | None = None
+    weight_format: WeightChoice | None = None
     prefill_chunk: int | None = None
 
 

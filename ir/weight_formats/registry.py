@@ -21,15 +21,22 @@ class EncodingErrors(ErrorKind):
 KEEP: Literal["keep"] = "keep"
 """As the checkpoint has it: each weight in the format in which it is stored, or as it is."""
 
+DENSE: Literal["dense"] = "dense"
+"""As numbers of the program's dtype."""
+
 Weights = Union[GroupFormat, Literal["keep"]]
-"""How the weights of products are to be stored."""
+"""How weights are stored that are not numbers of the program's dtype."""
 
 _TRANSPOSED = "transposed"
 
 
-def parse_format(text: str) -> Weights:
-    """Read ``keep``, or a format that `GroupFormat.parse` reads. Raises UsageError as it does."""
-    return KEEP if text == KEEP else GroupFormat.parse(text)
+WeightChoice = Union[GroupFormat, Literal["keep", "dense"]]
+"""What an option may ask for."""
+
+
+def parse_format(text: str) -> WeightChoice:
+    """Read ``keep``, ``dense``, or a format that `GroupFormat.parse` reads. Raises UsageError as it does."""
+    return KEEP if text == KEEP else DENSE if text == DENSE else GroupFormat.parse(text)
 
 
 STORED_ONLY: dict[str, WeightFormat] = {**ggml.FORMATS, **microscaling.FORMATS}

@@ -166,7 +166,7 @@ def look_up(f: Function, table: Sequence[int], codes: Value, features: Features)
         parts = [
             f.intrinsic("llvm.x86.avx2.pshuf.b", [f.values(entries * 2, I8), half], vector(I8, 32)) for half in halves
         ]
-        found = f.shuffle(*parts, range(LINE))
+        found = f.shuffle(parts[0], parts[1], range(LINE))
     elif features.signed_dot:
         quarters = [f.shuffle(values, values, range(at, at + 16)) for at in range(0, LINE, 16)]
         parts = [
@@ -174,7 +174,7 @@ def look_up(f: Function, table: Sequence[int], codes: Value, features: Features)
             for quarter in quarters
         ]
         pairs = [f.shuffle(parts[at], parts[at + 1], range(32)) for at in (0, 2)]
-        found = f.shuffle(*pairs, range(LINE))
+        found = f.shuffle(pairs[0], pairs[1], range(LINE))
     else:
         found = f.like(entries[0], values)
         for number, entry in enumerate(entries[1:], 1):

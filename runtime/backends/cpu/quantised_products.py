@@ -218,8 +218,8 @@ class _Kernel:
             loop.carry(*add(begin + loop.index * step, static, step, a + at, loop.state))
         if count % step == 0:
             return loop.results
-        at = whole * step * self.form.quad_bytes * self.tile.rows
-        return add(begin, static + whole * step, count % step, a + at, loop.results)
+        behind = whole * step * self.form.quad_bytes * self.tile.rows
+        return add(begin, static + whole * step, count % step, a + behind, loop.results)
 
     def _codes(self, begin: Value, static: int, count: int) -> list[Value]:
         return stored_codes(

@@ -231,8 +231,10 @@ class _RawRow:
 
 def _bits(f: Function, run: Run, byte: Value, level: int) -> Value:
     if run.base == 3:
-        return ((byte * 3**level & 255) * 3) >> 8
-    return (byte >> (run.low + run.bits * level)) & ((1 << run.bits) - 1)
+        digits = byte * 3**level & 255
+        return digits * 3 >> 8
+    shifted = byte >> (run.low + run.bits * level)
+    return shifted & ((1 << run.bits) - 1)
 
 
 def _float(f: Function, pointer: Value, kind: str) -> Value:
