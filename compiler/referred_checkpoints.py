@@ -74,7 +74,7 @@ def remember(digest: str, checkpoint: Path) -> None:
     Raises UnsafeCacheError where somebody else could write there.
     """
     path = checkpoint.resolve()
-    note = json.dumps({"path": str(path), "files": _identity(path)}, sort_keys=True) + "\n"
+    note = json.dumps({"path": str(path), "files": files_of(path)}, sort_keys=True) + "\n"
     try:
         with replacing_cached(_name(digest)) as file:
             file.write(note.encode())
@@ -96,7 +96,7 @@ def recalled(digest: str, artifact: Path) -> Path:
     if note is None:
         raise ReferredCheckpointErrors.NOT_REMEMBERED(artifact=artifact)
     path, files = note
-    identity = _identity(path)
+    identity = files_of(path)
     if not identity:
         raise ReferredCheckpointErrors.GONE(artifact=artifact, checkpoint=path)
     if identity != files:
@@ -124,7 +124,7 @@ def _note(digest: str) -> tuple[Path, Any] | None:
         return None
 
 
-def _identity(path: Path) -> Identity:
+def files_of(path: Path) -> Identity:
     """Return the identity of a checkpoint's files; links are followed. {} where there are none."""
     try:
         if not path.is_dir():

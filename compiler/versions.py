@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.metadata
+from pathlib import Path
+
+import sscc.compiler
+import sscc.ir
+import sscc.passes
+import sscc.runtime
+from sscc.ir.files import file_digest
 
 TOOLS = ("torch", "torch-mlir", "transformers")
 
@@ -23,3 +32,20 @@ def version_of(package: str) -> str | None:
 
 def own_version() -> str:
     return importlib.metadata.version("sscc")
+
+
+_NOT_COMPILING = ("quality", "commands")
+"""Folders of the compiler that have no share in what it writes."""
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Return the sha256 of the sources that decide what a program looks like."""
+    files: list[Path] = []
+    for package in (sscc.compiler, sscc.ir, sscc.passes, sscc.runtime):
+        for root in map(Path, package.__path__):
+            skipped = [root / name for name in _NOT_COMPILING]
+            sources = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+            files += [p for p in sources if not any(p.is_relative_to(folder) for folder in skipped)]
+    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in sorted(files))
+    return hashlib.sha256(lines.encode()).hexdigest()

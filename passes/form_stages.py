@@ -152,7 +152,29 @@ def calls_of_bodies(module: ir.Module) -> Mapping[str, list[ir.Operation]]:
 
 
 def _fuse(body: Any) -> None:
+    """Fuse element-wise operations. The numbers of quantized weights are returned meanwhile, and their readers read
+    arguments instead: fusion would move the reshapes of weights into the products."""
+    weights = [_as_matrix(op.results[0]) for op in walk(body) if is_dequantisation(op)]
+    if not weights:
+        run_upstream(body, FUSE, "fusion of element-wise operations")
+        return
+    block, results = body.entry_block, StageBody(body).returned
+    inputs = list(body.type.inputs)
+    for weight in weights:
+        weight.replace_all_uses_with(block.add_argument(weight.type, body.location))
+    _sign(body, [*inputs, *(weight.type for weight in weights)], [*results, *weights])
     run_upstream(body, FUSE, "fusion of element-wise operations")
+    returned = StageBody(body).returned
+    for index in reversed(range(len(weights))):
+        block.arguments[len(inputs) + index].replace_all_uses_with(returned[len(results) + index])
+        block.erase_argument(len(inputs) + index)
+    _sign(body, inputs, returned[: len(results)])
+
+
+def _as_matrix(value: ir.Value) -> ir.Value:
+    """Return the numbers of a quantized weight as its readers see them: a matrix, or one per expert."""
+    readers = [use.owner.operation for use in value.uses]
+    return readers[0].results[0] if readers and readers[0].name == "tensor.collapse_shape" else value
 
 
 def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.commands.engines import (
@@ -22,6 +21,7 @@ from sscc.compiler.commands.engines import (
     open_artifact,
     session_of,
 )
+from sscc.compiler.commands.models import add_compilation_arguments, add_model_argument, announce, resolve_model
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.measurements import Measurement, Measurements, Test
 from sscc.compiler.progress import bar
@@ -54,7 +54,7 @@ class BenchErrors(ErrorKind):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    add_model_argument(parser)
     tests = parser.add_argument_group("tests (N,N,.. for several; each number of steps at each depth and batch)")
     numbers: dict[str, Any] = {"type": _numbers, "metavar": "N"}
     tests.add_argument("-p", "--prompt-tokens", **numbers, help=f"prompts to prefill, 0 for none {_fitting(PROMPT)}")
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tests.add_argument("-r", "--repetitions", type=int, default=REPETITIONS, metavar="N", help="of each test")
     parser.add_argument("--json", action="store_true", help="one object, for programs: every repetition's seconds")
     add_quiet_argument(parser)
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"))
     add_execution_arguments(parser.add_argument_group("execution"))
 
 
@@ -74,9 +75,11 @@ def main(args: argparse.Namespace) -> int:
     from sscc.compiler.joining import ranks_of_this_machine
     from sscc.runtime import _native
 
+    resolve_model(args, max(args.batch or [1]))
     if followed(args):
         return 0
     artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
     plan = Plan.of(args, artifact.signature.batch, artifact.signature.geometry.max_context)
     threads = args.threads or _native.usable_threads()
     ranks, here = artifact.program.ranks, ranks_of_this_machine(artifact.program.ranks)
@@ -92,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
                     print(_line(result), flush=True)
     if args.json:
         taken = Measurements(
-            str(args.artifact), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
+            str(args.given_model), artifact.schedule_digest, args.interpreter, threads, ranks, here, tuple(results)
         )
         print(json.dumps(asdict(taken)))
     return 0

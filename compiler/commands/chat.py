@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import (
@@ -20,6 +19,13 @@ from sscc.compiler.commands.engines import (
     tokenizer_and_template,
 )
 from sscc.compiler.commands.generation import add_sampling_arguments, sampling_of
+from sscc.compiler.commands.models import (
+    add_compilation_arguments,
+    add_model_argument,
+    announce,
+    name_of,
+    resolve_model,
+)
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.commands.ranges import MOST_RANKS, MOST_THREADS, check_range
 from sscc.compiler.progress import status
@@ -58,12 +64,13 @@ class ChatErrors(ErrorKind):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="the artifact that `sscc compile` wrote")
+    add_model_argument(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message that the conversation begins with")
     add_quiet_argument(parser)
     generation = parser.add_argument_group("generation")
     generation.add_argument("--max-new-tokens", type=int, metavar="N", help="longest answer (default: what fits)")
     add_sampling_arguments(generation)
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
     add_execution_arguments(parser.add_argument_group("execution"))
 
 
@@ -76,9 +83,11 @@ def main(args: argparse.Namespace) -> int:
     from sscc.runtime.engine import Engine, EngineOptions
 
     sampling = sampling_of(args)
+    resolve_model(args)
     if followed(args):
         return 0
     artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
@@ -87,7 +96,7 @@ def main(args: argparse.Namespace) -> int:
     options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
     with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
         if sys.stdin.isatty() and not args.quiet:
-            _say(f"{args.artifact.name}: a context of {geometry.max_context} tokens; /help lists the commands")
+            _say(f"{name_of(args)}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)
         with suppress(_Exit):
             for text in read_messages():

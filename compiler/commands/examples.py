@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "run": (
+        ("a model, compiled the first time", 'sscc run model.gguf --prompt "Why is the sky blue?"'),
         ("greedy, 32 tokens", 'sscc run model.rdu --prompt "Once upon a time" --max-new-tokens 32'),
         ("a prompt on stdin, drawn tokens", "sscc run model.rdu --prompt-file - --temperature 0.8 < prompt.txt"),
         ("a long prompt, shortened by a draft", "sscc run model.rdu --prompt-file a.txt --draft small.rdu --keep 0.3"),
@@ -31,6 +32,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("compare with what eager PyTorch computed", "sscc run model.rdu --check"),
     ),
     "serve": (
+        ("a model, compiled the first time", "sscc serve model.gguf --max-context 8192"),
         ("on port 8000 of this machine", "sscc serve served.rdu --port 8000"),
         ("prompts that begin alike share their prefill", "sscc serve served.rdu --prompt-cache 2GiB --max-body 16M"),
         ("long prompts, shortened by a draft", "sscc serve served.rdu --draft small.rdu --keep 0.3"),
@@ -87,6 +89,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("some passes, on a dump", "sscc bisect ir/06-build-entries.mlir --pass-pipeline outline-kernels"),
     ),
     "pack": (("a GGUF file, opened faster from then on", "sscc pack model.gguf -o model.pt"),),
+    "cache": (
+        ("models, packed weights and native code", "sscc cache"),
+        ("remove all of it", "sscc cache --clear"),
+    ),
     "doctor": (
         ("versions, extras, CPU, memory and its bandwidth", "sscc doctor"),
         ("for a report of a problem", "sscc doctor --json > doctor.json"),

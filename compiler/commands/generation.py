@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.sampling import Sampling
 
 
@@ -26,9 +27,13 @@ class PromptOptionErrors(ErrorKind):
     NOT_A_TOKEN = UsageError, "--token-ids has {word!r}, but a token is a number from 0 up"
 
 
-def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup) -> None:
-    """The ways to say what the prompt is."""
-    group.add_argument("--prompt", metavar="TEXT", help="the prompt, as it is")
+def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup, text: str = "the prompt, as it is") -> None:
+    """Add the options that give the prompt.
+
+    Args:
+        text: help for a prompt of text.
+    """
+    group.add_argument("--prompt", metavar="TEXT", help=text)
     group.add_argument(
         "--prompt-file", type=Path, metavar="FILE", help="UTF-8, - for stdin; the newline that ends it is dropped"
     )
@@ -79,8 +84,25 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
     return None
 
 
-def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int]:
-    """The tokens of the prompt that `add_prompt_arguments` took. Raises InputError and UsageError."""
+def template_of(artifact: Artifact) -> ChatTemplate | None:
+    """Return the chat template of an artifact; None where it has none. Raises InputError for a damaged one."""
+    from sscc.runtime.chat_template import ChatTemplate
+
+    if artifact.tokenizer is None:
+        return None
+    return ChatTemplate.load(artifact.tokenizer, names=artifact.tokenizer_files)
+
+
+def prompt_of(
+    tokenizer: Tokenizer | None, args: argparse.Namespace, template: ChatTemplate | None = None
+) -> list[int]:
+    """Return the tokens of the prompt that `add_prompt_arguments` took.
+
+    Args:
+        template: makes a message of the user of a text; None for the text as it is.
+
+    Raises InputError and UsageError.
+    """
     from sscc.runtime.text import encode
 
     text = prompt_text(args)
@@ -88,6 +110,9 @@ def prompt_of(tokenizer: Tokenizer | None, args: argparse.Namespace) -> list[int
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
         raise PromptOptionErrors.TEXT_WITHOUT_TOKENIZER()
+    if template is not None:
+        args.prompt = template.render([{"role": "user", "content": text}])
+        return encode(tokenizer, args.prompt, special=False)
     return encode(tokenizer, text)
 
 

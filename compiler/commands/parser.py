@@ -18,12 +18,12 @@ from sscc.ir.suggestions import check_choice, did_you_mean
 
 COMMANDS = {
     "compile": "compile a model into an artifact that `sscc run` executes",
-    "run": "generate text from an artifact, or replay its goldens",
-    "serve": "serve an artifact over HTTP, with OpenAI's protocol",
-    "chat": "talk to an artifact at a terminal",
+    "run": "generate text from a model or an artifact, or replay an artifact's goldens",
+    "serve": "serve a model or an artifact over HTTP, with OpenAI's protocol",
+    "chat": "talk to a model or an artifact at a terminal",
     "inspect": "tell what an artifact is and what a decode step moves",
     "report": "write a page that shows an artifact: its kernels, memory, times and passes",
-    "bench": "measure how fast an artifact runs on this machine",
+    "bench": "measure how fast a model or an artifact runs on this machine",
     "diff": "tell in what two artifacts or two dumps differ",
     "print": "print a dump or a schedule as a person reads it",
     "targets": "print every figure of the machine that programs are compiled for",
@@ -31,6 +31,7 @@ COMMANDS = {
     "eval": "measure what a fixed KV budget costs in quality",
     "bisect": "name the first pass after which a model's outputs change",
     "pack": "write a checkpoint and its tokenizer into one .pt file",
+    "cache": "list the files that sscc keeps for later, or remove them",
     "doctor": "tell what sscc finds on this machine",
     "completion": "print a script that completes sscc's command lines in a shell",
 }

@@ -32,9 +32,11 @@ from sscc.compiler.commands.generation import (
     prompt_of,
     prompt_text,
     sampling_of,
+    template_of,
     tokenizer_of,
 )
 from sscc.compiler.commands.kept_text import Part, needed_lines, record, shaded
+from sscc.compiler.commands.models import add_compilation_arguments, add_model_argument, announce, resolve_model
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_arguments, keeps_of, opened_shortener
 from sscc.compiler.files import printing_beside
@@ -112,15 +114,19 @@ class Figures:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="what `sscc compile` wrote")
+    add_model_argument(parser)
     prompt = parser.add_mutually_exclusive_group()
-    add_prompt_arguments(prompt)
+    add_prompt_arguments(prompt, "a message of the user, where the model has a chat template; else the prompt")
     prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
+    parser.add_argument(
+        "--raw", action="store_true", help="read the text of the prompt as it is, without the model's chat template"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
     add_quiet_argument(parser)
     _add_generation_arguments(parser.add_argument_group("generation"))
     _add_kept_arguments(parser.add_argument_group("cache"))
     add_draft_arguments(parser.add_argument_group("speculative prefill"))
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=1)
     machine = parser.add_argument_group("execution")
     add_execution_arguments(machine)
     add_trace_argument(machine)
@@ -154,10 +160,12 @@ def _add_kept_arguments(group: argparse._ArgumentGroup) -> None:
 def main(args: argparse.Namespace) -> int:
     _check_arguments(args)
     log_to_stderr(args.quiet)
+    resolve_model(args)
     if followed(args):
         return 0
     sampling = sampling_of(args)
     artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
     if args.show_kept is not None:
         _check_shown(artifact, args)
     with closing(session_of(artifact, args)) as session, traced(session, args.trace), printing_beside(args.trace):
@@ -196,7 +204,7 @@ def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
 
 def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
-    given = prompt_of(tokenizer, args)
+    given = prompt_of(tokenizer, args, None if args.raw else template_of(artifact))
     prompt, draft_seconds = _shortened(given, session, tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import (
@@ -22,6 +21,13 @@ from sscc.compiler.commands.engines import (
     session_of,
     tokenizer_and_template,
     traced,
+)
+from sscc.compiler.commands.models import (
+    add_compilation_arguments,
+    add_model_argument,
+    announce,
+    name_of,
+    resolve_model,
 )
 from sscc.compiler.commands.noise import add_quiet_argument
 from sscc.compiler.commands.ranges import MOST_RANKS, MOST_THREADS, check_positive, check_range
@@ -49,6 +55,8 @@ KEY_VARIABLE, PREFILL_KEY_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY"
 ROLES = ("both", "prefill", "decode")
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
+DEFAULT_BATCH = 4
+"""Slots of a model that is compiled to be served."""
 DEFAULT_DRAIN_SECONDS = 30.0
 DEFAULT_PREFILL_SECONDS = 600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -69,7 +77,7 @@ class ServeErrors(ErrorKind):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("artifact", type=Path, metavar="OUT.rdu", help="the artifact that `sscc compile` wrote")
+    add_model_argument(parser)
     add_quiet_argument(parser)
     parser.add_argument(
         "--log-level",
@@ -92,8 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     network.add_argument(
         "--served-model-name",
         metavar="NAME",
-        help="name of the model for clients (default: the artifact's name, without .rdu)",
+        help="name of the model for clients (default: the name of the model, without .rdu)",
     )
+    add_compilation_arguments(parser.add_argument_group("compilation, of a model"), batch=DEFAULT_BATCH)
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-queue", type=int, default=QUEUE, metavar="N", help="requests that may wait for a slot")
     limits.add_argument(
@@ -189,6 +198,7 @@ def main(args: argparse.Namespace) -> int:
     log_to_stderr(args.quiet)
     if not args.quiet:
         logging.getLogger("sscc").setLevel(args.log_level.upper())
+    resolve_model(args, DEFAULT_BATCH)
     if followed(args):
         return 0
     from sscc.runtime.server.service import bind, serve, url_of
@@ -231,13 +241,14 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
     from sscc.runtime.server.protocol import MAX_CHOICES
 
     artifact = open_artifact(args.artifact, verify=args.verify)
+    announce(args, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     signature = artifact.signature
     model = Model(
-        name=args.served_model_name or args.artifact.resolve().name.removesuffix(".rdu"),
+        name=args.served_model_name or name_of(args),
         max_context=signature.geometry.max_context,
         vocab_size=signature.vocab_size,
-        created=int((args.artifact / "manifest.json").stat().st_mtime),
+        created=int((artifact.path / "manifest.json").stat().st_mtime),
         tokenizer=tokenizer,
         chat_template=template,
         keep=None if args.draft is None else keeps_of(args)[0],

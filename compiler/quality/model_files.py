@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-import sscc.compiler
-import sscc.ir
-import sscc.passes
-import sscc.runtime
 from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
-from sscc.compiler.versions import own_version, tool_versions
+from sscc.compiler.versions import own_version, sources_digest, tool_versions
 from sscc.ir.files import file_digest, output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
 from sscc.ir.weight_formats.registry import WeightChoice
@@ -34,8 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sscc")
 
 TOKENIZER = "tokenizer.json"
-NOT_COMPILING = ("quality", "commands")
-"""Folders of the compiler that have no share in what it writes."""
 
 
 @dataclass(frozen=True)
@@ -136,24 +130,13 @@ class ModelFiles:
     def _key(self, cache: Mapping[str, Any]) -> str:
         numbers = asdict(self._numbers)
         made_of = [self.digest, str(self.model.resolve()), dict(cache), numbers, own_version(), tool_versions()]
-        text = json.dumps([*made_of, _compiler_digest()], sort_keys=True)
+        text = json.dumps([*made_of, sources_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _make_folder(folder: Path) -> None:
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def _compiler_digest() -> str:
-    """sha256 over the sources that decide what a program looks like."""
-    files = []
-    for package in (sscc.compiler, sscc.ir, sscc.passes, sscc.runtime):
-        for root in map(Path, package.__path__):
-            skipped = [root / name for name in NOT_COMPILING]
-            sources = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-            files += [p for p in sources if not any(p.is_relative_to(folder) for folder in skipped)]
-    return _digest(sorted(files))
 
 
 def _digest(files: list[Path]) -> str:

@@ -5,7 +5,7 @@
 // -----
 
 // CASE: groups that do not fit
-// PASSES: quantize-weights{group=48}
+// PASSES: quantize-weights{weights=int8:48}
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // 64 is no multiple of 48.
   // CHECK-LABEL: func.func private @decode.layer.0(
@@ -63,7 +63,7 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // Codes are the operand of no product.
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK-SAME: %arg1: tensor<9x64xi8> {sscc.encoding = "int8:32/values/transposed", sscc.sources = ["w"], sscc.weight = "w.values"}
-  // CHECK-SAME: %arg2: tensor<9x2xbf16>
+  // CHECK-SAME: %arg2: tensor<9x4xi8>
   // CHECK-NOT: %arg3
   func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"}, %w: tensor<64x9xf32> {sscc.weight = "w"})
       -> (tensor<2x9xf32> {sscc.output = "hidden"}) {

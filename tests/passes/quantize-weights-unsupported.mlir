@@ -2,17 +2,17 @@
 
 // -----
 
-// CASE: another number of bits
-// PASSES: quantize-weights{bits=3}
-// ERROR: weight-format.bits bits=3 choices=8,4
+// CASE: a format that does not exist
+// PASSES: quantize-weights{weights=int3}
+// ERROR: group-format.unknown text=int3
 module {
 }
 
 // -----
 
 // CASE: an odd group
-// PASSES: quantize-weights{group=33}
-// ERROR: weight-format.group group=33
+// PASSES: quantize-weights{weights=int8:33}
+// ERROR: group-format.group group=33
 module {
 }
 

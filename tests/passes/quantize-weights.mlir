@@ -13,20 +13,15 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[H:arg0]]: tensor<2x64xf32> {sscc.input = "hidden"}
   // CHECK-SAME: %[[N:arg1]]: tensor<9xf32> {sscc.weight = "norm"}
   // CHECK-SAME: %[[V:arg2]]: tensor<9x64xi8> {sscc.encoding = "int8:32/values", sscc.sources = ["w"], sscc.weight = "w.values"}
-  // CHECK-SAME: %[[S:arg3]]: tensor<9x2xbf16> {sscc.encoding = "int8:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"}
+  // CHECK-SAME: %[[S:arg3]]: tensor<9x4xi8> {sscc.encoding = "int8:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"}
   // CHECK-SAME: {sscc.output = "hidden"}
   //
-  // What stands for the weight has the place and the location of its reader.
-  // CHECK: %[[CODES:.+]] = tensor.expand_shape %[[V]] {{\[\[}}0], [1, 2]] output_shape [9, 2, 32]
+  // The numbers of the weight have the place and the location of its reader.
+  // CHECK: %[[VS:.+]] = tensor.expand_shape %[[V]] {{\[\[}}0, 1], [2]] output_shape [1, 9, 64]
   // CHECK-SAME: loc("layers.0.proj"("model.py":3:0))
-  // CHECK: %[[D:.+]] = linalg.generic
-  // CHECK-SAME: iterator_types = ["parallel", "parallel", "parallel"]
-  // CHECK-SAME: ins(%[[CODES]], %[[S]] : tensor<9x2x32xi8>, tensor<9x2xbf16>) outs(%{{.+}} : tensor<9x2x32xf32>)
-  // CHECK: arith.sitofp %{{.+}} : i8 to f32
-  // CHECK: arith.extf %{{.+}} : bf16 to f32
-  // CHECK: arith.mulf
-  // CHECK-NEXT: linalg.yield
-  // CHECK: %[[W:.+]] = tensor.collapse_shape %[[D]] {{\[\[}}0], [1, 2]] : tensor<9x2x32xf32> into tensor<9x64xf32>
+  // CHECK: %[[SS:.+]] = tensor.expand_shape %[[S]] {{\[\[}}0, 1], [2]] output_shape [1, 9, 4]
+  // CHECK: %[[D:.+]] = "kv.dequantize"(%[[VS]], %[[SS]]) {format = "int8:32", {{.*}} : (tensor<1x9x64xi8>, tensor<1x9x4xi8>) -> tensor<1x9x64xf32>
+  // CHECK: %[[W:.+]] = tensor.collapse_shape %[[D]] {{\[\[}}0, 1], [2]] : tensor<1x9x64xf32> into tensor<9x64xf32>
   // CHECK: %[[T:.+]] = linalg.transpose ins(%[[W]] : tensor<9x64xf32>)
   // CHECK: linalg.matmul ins(%[[H]], %[[T]] :
   // CHECK: linalg.add ins(%{{.+}}, %[[N]] :
@@ -48,14 +43,14 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // -----
 
 // CASE: a weight that is read as it lies
-// PASSES: quantize-weights{group=16}
+// PASSES: quantize-weights{weights=int8:16}
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // It is stored with the summed axis last all the same, and turned again. Rows of 9 are no obstacle: the groups are
   // along the 64.
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK-SAME: %[[V:arg1]]: tensor<9x64xi8> {sscc.encoding = "int8:16/values/transposed", sscc.sources = ["w"], sscc.weight = "w.values"}
-  // CHECK-SAME: %[[S:arg2]]: tensor<9x4xbf16> {sscc.encoding = "int8:16/scales/transposed", sscc.sources = ["w"], sscc.weight = "w.scales"}
-  // CHECK: %[[W:.+]] = tensor.collapse_shape {{.*}} : tensor<9x4x16xf32> into tensor<9x64xf32>
+  // CHECK-SAME: %[[S:arg2]]: tensor<9x8xi8> {sscc.encoding = "int8:16/scales/transposed", sscc.sources = ["w"], sscc.weight = "w.scales"}
+  // CHECK: %[[W:.+]] = tensor.collapse_shape {{.*}} : tensor<1x9x64xf32> into tensor<9x64xf32>
   // CHECK: %[[T:.+]] = linalg.transpose ins(%[[W]] : tensor<9x64xf32>) outs(%{{.+}} : tensor<64x9xf32>) permutation = [1, 0]
   // CHECK: linalg.matmul ins(%arg0, %[[T]] :
   func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"}, %w: tensor<64x9xf32> {sscc.weight = "w"})
@@ -71,25 +66,15 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // -----
 
 // CASE: 4 bits with zero points, in bf16
-// PASSES: quantize-weights{bits=4 zero-point=true}
+// PASSES: quantize-weights{weights=int4:zero-point}
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // Two codes in a byte, and zero points that are codes, too. Numbers are made in f32 and rounded once.
+  // Two codes in a byte, and zero points that are codes, too. Numbers have the dtype of the weight.
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK-SAME: %[[V:arg1]]: tensor<9x32xi8> {sscc.encoding = "int4:32:zero-point/values"
-  // CHECK-SAME: %[[S:arg2]]: tensor<9x2xbf16> {sscc.encoding = "int4:32:zero-point/scales"
+  // CHECK-SAME: %[[S:arg2]]: tensor<9x4xi8> {sscc.encoding = "int4:32:zero-point/scales"
   // CHECK-SAME: %[[Z:arg3]]: tensor<9x2xi8> {sscc.encoding = "int4:32:zero-point/zeros", sscc.sources = ["w"], sscc.weight = "w.zeros"}
-  // CHECK: linalg.generic
-  // CHECK-SAME: ins(%{{.+}}, %[[S]], %[[Z]] : tensor<9x2x16xi8>, tensor<9x2xbf16>, tensor<9x2xi8>) outs(%{{.+}} : tensor<9x2x16x2xbf16>)
-  // CHECK: linalg.index 3
-  // CHECK: arith.shrsi
-  // CHECK: arith.andi
-  // CHECK-NEXT: %[[C:.+]] = arith.sitofp %{{.+}} : i8 to f32
-  // CHECK-NEXT: %[[ZERO:.+]] = arith.sitofp %{{.+}} : i8 to f32
-  // CHECK-NEXT: %[[D:.+]] = arith.subf %[[C]], %[[ZERO]]
-  // CHECK-NEXT: %[[SCALE:.+]] = arith.extf
-  // CHECK-NEXT: %[[P:.+]] = arith.mulf %[[D]], %[[SCALE]]
-  // CHECK-NEXT: arith.truncf %[[P]] : f32 to bf16
-  // CHECK: tensor.collapse_shape {{.*}} {{\[\[}}0], [1, 2, 3]] : tensor<9x2x16x2xbf16> into tensor<9x64xbf16>
+  // CHECK: "kv.dequantize"(%{{.+}}, %{{.+}}, %{{.+}}) {format = "int4:32:zero-point", {{.*}} : (tensor<1x9x32xi8>, tensor<1x9x4xi8>, tensor<1x9x2xi8>) -> tensor<1x9x64xbf16>
+  // CHECK: tensor.collapse_shape {{.*}} : tensor<1x9x64xbf16> into tensor<9x64xbf16>
   func.func private @decode.layer.0(%h: tensor<2x64xbf16> {sscc.input = "hidden"}, %w: tensor<9x64xbf16> {sscc.weight = "w"})
       -> (tensor<2x9xf32> {sscc.output = "hidden"}) {
     %zero = arith.constant 0.0 : f32
@@ -107,14 +92,14 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 // CASE: two products of one weight
 // PASSES: quantize-weights
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // They share one dequantisation, and the weight is stored once.
+  // They share one dequantization, and the weight is stored once.
   // CHECK-LABEL: func.func private @decode.layer.0(
   // CHECK-SAME: %arg1: tensor<9x64xi8>
-  // CHECK-SAME: %arg2: tensor<9x2xbf16>
+  // CHECK-SAME: %arg2: tensor<9x4xi8>
   // CHECK-NOT: %arg3
-  // CHECK: ins(%{{.+}}, %arg2 :
+  // CHECK: kv.dequantize
   // CHECK: linalg.matmul
-  // CHECK-NOT: ins(%{{.+}}, %arg2 :
+  // CHECK-NOT: kv.dequantize
   // CHECK: linalg.matmul
   func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"}, %w: tensor<9x64xf32> {sscc.weight = "w"})
       -> (tensor<2x9xf32> {sscc.output = "a"}, tensor<2x9xf32> {sscc.output = "b"}) {
@@ -169,16 +154,58 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // -----
 
+// CASE: tables and stacks as a checkpoint stores them
+// PASSES: quantize-weights{weights=keep}
+module attributes {kv.geometry = #geometry, sscc.program = #program, sscc.stored = {embed = "Q8_0/blocks", experts = "Q4_K/blocks"}} {
+  // Rows of a stored table are looked up, and the matrices of experts are one part each. What the checkpoint stores as
+  // numbers stays so.
+  // CHECK-LABEL: func.func private @decode.embed(
+  // CHECK-SAME: %[[IDS:arg0]]: tensor<2x1xi64>
+  // CHECK-SAME: %[[T:arg1]]: tensor<9x68xi8> {sscc.encoding = "Q8_0/blocks", sscc.sources = ["embed"], sscc.weight = "embed.blocks"}
+  // CHECK: %[[I:.+]] = tensor.collapse_shape %[[IDS]] {{\[\[}}0, 1]] : tensor<2x1xi64> into tensor<2xi64>
+  // CHECK: %[[R:.+]] = "kv.look_up"(%[[I]], %[[T]]) {format = "Q8_0", {{.*}} : (tensor<2xi64>, tensor<9x68xi8>) -> tensor<2x64xf32>
+  // CHECK: tensor.expand_shape %[[R]] {{\[\[}}0, 1], [2]] output_shape [2, 1, 64]
+  // CHECK-LABEL: func.func private @decode.layer.0(
+  // CHECK-SAME: %arg2: tensor<256x9xf32> {sscc.weight = "plain"}
+  // CHECK-SAME: %[[E:arg3]]: tensor<4x9x144xi8> {sscc.encoding = "Q4_K/blocks", sscc.sources = ["experts"], sscc.weight = "experts.blocks"}
+  // CHECK: %[[N:.+]] = "kv.dequantize"(%[[E]]) {format = "Q4_K", {{.*}} : (tensor<4x9x144xi8>) -> tensor<4x9x256xf32>
+  // CHECK: "kv.expert_product"(%{{.+}}, %[[N]], %{{.+}})
+  func.func private @decode.embed(%w: tensor<9x64xf32> {sscc.weight = "embed"}, %ids: tensor<2x1xi64> {sscc.input = "ids"})
+      -> (tensor<2x1x64xf32> {sscc.output = "hidden"}) {
+    %e = tensor.empty() : tensor<2x1x64xf32>
+    %y = linalg.generic {indexing_maps = [affine_map<(i, s, j) -> (i, s)>, affine_map<(i, s, j) -> (i, s, j)>], iterator_types = ["parallel", "parallel", "parallel"]} ins(%ids : tensor<2x1xi64>) outs(%e : tensor<2x1x64xf32>) {
+    ^bb0(%id: i64, %o: f32):
+      %row = arith.index_cast %id : i64 to index
+      %column = linalg.index 2 : index
+      %x = tensor.extract %w[%row, %column] : tensor<9x64xf32>
+      linalg.yield %x : f32
+    } -> tensor<2x1x64xf32>
+    return %y : tensor<2x1x64xf32>
+  }
+  func.func private @decode.layer.0(%h: tensor<2x1x256xf32> {sscc.input = "hidden"}, %chosen: tensor<2x2xi64> {sscc.input = "chosen"},
+      %w: tensor<4x9x256xf32> {sscc.weight = "experts"}, %p: tensor<256x9xf32> {sscc.weight = "plain"})
+      -> (tensor<2x2x9xf32> {sscc.output = "a"}, tensor<2x9xf32> {sscc.output = "b"}) {
+    %zero = arith.constant 0.0 : f32
+    %y = "kv.expert_product"(%h, %w, %chosen) : (tensor<2x1x256xf32>, tensor<4x9x256xf32>, tensor<2x2xi64>) -> tensor<2x2x9xf32>
+    %x = tensor.collapse_shape %h [[0, 1], [2]] : tensor<2x1x256xf32> into tensor<2x256xf32>
+    %s = tensor.empty() : tensor<2x9xf32>
+    %z = linalg.fill ins(%zero : f32) outs(%s : tensor<2x9xf32>) -> tensor<2x9xf32>
+    %m = linalg.matmul ins(%x, %p : tensor<2x256xf32>, tensor<256x9xf32>) outs(%z : tensor<2x9xf32>) -> tensor<2x9xf32>
+    return %y, %m : tensor<2x2x9xf32>, tensor<2x9xf32>
+  }
+}
+
+// -----
+
 // CASE: it becomes part of the product's stage
 // PASSES: form-stages
 module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  // This is what quantize-weights{bits=4} leaves. One stage, whose body reads codes and scales, makes numbers of them, and multiplies: the product stays a product.
+  // This is what quantize-weights{weights=int4} leaves. One stage, whose body reads codes and scales, computes numbers, and multiplies: the product stays a product.
   // CHECK-LABEL: func.func private @decode.layer.0(
-  // CHECK: call @body.proj(%arg1, %arg2, %arg0) {df.stage = "proj"} : (tensor<9x32xi8>, tensor<9x2xbf16>, tensor<2x64xf32>) -> tensor<2x9xf32>
+  // CHECK: call @body.proj(%arg1, %arg2, %arg0) {df.stage = "proj"} : (tensor<9x32xi8>, tensor<9x4xi8>, tensor<2x64xf32>) -> tensor<2x9xf32>
   // CHECK-NEXT: return
   // CHECK-LABEL: func.func private @body.proj(
-  // CHECK: %[[D:.+]] = linalg.generic
-  // CHECK-SAME: ins(%{{.+}}, %arg1 : tensor<9x2x16xi8>, tensor<9x2xbf16>) outs(%{{.+}} : tensor<9x2x16x2xf32>)
+  // CHECK: %[[D:.+]] = "kv.dequantize"
   // CHECK: %[[W:.+]] = tensor.collapse_shape %[[D]]
   // CHECK: linalg.generic {{.*}}iterator_types = ["parallel", "parallel", "reduction"]} ins(%arg2, %[[W]] : tensor<2x64xf32>, tensor<9x64xf32>)
   // CHECK-NEXT: ^bb0
@@ -187,28 +214,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: linalg.yield
   func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"},
       %values: tensor<9x32xi8> {sscc.encoding = "int4:32/values", sscc.sources = ["w"], sscc.weight = "w.values"},
-      %scales: tensor<9x2xbf16> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
+      %scales: tensor<9x4xi8> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
       -> (tensor<2x9xf32> {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %zero = arith.constant 0.0 : f32
-    %codes = tensor.expand_shape %values [[0], [1, 2]] output_shape [9, 2, 16] : tensor<9x32xi8> into tensor<9x2x16xi8>
-    %b = tensor.empty() : tensor<9x2x16x2xf32>
-    %numbers = linalg.generic {indexing_maps = [affine_map<(i, g, k, h) -> (i, g, k)>, affine_map<(i, g, k, h) -> (i, g)>, affine_map<(i, g, k, h) -> (i, g, k, h)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%codes, %scales : tensor<9x2x16xi8>, tensor<9x2xbf16>) outs(%b : tensor<9x2x16x2xf32>) {
-    ^bb0(%code: i8, %scale: bf16, %o: f32):
-      %half = linalg.index 3 : index
-      %index = arith.index_cast %half : index to i8
-      %four = arith.constant 4 : i8
-      %shift = arith.muli %index, %four : i8
-      %shifted = arith.shrsi %code, %shift : i8
-      %mask = arith.constant 15 : i8
-      %low = arith.andi %shifted, %mask : i8
-      %number = arith.sitofp %low : i8 to f32
-      %eight = arith.constant 8.0 : f32
-      %centred = arith.subf %number, %eight : f32
-      %wide = arith.extf %scale : bf16 to f32
-      %x = arith.mulf %centred, %wide : f32
-      linalg.yield %x : f32
-    } -> tensor<9x2x16x2xf32>
-    %w = tensor.collapse_shape %numbers [[0], [1, 2, 3]] : tensor<9x2x16x2xf32> into tensor<9x64xf32>
+    %v = tensor.expand_shape %values [[0, 1], [2]] output_shape [1, 9, 32] : tensor<9x32xi8> into tensor<1x9x32xi8>
+    %c = tensor.expand_shape %scales [[0, 1], [2]] output_shape [1, 9, 4] : tensor<9x4xi8> into tensor<1x9x4xi8>
+    %numbers = "kv.dequantize"(%v, %c) {format = "int4:32", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x9x32xi8>, tensor<1x9x4xi8>) -> tensor<1x9x64xf32>
+    %w = tensor.collapse_shape %numbers [[0, 1], [2]] : tensor<1x9x64xf32> into tensor<9x64xf32>
     %e = tensor.empty() : tensor<64x9xf32>
     %t = linalg.transpose ins(%w : tensor<9x64xf32>) outs(%e : tensor<64x9xf32>) permutation = [1, 0]
     %s = tensor.empty() : tensor<2x9xf32>
@@ -229,36 +241,21 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: scf.for
   // CHECK: tensor.extract_slice %arg1{{.*}} : tensor<65536x32xi8> to tensor<[[N:[0-9]+]]x32xi8>
   // CHECK: "df.load"({{.*}}) {df.stage = "w.values"}
-  // CHECK: tensor.extract_slice %arg2{{.*}} : tensor<65536x2xbf16> to tensor<[[N]]x2xbf16>
+  // CHECK: tensor.extract_slice %arg2{{.*}} : tensor<65536x4xi8> to tensor<[[N]]x4xi8>
   // CHECK: "df.load"({{.*}}) {df.stage = "w.scales"}
   // CHECK: func.call @body.proj.tile.0
   // CHECK: df.tiles
   // CHECK-LABEL: func.func private @body.proj.tile.0(
-  // CHECK: ins(%{{.+}}, %arg1 : tensor<[[N]]x2x16xi8>, tensor<[[N]]x2xbf16>) outs(%{{.+}} : tensor<[[N]]x2x16x2xf32>)
+  // CHECK: "kv.dequantize"{{.*}} : (tensor<1x[[N]]x32xi8>, tensor<1x[[N]]x4xi8>) -> tensor<1x[[N]]x64xf32>
   func.func private @decode.layer.0(%h: tensor<2x64xf32> {sscc.input = "hidden"},
       %values: tensor<65536x32xi8> {sscc.encoding = "int4:32/values", sscc.sources = ["w"], sscc.weight = "w.values"},
-      %scales: tensor<65536x2xbf16> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
+      %scales: tensor<65536x4xi8> {sscc.encoding = "int4:32/scales", sscc.sources = ["w"], sscc.weight = "w.scales"})
       -> (tensor<2x65536xf32> {sscc.output = "hidden"}) attributes {sscc.kernel} {
     %zero = arith.constant 0.0 : f32
-    %codes = tensor.expand_shape %values [[0], [1, 2]] output_shape [65536, 2, 16] : tensor<65536x32xi8> into tensor<65536x2x16xi8>
-    %b = tensor.empty() : tensor<65536x2x16x2xf32>
-    %numbers = linalg.generic {indexing_maps = [affine_map<(i, g, k, h) -> (i, g, k)>, affine_map<(i, g, k, h) -> (i, g)>, affine_map<(i, g, k, h) -> (i, g, k, h)>], iterator_types = ["parallel", "parallel", "parallel", "parallel"]} ins(%codes, %scales : tensor<65536x2x16xi8>, tensor<65536x2xbf16>) outs(%b : tensor<65536x2x16x2xf32>) {
-    ^bb0(%code: i8, %scale: bf16, %o: f32):
-      %half = linalg.index 3 : index
-      %index = arith.index_cast %half : index to i8
-      %four = arith.constant 4 : i8
-      %shift = arith.muli %index, %four : i8
-      %shifted = arith.shrsi %code, %shift : i8
-      %mask = arith.constant 15 : i8
-      %low = arith.andi %shifted, %mask : i8
-      %number = arith.sitofp %low : i8 to f32
-      %eight = arith.constant 8.0 : f32
-      %centred = arith.subf %number, %eight : f32
-      %wide = arith.extf %scale : bf16 to f32
-      %x = arith.mulf %centred, %wide : f32
-      linalg.yield %x : f32
-    } -> tensor<65536x2x16x2xf32>
-    %w = tensor.collapse_shape %numbers [[0], [1, 2, 3]] : tensor<65536x2x16x2xf32> into tensor<65536x64xf32>
+    %v = tensor.expand_shape %values [[0, 1], [2]] output_shape [1, 65536, 32] : tensor<65536x32xi8> into tensor<1x65536x32xi8>
+    %c = tensor.expand_shape %scales [[0, 1], [2]] output_shape [1, 65536, 4] : tensor<65536x4xi8> into tensor<1x65536x4xi8>
+    %numbers = "kv.dequantize"(%v, %c) {format = "int4:32", operandSegmentSizes = array<i32: 1, 1, 0>} : (tensor<1x65536x32xi8>, tensor<1x65536x4xi8>) -> tensor<1x65536x64xf32>
+    %w = tensor.collapse_shape %numbers [[0, 1], [2]] : tensor<1x65536x64xf32> into tensor<65536x64xf32>
     %e = tensor.empty() : tensor<64x65536xf32>
     %t = linalg.transpose ins(%w : tensor<65536x64xf32>) outs(%e : tensor<64x65536xf32>) permutation = [1, 0]
     %s = tensor.empty() : tensor<2x65536xf32>

@@ -231,10 +231,11 @@ class _RawRow:
 
 def _bits(f: Function, run: Run, byte: Value, level: int) -> Value:
     if run.base == 3:
-        digits = byte * 3**level & 255
-        return digits * 3 >> 8
-    shifted = byte >> (run.low + run.bits * level)
-    return shifted & ((1 << run.bits) - 1)
+        digits: Value = (byte * 3**level & 255) * 3 >> 8
+        return digits
+    shifted: Value = byte >> (run.low + run.bits * level)
+    bits: Value = shifted & ((1 << run.bits) - 1)
+    return bits
 
 
 def _float(f: Function, pointer: Value, kind: str) -> Value:
