@@ -399,7 +399,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
     if with_weights:
         check_names(checkpoint, captured.weight_shapes)
         with stage("comparison with the untouched model"):
-            probe(checkpoint, dtype, geometry, tokens)
+            probe(checkpoint, dtype, geometry, tokens, captured.kinds)
     facts = ProgramFacts(
         batch=shape.batch,
         chunk=shape.chunk,

@@ -169,14 +169,18 @@ class Checkpoint:
             self.source.update_digest(digest)
         return digest.hexdigest()
 
+    @property
+    def is_quantized(self) -> bool:
+        """True if most weights are stored as codes."""
+        source = self.source is not None and self.source.is_quantized
+        return source or (self.config is not None and bool(quantization_of(self.config)))
+
     @cached_property
     def default_dtype(self) -> torch.dtype:
         """The activation dtype that fits the weights: bf16 if most of them are bf16, else f32. Where they are
         quantized the config says it, and where it does not, as GPT-OSS's, those that are stored plainly."""
         declared = getattr(self.config, "dtype", None)
-        quantized = self.config is not None and (
-            bool(quantization_of(self.config)) or (self.source is not None and self.source.is_quantized)
-        )
+        quantized = self.config is not None and self.is_quantized
         if self.source is None or (quantized and declared is not None):
             return torch.bfloat16 if declared == torch.bfloat16 else torch.float32
         elements = {True: 0, False: 0}

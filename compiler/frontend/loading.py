@@ -18,9 +18,10 @@ import torch
 from sscc.compiler.frontend.capture import layer_count
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names
-from sscc.compiler.frontend.distinct import layer_stack
+from sscc.compiler.frontend.distinct import layer_stack, only_captured
 from sscc.compiler.frontend.frequencies import stretched, with_first_length
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.levels import LayerKinds
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Layout
@@ -46,6 +47,7 @@ def load_model(
     reach: int | None = None,
     context: int = 0,
     layout: Layout = MappingProxyType({}),
+    kinds: LayerKinds | None = None,
 ) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
@@ -59,6 +61,7 @@ def load_model(
         layout: a program's weights. Parameters that it has quantised are what their codes stand for; those that the
             checkpoint stores in the same format are that already. An embedding whose rows are looked up keeps its own
             numbers, also where the head, which is tied to it, is quantised.
+        kinds: read the captured layers alone, without which the model must not run (`only_captured`).
 
     Raises:
         InputError: the checkpoint lacks a parameter, has it in another shape, or cannot be read.
@@ -71,7 +74,27 @@ def load_model(
             if getattr(config, name, None) is not None:
                 setattr(config, name, min(getattr(config, name), reach))
     model = build_model(config, dtype).requires_grad_(False)
-    held, canonical = checkpoint.names(), canonical_names(model)
+    canonical, stack = canonical_names(model), layer_stack(model, layer_count(config))
+    numbers = _Numbers(checkpoint, _encodings(checkpoint, layout))
+    with only_captured(model, kinds):
+        _read_parameters(model, checkpoint, canonical, numbers, layout, stack)
+    return model
+
+
+def _read_parameters(
+    model: torch.nn.Module,
+    checkpoint: Checkpoint,
+    canonical: Mapping[str, str],
+    numbers: _Numbers,
+    layout: Layout,
+    stack: tuple[str, torch.nn.ModuleList] | None,
+) -> None:
+    """Give a model its parameters and buffers.
+
+    Args:
+        canonical: names of the checkpoint by those of the model. stack: its layers and their path, if they are a list.
+    """
+    held = checkpoint.names()
     for name, parameter in model.named_parameters():
         shape = held[canonical[name]][0] if canonical[name] in held else None
         expected = str(list(parameter.shape))
@@ -79,8 +102,7 @@ def load_model(
             raise LoadingErrors.LACKS(path=checkpoint.path, tensor=name, shape=expected)
         if shape != tuple(parameter.shape):
             raise LoadingErrors.SHAPE(path=checkpoint.path, tensor=name, stored=str(list(shape)), shape=expected)
-    numbers = _Numbers(checkpoint, _encodings(checkpoint, layout))
-    streamed = _stream_layers(model, layer_count(config), canonical, numbers)
+    streamed = _stream_layers(model, stack, canonical, numbers)
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
     saved = model.state_dict().keys()
     for path, module in model.named_modules():
@@ -94,7 +116,6 @@ def load_model(
                 module._parameters[name.rpartition(".")[2]] = numbers.shared(
                     source, parameter.dtype, quantised=not looked_up
                 )
-    return model
 
 
 def _encodings(checkpoint: Checkpoint, layout: Layout) -> dict[str, Encoding]:
@@ -133,12 +154,14 @@ class _Numbers:
 
 
 def _stream_layers(
-    model: torch.nn.Module, layers: int, canonical: Mapping[str, str], numbers: _Numbers
+    model: torch.nn.Module,
+    stack: tuple[str, torch.nn.ModuleList] | None,
+    canonical: Mapping[str, str],
+    numbers: _Numbers,
 ) -> frozenset[str]:
-    """Has each decoder layer read its weights when it is called and drop them when it returns, where all of them
-    together are too much. Returns the names of these parameters in the model."""
+    """Let each decoder layer read its weights when it is called and drop them when it returns, where all of them
+    together are too much. Return the names of these parameters in the model."""
     nbytes = sum(parameter.nbytes for parameter in model.parameters())
-    stack = layer_stack(model, layers)
     if nbytes <= RESIDENT_BYTES or stack is None:
         return frozenset()
     logger.info("the model's numbers take %s: its layers are read one at a time", format_bytes(nbytes))

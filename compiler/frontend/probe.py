@@ -11,6 +11,7 @@ from sscc.compiler.checkpoint_tensors import to_arrays
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
 from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import set_attention
+from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
 from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
 from sscc.compiler.frontend.headless import Headed, around
@@ -22,6 +23,7 @@ from sscc.compiler.options import DEFAULT_GOLDEN_TOKENS
 from sscc.compiler.policy import Rule
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError, quoted
 from sscc.ir.geometry import Geometry, Span
+from sscc.ir.levels import LayerKinds
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.tensor_files import Layout
 
@@ -61,7 +63,13 @@ class ProbeErrors(ErrorKind):
     )
 
 
-def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabulary: int) -> None:
+def probe(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    geometry: Geometry,
+    vocabulary: int,
+    kinds: LayerKinds | None = None,
+) -> None:
     """Compare the model as it is captured with the untouched model, which gets a short random text in one go.
 
     The text is longer than a window, which is cut down for that, and so is what else shows at later positions.
@@ -75,6 +83,7 @@ def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabu
 
     Args:
         vocabulary: token ids of the text run from 0 to vocabulary - 1.
+        kinds: run the captured layers alone, as the program is made of them; None for all layers.
 
     Raises:
         UnsupportedError: the logits differ, with max abs, normwise and the tolerance.
@@ -82,9 +91,11 @@ def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabu
     count = min(PROBE_TOKENS, geometry.max_context)
     ids = torch.randint(0, vocabulary, (1, count), generator=torch.Generator().manual_seed(PROBE_SEED))
     complaint = None
-    for used in dict.fromkeys((dtype, torch.float32)):
+    # The numbers of quantized weights are computed anew for each run, and f32 decides in the end.
+    quantized = kinds is not None and checkpoint.is_quantized
+    for used in (torch.float32,) if quantized else dict.fromkeys((dtype, torch.float32)):
         with quiet_libraries():
-            complaint = _complaint(checkpoint, used, ids, geometry.max_context)
+            complaint = _complaint(checkpoint, used, ids, geometry.max_context, kinds)
         if complaint is None:
             return
         if checkpoint.program is not None:
@@ -93,15 +104,24 @@ def probe(checkpoint: Checkpoint, dtype: torch.dtype, geometry: Geometry, vocabu
     raise complaint
 
 
-def _complaint(checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int) -> SsccError | None:
+def _complaint(
+    checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int, kinds: LayerKinds | None
+) -> SsccError | None:
     """Return an error that says which logits differ by more than the tolerance; None if all agree."""
     model: torch.nn.Module
     if checkpoint.program is not None:
         model = checkpoint.program.module()
         forward = _running(checkpoint, plain_forward(model))
     else:
-        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit)
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit, kinds=kinds)
         forward = model_forward(model, slice(None))
+    with only_captured(model, None if checkpoint.program is not None else kinds):
+        return _compared(checkpoint, model, forward, dtype, ids, limit)
+
+
+def _compared(
+    checkpoint: Checkpoint, model: torch.nn.Module, forward: Forward, dtype: torch.dtype, ids: torch.Tensor, limit: int
+) -> SsccError | None:
     with torch.no_grad(), context_limit(limit), fixed_frequencies(model, ids.shape[1]):
         _check_last_position(forward, limit)
         whole = forward(ids, torch.arange(ids.shape[1])[None]).float()

@@ -349,7 +349,7 @@ def _numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:
 
 
 def _owned(values: Numbers) -> torch.Tensor:
-    return torch.from_numpy(np.require(values, np.float32, ["C", "W", "O"]))
+    return torch.from_numpy(np.require(values, np.float32, ["C", "W"]))
 
 
 def _format(tensor: StoredTensor) -> WeightFormat | None:
