@@ -99,6 +99,7 @@ LAYERS: Layers = (
     ("sscc.compiler.joining", "sscc.compiler.ranks"),
     ("sscc.compiler.sessions",),
     ("sscc.compiler.driver",),
+    ("sscc.compiler.model_cache",),
     ("sscc.compiler.api", "sscc.compiler.llm", "sscc.compiler.quality", "sscc.compiler.report"),
     ("sscc.compiler.commands",),
     ("sscc.compiler.fleet",),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from sscc.ir.operations import Dequantize
 from sscc.ir.schedule import Body, Launch, Param, Product, Program, Vector, launches, pipelines
 from sscc.runtime.timing.work import mean_places
 
@@ -73,12 +74,14 @@ def _sizes(body: Body, step: Product) -> tuple[int, int, int]:
 def _made_of(body: Body, name: str) -> Iterator[str]:
     """The parameters that an operand is, or is made of."""
     name = next((window.view.tensor for window in body.windows if window.name == name), name)
-    makers = [step for step in body.steps if isinstance(step, Vector) and step.output.param == name]
-    if not makers:
+    sources = [access.param for step in body.steps if isinstance(step, Vector) and step.output.param == name
+               for access in step.inputs]  # fmt: skip
+    sources += [part.bytes for step in body.steps if isinstance(step, Dequantize) and step.out == name
+                for part in step.parts]  # fmt: skip
+    if not sources:
         yield name
-    for step in makers:
-        for access in step.inputs:
-            yield from _made_of(body, access.param)
+    for source in sources:
+        yield from _made_of(body, source)
 
 
 def _stored(launch: Launch, params: Sequence[Param], names: set[str]) -> set[str]:

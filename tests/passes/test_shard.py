@@ -171,7 +171,7 @@ def test_groups_do_not_straddle_ranks() -> None:
         "self_attn.qkv_proj.weight.values": "0:32/2,16/2,16/2",
         "self_attn.qkv_proj.weight.scales": "0:32/2,16/2,16/2",
         "self_attn.o_proj.weight.values": "1:16/2",
-        "self_attn.o_proj.weight.scales": "1:2/2",
+        "self_attn.o_proj.weight.scales": "1:4/2",
         "mlp.gate_up_proj.weight.values": "0:48/2,48/2",
         "mlp.gate_up_proj.weight.scales": "0:48/2,48/2",
         "mlp.down_proj.weight": "1:48/2",  # a rank's 24 are one group and a half: it stays as it is

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
+from sscc.ir.operations import Dequantize, StoredPart
 from sscc.ir.schedule import (
     Access,
     Body,
@@ -29,6 +31,7 @@ from sscc.ir.schedule import (
     View,
     Window,
 )
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.cpu import backend as cpu_backend
 from sscc.runtime.backends.cpu import interpreter, planner
@@ -41,6 +44,7 @@ from sscc.runtime.backends.cpu.storage import PanelPacking
 from sscc.runtime.backends.cpu.weights import aliased_params, overlap, packed_weights
 from sscc.runtime.backends.reference import ReferenceInterpreter
 from sscc.runtime.backends.reference.arrays import to_array, to_tensors
+from sscc.runtime.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.harness_bodies import access
 from tests.runtime.programs import DTYPES, identity, lay_out, one_stage, read, view_of, whole, write
@@ -245,36 +249,20 @@ def test_a_first_operand_is_not_packed() -> None:
 # ---------------------------------------------------------------------------------------------------- quantised
 
 
-def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool = False) -> Program:
-    """A product with a local made of values of 8 bits and scales; `second` reads the local in another way too."""
-    groups = k // group
-    cut = identity(3)
-    values = access("values", (1, 0, 0, 0), (0, group, 1, 0))
-    scales = access("scales", (1, 0, 0, 0), (0, 1, 0, 0))
-    moved = (Instr("zero", "sitofp", ("in2",), "f32"), Instr("moved", "subf", ("code", "zero"), "f32"))
-    body = (
-        Instr("code", "sitofp", ("in0",), "f32"),
-        *(moved if zero else ()),
-        Instr("scale", "extf", ("in1",), "f32"),
-        Instr("r", "mulf", ("moved" if zero else "code", "scale"), "f32"),
-    )
-    inputs = (values, scales, *([access("zeros", (1, 0, 0, 0), (0, 1, 0, 0))] if zero else []))
-    out = Access("parts", cut)
-    steps: list[Any] = [Vector((n, groups, group), inputs, out, body, "r")]
-    steps.append(
-        Product((M, n, k), (2,), Access("x", (ROWS[0], ROWS[2])), Access("b", ROWS[1:]), Access("y", ROWS[:2]))
-    )
+def dequantising(n: int, k: int, name: str, *, second: bool = False) -> Program:
+    """A product with a local of the numbers of a quantized weight; `second` reads the local in another way too."""
+    weight_format = format_named(name)
+    steps: list[Any] = [
+        Dequantize(tuple(StoredPart(f"{part.name}3") for part in weight_format.parts), "b3", name),
+        Product((M, n, k), (2,), Access("x", (ROWS[0], ROWS[2])), Access("b", ROWS[1:]), Access("y", ROWS[:2])),
+    ]
     if second:
         steps.append(Vector((M, n), (access("b", (0, 1, 0), (0, 0, 0)),), Access("y", identity(2)), (), "in0"))
-    params = (
-        read("x", (M, k)),
-        read("values", (n, k), "i8"),
-        read("scales", (n, groups), "bf16"),
-        *([read("zeros", (n, groups), "i8")] if zero else []),
-        write("y", (M, n)),
-    )
-    windows = (Window("parts", view_of("b", (n, groups, group))),)
-    kernel_body = Body("dequantise", params, (), (Local("b", (n, k), "f32"),), windows, tuple(steps))
+    parts = {part.name: weight_format.stored(part.name, n, k) for part in weight_format.parts}
+    params = (read("x", (M, k)), *(read(part, shape, "i8") for part, shape in parts.items()), write("y", (M, n)))
+    windows = [Window("b3", view_of("b", (1, n, k)))]
+    windows += [Window(f"{part}3", view_of(part, (1, *shape))) for part, shape in parts.items()]
+    kernel_body = Body("dequantise", params, (), (Local("b", (n, k), "f32"),), tuple(windows), tuple(steps))
     roles = {"x": "input", "y": "output"}
     tensors, end = lay_out(*((p.name, p.shape, p.dtype, roles.get(p.name, "weight")) for p in params))
     launch = Launch("dequantise", tuple(whole(t) for t in tensors))
@@ -282,37 +270,51 @@ def dequantising(n: int, k: int, group: int, *, zero: bool = False, second: bool
     return Program(tensors, (kernel_body,), (one_stage(kernel_body),), (entry,), end)
 
 
-@pytest.mark.parametrize(("n", "k", "group", "zero"), [(32, 64, 32, False), (40, 24, 24, False), (20, 48, 16, True)])
-def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, group: int, zero: bool) -> None:
-    program = dequantising(n, k, group, zero=zero)
-    packings = packed_weights(program)
-    assert packings == {"values": PanelPacking(QuantisedPanels(n, k, 8, group, zero), n * k, k)}
+@pytest.mark.parametrize(("n", "k", "name"), [(32, 64, "int8:32"), (40, 24, "int8:24"), (20, 48, "int8:16:zero-point")])
+def test_quantised_values_of_a_product_are_packed_with_their_scales(n: int, k: int, name: str) -> None:
+    packings = packed_weights(dequantising(n, k, name))
+    assert packings == {"values": PanelPacking(QuantisedPanels(n, k, format_named(name)), n * k, k)}
     assert packings["values"].quantised
+    assert packings["values"].companions("w.values")[0] == "w.scales"
 
 
 def test_quantised_values_that_are_read_in_another_way_are_not_packed() -> None:
-    assert packed_weights(dequantising(32, 64, 32, second=True)) == {}
-    assert packed_weights(dequantising(32, 60, 20)) == {}, "groups that no lines hold"
+    assert packed_weights(dequantising(32, 64, "int8:32", second=True)) == {}
+    assert packed_weights(dequantising(32, 60, "int8:20")) == {}, "groups that no lines hold"
 
 
-@pytest.mark.parametrize("zero", [False, True])
-def test_quantised_programs_compute_the_same(zero: bool) -> None:
-    n, k, group = 40, 64, 32
-    program = dequantising(n, k, group, zero=zero)
-    draw = np.random.default_rng(1)
-    values = draw.integers(-128, 128, (n, k)).astype(np.int8)
-    scales = torch.rand(n, k // group).bfloat16()
-    zeros = draw.integers(-128, 128, (n, k // group)).astype(np.int8)
-    parts = {"values": values, "scales": to_array(scales), "zeros": zeros}
-    weights = {t.name: parts[t.name] for t in program.tensors if t.role == "weight"}
+OTHERS = [("int8:20", 60, False), ("int4:32:minimum:f32", 64, True), ("e4m3:32", 64, True), ("Q6_K", 256, True)]
+OTHERS += [("TQ1_0", 256, True), ("IQ4_XS", 256, True), ("mxfp4", 64, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "second"), [("int8:32", 64, False), ("int8:32:zero-point", 64, False), ("Q4_K", 512, False), *OTHERS]
+)
+def test_quantised_programs_compute_the_same(name: str, k: int, second: bool) -> None:
+    """Packed for products, and where they are not, from the stored parts."""
+    n, draw, weight_format = 40, np.random.default_rng(1), format_named(name)
+    program = dequantising(n, k, name, second=second)
+    assert bool(packed_weights(program)) == ((name, k, second) not in OTHERS)
+    weights = {}
+    for part in weight_format.parts:
+        raw = draw.integers(0, 256, (n, k // weight_format.block, part.bytes), np.uint8)
+        for field in (*weight_format.scales, *weight_format.minimums):
+            if field.part == part.name and field.is_float:
+                dtype = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[field.kind]
+                floats = draw.random((*raw.shape[:2], 1)).astype(dtype).view(np.uint8)
+                raw[..., field.runs[0][0].at :][..., : floats.shape[-1]] = floats
+            elif field.part == part.name and field.kind == "exponent":
+                raw[..., 0] = draw.integers(120, 130, raw.shape[:2])
+        if weight_format.codes.kind == "e4m3" and part.name == weight_format.codes.part:
+            raw[raw % 128 == 127] = 3  # no number
+        weights[part.name] = raw.reshape(n, -1).view(np.int8)
     x = draw.standard_normal((M, k)).astype(np.float32)
     native = NativeInterpreter(program, weights, code=make_code(program, optimise=0), threads=2)
     (outputs, _) = native.run("main", {"x": x})
-    codes = values.astype(np.float64) - (np.repeat(zeros, group, 1) if zero else 0)
-    dense = codes * np.repeat(scales.double().numpy(), group, 1)
-    expected = x @ dense.T
+    dense = dequantize(weights, weight_format).astype(np.float64)
+    expected = np.broadcast_to(dense[:, 0], (M, n)) if second else x @ dense.T
     error = np.linalg.norm(outputs["y"] - expected) / np.linalg.norm(expected)
-    assert error < 2e-2
+    assert error < 1e-3
 
 
 # ------------------------------------------------------------------------------------------------------ storage
@@ -347,17 +349,17 @@ def test_panels_begin_where_offset_says(packing: PanelPacking, shape: tuple[int,
             assert stored[packing.offset(element) // array.itemsize] == flat[element]
 
 
-def test_packing_quantised_values_and_back() -> None:
-    draw = np.random.default_rng(2)
-    for bits, zero in ((8, False), (8, True), (4, True)):
-        packing = PanelPacking(QuantisedPanels(20, 32, bits, 16, zero), 20 * 32 * bits // 8, 32 * bits // 8)
-        values = draw.integers(-128, 128, (3, 20, 32 * bits // 8)).astype(np.int8)
-        scales = to_array(torch.rand(3, 20, 2).bfloat16())
-        zeros = draw.integers(0, 16, (3, 20, 2)).astype(np.int8) if zero else None
-        stored = packing.pack(values, scales, zeros)
-        assert stored.shape == packing.stored_shape(values.shape)
-        assert stored.nbytes == packing.stored_bytes(values.size)
-        assert (packing.unpack(stored, values.shape) == values).all()
+@pytest.mark.parametrize("name", ["int8:16", "int8:16:zero-point", "int4:16:zero-point", "Q4_0"])
+def test_packing_quantised_values_and_back(name: str) -> None:
+    draw, weight_format = np.random.default_rng(2), format_named(name)
+    shapes = [(3, *weight_format.stored(part.name, 20, 32)) for part in weight_format.parts]
+    parts = [draw.integers(-128, 128, shape).astype(np.int8) for shape in shapes]
+    row = shapes[0][-1]
+    packing = PanelPacking(QuantisedPanels(20, 32, weight_format), 20 * row, row)
+    stored = packing.pack(*parts)
+    assert stored.shape == packing.stored_shape(parts[0].shape)
+    assert stored.nbytes == packing.stored_bytes(parts[0].size)
+    assert (packing.unpack(stored, parts[0].shape) == parts[0]).all()
 
 
 def test_stored_arrays_are_used_where_they_lie() -> None:
