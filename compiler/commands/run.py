@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(prompt, "a message of the user, where the model has a chat template; else the prompt")
     prompt.add_argument("--check", action="store_true", help="replay the goldens; exit code 4 where a tensor differs")
     parser.add_argument(
-        "--raw", action="store_true", help="read the text of the prompt as it is, without the model's chat template"
+        "--raw", action="store_true", help="read --prompt as it is, without the model's chat template"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout instead of the text")
     add_quiet_argument(parser)
