@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
     from sscc.ir.schedule import Tensor
-    from sscc.ir.weight_formats.groups import GroupFormat
+    from sscc.ir.weight_formats.weight_format import WeightFormat
     from sscc.runtime.artifact.reading import Artifact
 
 ROOT = Path(__file__).parents[1]
@@ -129,19 +129,19 @@ def compiled(config: Path) -> Compiled:
         return Compiled(config.stem, parameters=parameters, weight_format=stored, **facts, **taken)
 
 
-def _weight_format(config: PreTrainedConfig, nbytes: int) -> GroupFormat | None:
+def _weight_format(config: PreTrainedConfig, nbytes: int) -> WeightFormat | None:
     """How weights are stored that take so many bytes in bf16: so (None) where the modelled machine holds them, else as
     fp8 with blocks of 128 is kept (`--weights keep`), where they are published so."""
     from sscc.compiler.frontend.model_config import quantization_of
     from sscc.ir.target import load_target
-    from sscc.ir.weight_formats.groups import GroupFormat
+    from sscc.ir.weight_formats.registry import format_named
 
     target = load_target("rdu")
     published = quantization_of(config)
     if nbytes <= sum(target.capacity(level.name) for level in target.memories):
         return None
     fp8 = published.get("quant_method") == "fp8" and published.get("weight_block_size") == [128, 128]
-    return GroupFormat.parse("e4m3:128:f32") if fp8 else None
+    return format_named("e4m3:128:f32") if fp8 else None
 
 
 def _facts(artifact: Artifact, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class Programs:
     def __getitem__(self, setup: Setup) -> Artifact:
         from sscc.compiler.driver import compile_model
         from sscc.compiler.options import CompileOptions
-        from sscc.ir.weight_formats.groups import GroupFormat
+        from sscc.ir.weight_formats.registry import format_named
         from sscc.runtime.artifact.reading import Artifact
 
         if setup not in self.known:
@@ -95,7 +95,7 @@ class Programs:
                     FOLDER / f"{setup.config}.json",
                     output,
                     weights="none",
-                    weight_format=GroupFormat.parse(setup.weights) if setup.weights else None,
+                    weight_format=format_named(setup.weights) if setup.weights else None,
                     dtype="bf16",
                     kv_budget=setup.rows,
                     max_context=setup.context,

@@ -1,11 +1,11 @@
 """How fast generated products run on this machine, beside what a streaming read and the arithmetic allow.
 
-    python benchmarks/stages.py [--megabytes 256] [--seconds 0.3] [--only gemv|gemm] [--dtypes bf16,f32,int8,int4]
+    python benchmarks/stages.py [--megabytes 256] [--seconds 0.3] [--only gemv|gemm] [--dtypes bf16,f32,int8,int4,Q4_K]
 
 One thread. Each shape is run over many copies of its weights in turn, `megabytes` in all, so that a product of few rows
 reads them from memory; the best of the calls, each of at least 4 MiB of weights, counts. GB/s are of the packed weights
-read once (scales included), GFLOP/s of two operations per multiply-add. Quantised weights have groups of 32 and are
-multiplied by rows of bf16. Prints a table.
+read once (scales included), GFLOP/s of two operations per multiply-add. Quantized weights of any format, by its name,
+are multiplied by rows of bf16. Prints a table.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime import _native
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import LINE
+from sscc.runtime.backends.cpu.float8_products import float8_product
 from sscc.runtime.backends.cpu.mlir import PTR, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
@@ -33,7 +35,7 @@ from sscc.runtime.backends.cpu.quantised_products import quantised_product
 GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
 GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]
 ROWS = (1, 2, 4, 8, 16)
-GROUP = 32
+PLAIN = ("bf16", "f32")
 _CALL_BYTES = 4 << 20
 
 
@@ -69,10 +71,10 @@ class AlignedBytes:
 def measure(case: Case, weights: AlignedBytes, seconds: float, features: Features) -> Measured:
     """The best time of a call, per product; calls go through the copies for about `seconds`."""
     panels: Panels | QuantisedPanels
-    if case.dtype.startswith("int"):
-        panels = QuantisedPanels(case.n, case.k, int(case.dtype[3:]), GROUP)
-    else:
+    if case.dtype in PLAIN:
         panels = Panels(case.n, case.k, case.dtype, case.k, 1)
+    else:
+        panels = QuantisedPanels(case.n, case.k, format_named(case.dtype))
     copies = max(1, _CALL_BYTES // panels.packed_bytes)
     step = copies * panels.packed_bytes
     module = Module()
@@ -82,7 +84,8 @@ def measure(case: Case, weights: AlignedBytes, seconds: float, features: Feature
     if isinstance(panels, Panels):
         product = packed_product(a, out, panels, features)
     else:
-        product = quantised_product(a, out, panels, features)
+        make = float8_product if panels.floating else quantised_product
+        product = make(a, out, panels, features)
     with f.loop(0, copies) as copy:
         product.emit(f, f["weights"] + copy.index * panels.packed_bytes, 0, case.n, f["scratch"])
     scratch = AlignedBytes(product.scratch_bytes)

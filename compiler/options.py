@@ -36,7 +36,7 @@ from sscc.ir.sharding import MOST_RANKS
 from sscc.ir.suggestions import check_choice, did_you_mean
 from sscc.ir.target import load_target
 from sscc.ir.weight_formats.groups import FLOAT8
-from sscc.ir.weight_formats.registry import DENSE, KEEP, WeightChoice, parse_format
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, DENSE, KEEP, WeightChoice, parse_format
 
 WEIGHTS = ("embed", "reference", "none")
 
@@ -509,8 +509,9 @@ def parse_weights(text: str) -> tuple[str, WeightChoice | None]:
     for words in (places, formats):
         if len(words) > 1:
             raise OptionErrors.WEIGHTS_TWICE(text=text, first=words[0], second=words[1])
-    if formats and formats[0] not in (KEEP, DENSE) and not formats[0].startswith(("int", FLOAT8)):
-        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, KEEP, DENSE, "int8", "int4", FLOAT8])
+    named = (KEEP, DENSE, *CHECKPOINT_FORMATS)
+    if formats and formats[0] not in named and not formats[0].startswith(("int", FLOAT8)):
+        raise OptionErrors.UNKNOWN_WEIGHTS(word=formats[0], known=[*WEIGHTS, "int8", "int4", FLOAT8, *named])
     return places[0] if places else WEIGHTS[0], parse_format(formats[0]) if formats else None
 
 

@@ -16,8 +16,8 @@ from sscc.compiler.printing import check_pass_names
 from sscc.ir.errors import ErrorKind, OutputError, UsageError
 from sscc.ir.files import STANDARD
 from sscc.ir.geometry import Geometry
-from sscc.ir.weight_formats.groups import GroupFormat
 from sscc.ir.weight_formats.registry import DENSE, KEEP, Encoding, Weights
+from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.artifact.writer import ArtifactWriter
 from sscc.runtime.text import encode, read_prompt
 
@@ -100,7 +100,7 @@ def chosen_weights(options: CompileOptions, checkpoint: Checkpoint) -> tuple[Wei
     Raises:
         UsageError: `--weights keep` of a checkpoint that has nothing to keep.
     """
-    if isinstance(options.weight_format, GroupFormat):
+    if isinstance(options.weight_format, WeightFormat):
         return options.weight_format, {}
     if options.weight_format == DENSE or options.weights == "none":
         return None, {}

@@ -10,7 +10,6 @@ from math import prod
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.ir.sizes import format_bytes
-from sscc.ir.weight_formats.groups import GroupFormat
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Layout, Reader, Stack
 from sscc.runtime.quantization import Error, measure_error
@@ -112,8 +111,7 @@ def _errors(sources: list[tuple[str, Stack]], read: Reader) -> Mapping[str, Erro
         weight, encoding = read(source, stack.source), _encoding(stack)
         try:
             errors[source] = measure_error(
-                weight.swapaxes(-1, -2) if encoding.transposed else weight,
-                GroupFormat.parse(encoding.format.name),
+                weight.swapaxes(-1, -2) if encoding.transposed else weight, encoding.format
             )
         except InputError as error:
             raise QuantizationReportErrors.TENSOR(tensor=source, cause=error) from None

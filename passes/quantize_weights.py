@@ -150,13 +150,13 @@ def _format_of(
     argument: Argument, value: ir.Value, reading: _Reading, weights: Weights, stored: Mapping[str, Encoding]
 ) -> WeightFormat | None:
     """Return the format for a weight; None for one that stays as it is."""
-    if isinstance(weights, GroupFormat):
+    if isinstance(weights, WeightFormat):
         if isinstance(reading, _LookedUp):
             return None
         if _feeds_choice(value):
             count("weights of routers")
             return None
-        return weights.descriptor
+        return weights
     kept = stored.get(argument.name)
     fits = kept is not None and kept.transposed == (reading.axis != value.type.rank - 1)
     return kept.format if kept is not None and fits else None

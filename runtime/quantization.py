@@ -1,8 +1,9 @@
 """Quantized weights: numbers from stored fields, and codes, scales and zero points from numbers.
 
-`dequantize` executes the formula of `sscc.ir.weight_formats.weight_format` for every format. sscc itself quantizes into
-the formats of groups. A weight W [N, K] is cut along K, the axis that a product sums over, into groups of `group`
-elements. A group has one scale s and a code c of `bits` bits per element, from -h to h - 1 with h = 2^(bits - 1):
+`dequantize` executes the formula of `sscc.ir.weight_formats.weight_format` for every format. The formats of checkpoints
+are made by `sscc.runtime.block_quantizer`, those of groups here. A weight W [N, K] is cut along K, the axis that a
+product sums over, into groups of `group` elements. A group has one scale s and a code c of `bits` bits per element,
+from -h to h - 1 with h = 2^(bits - 1):
 
     symmetric        m = the largest element by magnitude   s = bf16(-m / h)             c = round(w / s)
     with zero point  lo = min(w, 0), hi = max(w, 0)         s = bf16((hi - lo) / (2h - 1))
@@ -42,11 +43,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from sscc.ir.errors import ErrorKind, InputError, UsageError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
 from sscc.ir.weight_formats.groups import MINIMUMS, SCALES, VALUES, ZEROS, GroupFormat
-from sscc.ir.weight_formats.registry import STORED_ONLY, Encoding
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding
 from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime.block_quantizer import fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -61,7 +63,6 @@ class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
     NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
-    NO_QUANTIZER = UsageError, "weights cannot be quantized into {format}: checkpoints bring it, sscc reads it"
 
 
 Parts = Mapping[str, Array]
@@ -87,23 +88,16 @@ def encode(source: Array, encoding: Encoding) -> Array:
     """Return the stored tensor that `encoding` makes of a source of any floating dtype.
 
     Raises:
-        InputError: the source holds a number that is not finite, or K is not a multiple of the group.
-        UsageError: a format into which sscc does not quantize.
+        InputError: the source holds a number that is not finite, or K is not a multiple of the block.
     """
     weight = _as_summed(source, encoding)
-    return quantize(weight, _group_format(encoding.format))[encoding.part]
+    return quantize(weight, encoding.format)[encoding.part]
 
 
-def _group_format(weight_format: WeightFormat) -> GroupFormat:
-    if weight_format.name in STORED_ONLY:
-        raise QuantizationErrors.NO_QUANTIZER(format=weight_format)
-    return GroupFormat.parse(weight_format.name)
-
-
-def quantize(weight: Array, weight_format: GroupFormat) -> dict[str, Array]:
+def quantize(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
     """Quantize W [.., N, K] of a floating dtype. Raises InputError as `encode` does."""
     blocks = [parts for _, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format)]
-    joined = {name: np.concatenate([block[name] for block in blocks]) for name in weight_format.descriptor.bytes_of}
+    joined = {name: np.concatenate([block[name] for block in blocks]) for name in weight_format.bytes_of}
     return {name: part.reshape(*weight.shape[:-1], -1) for name, part in joined.items()}
 
 
@@ -199,15 +193,15 @@ def read_integers(field: Field, stored: Array) -> Array:
 def round_trip(source: Array, encoding: Encoding) -> Array:
     """Return the numbers of a source after it has been quantized, f32 of its shape. Raises as `encode` does."""
     weight = _as_summed(source, encoding)
-    return _as_summed(dequantize(quantize(weight, _group_format(encoding.format)), encoding.format), encoding)
+    return _as_summed(dequantize(quantize(weight, encoding.format), encoding.format), encoding)
 
 
-def measure_error(weight: Array, weight_format: GroupFormat) -> Error:
+def measure_error(weight: Array, weight_format: WeightFormat) -> Error:
     """Return how far W [.., N, K] is from its quantized numbers. Raises InputError as `encode` does."""
     total = Error()
     for block, parts in _blocks(weight.reshape(-1, weight.shape[-1]), weight_format):
         exact = block.astype(np.float64)
-        difference = dequantize(parts, weight_format.descriptor) - exact
+        difference = dequantize(parts, weight_format) - exact
         total += Error(float(np.vdot(difference, difference)), float(np.vdot(exact, exact)))
     return total
 
@@ -220,17 +214,18 @@ def _as_summed(source: Array, encoding: Encoding) -> Array:
 # ------------------------------------------------------------------------------------------------------- the formula
 
 
-def _blocks(weight: Array, weight_format: GroupFormat) -> Iterator[tuple[Array, dict[str, Array]]]:
+def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Yield W [N, K] in f32 with its parts, some rows at a time."""
     rows, columns = weight.shape
-    if columns % weight_format.group:
-        raise QuantizationErrors.GROUPS(columns=columns, group=weight_format.group)
+    if columns % weight_format.block:
+        raise QuantizationErrors.GROUPS(columns=columns, group=weight_format.block)
+    group = None if weight_format.name in CHECKPOINT_FORMATS else GroupFormat.parse(weight_format.name)
     step = max(1, _BLOCK_ELEMENTS // max(1, columns))
     for start in range(0, max(1, rows), step):
         block = np.ascontiguousarray(weight[start : start + step], dtype=np.float32)
         if not np.isfinite(block).all():
             raise QuantizationErrors.NOT_FINITE()
-        yield block, _quantize_block(block, weight_format)
+        yield block, fit(block, weight_format) if group is None else _quantize_block(block, group)
 
 
 def _quantize_block(block: Array, f: GroupFormat) -> dict[str, Array]:

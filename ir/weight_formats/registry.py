@@ -24,28 +24,28 @@ KEEP: Literal["keep"] = "keep"
 DENSE: Literal["dense"] = "dense"
 """As numbers of the program's dtype."""
 
-Weights = Union[GroupFormat, Literal["keep"]]
+Weights = Union[WeightFormat, Literal["keep"]]
 """How weights are stored that are not numbers of the program's dtype."""
 
 _TRANSPOSED = "transposed"
 
 
-WeightChoice = Union[GroupFormat, Literal["keep", "dense"]]
+WeightChoice = Union[WeightFormat, Literal["keep", "dense"]]
 """What an option may ask for."""
 
 
 def parse_format(text: str) -> WeightChoice:
-    """Read ``keep``, ``dense``, or a format that `GroupFormat.parse` reads. Raises UsageError as it does."""
-    return KEEP if text == KEEP else DENSE if text == DENSE else GroupFormat.parse(text)
+    """Read ``keep``, ``dense``, or the name of a format. Raises UsageError for any other text."""
+    return KEEP if text == KEEP else DENSE if text == DENSE else format_named(text)
 
 
-STORED_ONLY: dict[str, WeightFormat] = {**ggml.FORMATS, **microscaling.FORMATS}
-"""Formats that checkpoints bring, by name. sscc does not quantize into them."""
+CHECKPOINT_FORMATS: dict[str, WeightFormat] = {**ggml.FORMATS, **microscaling.FORMATS}
+"""Formats of checkpoints, by name."""
 
 
 def format_named(name: str) -> WeightFormat:
     """Return a format by its name. Raises UsageError where there is none."""
-    known = STORED_ONLY.get(name)
+    known = CHECKPOINT_FORMATS.get(name)
     return GroupFormat.parse(name).descriptor if known is None else known
 
 

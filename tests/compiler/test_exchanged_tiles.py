@@ -15,7 +15,7 @@ from sscc.compiler.loading import open_interpreter
 from sscc.compiler.options import CompileOptions
 from sscc.ir.schedule import pipelines
 from sscc.ir.target import Target, load_target
-from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import format_named
 from sscc.passes import tile_stages
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.collectives.crew import simulated
@@ -103,7 +103,7 @@ def test_tiles_are_the_whole_bit_for_bit(
     model: str, dtype: str, weights: str, level: int, checkpoints: Mapping[str, Path], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    parsed = GroupFormat.parse(weights) if weights else None
+    parsed = format_named(weights) if weights else None
     options = {"dtype": dtype, "weight_format": parsed, "opt_level": level}
     (tmp_path / "tiled").mkdir()
     tiled = compiled(checkpoints[model], tmp_path / "tiled", **options)

@@ -14,7 +14,7 @@ from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.eager import make_golden
 from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.cpu.weights import packed_weights
@@ -25,7 +25,7 @@ from tests.families import BATCH, CHUNK, EXPERTS, GEOMETRY, Compiler, feed, rand
 from tests.torch_session import TorchSession
 
 NEW_TOKENS = 12
-WEIGHTS = {"int8:16": GroupFormat(8, 16), "int4:16:zero-point": GroupFormat(4, 16, True)}
+WEIGHTS = {name: format_named(name) for name in ("int8:16", "int4:16:zero-point")}
 
 
 @pytest.mark.parametrize("family", EXPERTS)
@@ -92,7 +92,8 @@ def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
 @pytest.mark.parametrize("family", EXPERTS)
 def test_routers_are_not_quantised(family: str, compiled: Compiler, tmp_path: Path) -> None:
     """What chooses among experts is known by the choice that reads its products, whatever it is called."""
-    options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK, "weight_format": GroupFormat(8, 16)}
+    options = cache_options(GEOMETRY) | {"batch": BATCH, "prefill_chunk": CHUNK}
+    options["weight_format"] = format_named("int8:16")
     output = tmp_path / "graph.mlir"
     compile_model(CompileOptions(compiled.checkpoint(family), output, compile_to="graph", **options))
     named = set(re.findall(r'sscc\.weight = "([^"]+)"', output.read_text()))

@@ -20,9 +20,11 @@ from sscc.compiler import cli
 from sscc.compiler.options import OptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.geometry import Geometry
-from sscc.ir.schedule import Body, Product, Program, Vector, pipelines
-from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
-from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.operations import Dequantize
+from sscc.ir.schedule import Body, Product, Program, pipelines
+from sscc.ir.weight_formats.groups import GroupFormatErrors
+from sscc.ir.weight_formats.registry import Encoding, format_named
+from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.passes.pipeline import PassPipelineErrors
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import TensorErrors
@@ -82,7 +84,7 @@ def logits(running: TorchSession) -> Tensor:
     return torch.stack([row.float() for row in rows])
 
 
-def quantised_model(family: str, weight_format: GroupFormat) -> PreTrainedModel:
+def quantised_model(family: str, weight_format: WeightFormat) -> PreTrainedModel:
     """The model with every weight of a product replaced by what it becomes; the embedding keeps its own."""
     model = deepcopy(random_model(family))
     for module in model.modules():
@@ -112,7 +114,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 @pytest.mark.parametrize(("family", "weights"), CASES)
 def test_programs_agree_with_eager_pytorch(family: str, weights: str, build: Build) -> None:
-    expected = expected_logits(quantised_model(family, GroupFormat.parse(weights)))
+    expected = expected_logits(quantised_model(family, format_named(weights)))
     assert difference(logits(session(build(family, weights, **GOLDEN), checked=True)), expected) <= F32_TOLERANCE
     assert difference(expected_logits(random_model(family)), expected) > 100 * F32_TOLERANCE
 
@@ -159,7 +161,7 @@ def test_what_is_stored(build: Build) -> None:
     encoding = "int4:16:zero-point"
     assert weights["model.embed_tokens.weight.values"] == ("i8", (96, 16), f"{encoding}/values")
     assert weights["model.layers.0-1.mlp.down_proj.weight.values"] == ("i8", (2, 32, 24), f"{encoding}/values")
-    assert weights["model.layers.0-1.mlp.down_proj.weight.scales"] == ("bf16", (2, 32, 3), f"{encoding}/scales")
+    assert weights["model.layers.0-1.mlp.down_proj.weight.scales"] == ("i8", (2, 32, 6), f"{encoding}/scales")
     assert weights["model.layers.0-1.mlp.down_proj.weight.zeros"] == ("i8", (2, 32, 3), f"{encoding}/zeros")
     assert weights["model.layers.0-1.input_layernorm.weight"] == ("f32", (2, 32), "")
     assert "model.layers.0-1.mlp.down_proj.weight" not in weights
@@ -179,42 +181,28 @@ def test_numbers_exist_inside_of_stages_only(weights: str, build: Build) -> None
     assert len(forms(program)) >= 7
 
 
-def forms(program: Program) -> list[tuple[Vector, Product]]:
-    """Every product of a dequantised weight, with the step that makes its second operand."""
+def forms(program: Program) -> list[tuple[Dequantize, Product]]:
+    """Every product of a quantized weight, with the step that computes its second operand."""
     return [pair for body in program.bodies for pair in _forms_of(body)]
 
 
-def _forms_of(body: Body) -> list[tuple[Vector, Product]]:
+def _forms_of(body: Body) -> list[tuple[Dequantize, Product]]:
     roots = {window.name: window.view.tensor for window in body.windows}
-    vectors = {step.output.param: step for step in body.steps if isinstance(step, Vector)}
-    dtypes = {param.name: param.dtype for param in body.params}
-    pairs = []
-    for step in body.steps:
-        vector = vectors.get(roots.get(step.b.param, step.b.param)) if isinstance(step, Product) else None
-        if vector is not None and dtypes[roots.get(vector.inputs[0].param, vector.inputs[0].param)] == "i8":
-            assert isinstance(step, Product)
-            pairs.append((vector, step))
-    return pairs
+    steps = {roots.get(step.out, step.out): step for step in body.steps if isinstance(step, Dequantize)}
+    products = [step for step in body.steps if isinstance(step, Product)]
+    pairs = [(steps.get(roots.get(step.b.param, step.b.param)), step) for step in products]
+    return [(dequantize, product) for dequantize, product in pairs if dequantize is not None]
 
 
-def test_the_form_of_a_quantised_product(build: Build) -> None:
-    """What a code generator may rely on: one vector step per weight, then a product along one axis."""
-    expected = {
-        "int8:16": "sitofp extf mulf",
-        "int4:16": "index index_cast muli shrsi andi sitofp subf extf mulf",
-        "int4:16:zero-point": "index index_cast muli shrsi andi sitofp sitofp subf extf mulf",
-    }
-    for weights, operations in expected.items():
-        for vector, product in forms(build("llama3-rope", weights).program):
-            assert " ".join(instr.op for instr in vector.body) == operations
-            rank = len(vector.dims)
-            identity = tuple(tuple(int(row == column) for column in range(rank)) + (0,) for row in range(rank))
-            assert vector.output.map == identity
-            assert vector.inputs[0].map == identity[:3]
-            assert all(access.map == identity[:2] for access in vector.inputs[1:])
-            assert vector.dims[2:] == ((16,) if weights.startswith("int8") else (8, 2))
-            sizes = [product.dims[dim] for dim in product.reduce]
-            assert np.prod(sizes) == np.prod(vector.dims[1:])
+@pytest.mark.parametrize("weights", FORMATS)
+def test_the_form_of_a_quantised_product(weights: str, build: Build) -> None:
+    """What a code generator may rely on: one step per weight with the parts of its format, then a product along one
+    axis."""
+    weight_format = format_named(weights)
+    for dequantize, product in forms(build("llama3-rope", weights).program):
+        assert dequantize.format == weight_format.name
+        assert len(dequantize.parts) == len(weight_format.parts)
+        assert len(product.reduce) == 1
 
 
 # --------------------------------------------------------------------------------------------------- artifacts

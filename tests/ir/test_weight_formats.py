@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
-from sscc.ir.weight_formats.registry import STORED_ONLY, Encoding, EncodingErrors, format_named
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding, EncodingErrors, format_named
 from tests.errors import raises
 
 
@@ -58,7 +58,7 @@ def test_encodings(text: str, stored: tuple[int, int], source: tuple[int, int]) 
     assert encoding.format.stored(encoding.part, rows, columns) == stored
 
 
-@pytest.mark.parametrize("name", list(STORED_ONLY))
+@pytest.mark.parametrize("name", list(CHECKPOINT_FORMATS))
 def test_every_bit_of_a_block_belongs_to_one_number(name: str) -> None:
     """The runs of a format's fields cover all bits of its parts once."""
     weight_format = format_named(name)

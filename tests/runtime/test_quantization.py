@@ -14,9 +14,10 @@ from sscc.ir.errors import ErrorKind
 from sscc.ir.schedule import Program, Tensor
 from sscc.ir.weight_formats import ggml
 from sscc.ir.weight_formats.groups import GroupFormat, GroupFormatErrors
-from sscc.ir.weight_formats.registry import Encoding, EncodingErrors, format_named
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding, EncodingErrors, format_named
 from sscc.runtime import quantization
 from sscc.runtime.artifact.tensor_files import TensorErrors, TensorSpec, layout_of, reading, stack_tensors
+from sscc.runtime.block_quantizer import BlockQuantizerErrors
 from sscc.runtime.quantization import (
     Array,
     Error,
@@ -54,13 +55,13 @@ class Quantised:
 
 
 def quantised_of(weight: Array, f: GroupFormat) -> Quantised:
-    parts, dtype = quantize(weight, f), SCALE_DTYPES[f.scales]
+    parts, dtype = quantize(weight, f.descriptor), SCALE_DTYPES[f.scales]
     minimums = parts["minimums"].view(dtype) if "minimums" in parts else None
     return Quantised(parts["values"], parts["scales"].view(dtype), parts.get("zeros"), minimums)
 
 
 def restored_of(weight: Array, f: GroupFormat) -> Array:
-    return dequantize(quantize(weight, f), f.descriptor)
+    return dequantize(quantize(weight, f.descriptor), f.descriptor)
 
 
 def codes_of(weight: Array, f: GroupFormat) -> Array:
@@ -134,7 +135,7 @@ def test_floats_of_8_bits() -> None:
     normals = np.abs(weight) > smallest
     assert (np.abs(restored - weight)[normals] <= np.abs(weight)[normals] / 16 * (1 + 1e-5)).all()
     assert (restored[weight == 0] == 0).all()
-    assert measure_error(weight, f).normwise < 0.03
+    assert measure_error(weight, f.descriptor).normwise < 0.03
     with raises(GroupFormatErrors.FLOATING):
         GroupFormat.parse("e4m3:32:zero-point")
 
@@ -143,7 +144,7 @@ def test_scales_of_f16_have_a_range() -> None:
     f = GroupFormat.parse("int8:32:f16")
     assert np.isfinite(restored_of(normal(scale=1e6), f)).all()
     with raises(QuantizationErrors.TOO_LARGE):
-        quantize(normal(scale=1e9), f)
+        quantize(normal(scale=1e9), f.descriptor)
     smallest = quantised_of(np.full((1, 32), 1e-9, np.float32), f)
     assert smallest.scales.astype(np.float64)[0, 0] == -(2.0**-24)  # away from zero
 
@@ -189,7 +190,7 @@ def test_zeros_stay_zeros(f: GroupFormat) -> None:
     weight[5] = 0
     restored = restored_of(weight, f)
     assert (restored[weight == 0] == 0).all()
-    assert measure_error(np.zeros((2, 256), np.float32), f) == Error(0.0, 0.0)
+    assert measure_error(np.zeros((2, 256), np.float32), f.descriptor) == Error(0.0, 0.0)
     assert Error(0.0, 0.0).normwise == 0.0
 
 
@@ -202,25 +203,26 @@ def test_scales_round_away_from_zero() -> None:
 def test_errors_of_normal_weights() -> None:
     """Known figures: a step is the largest of 32 normal numbers over 2^(bits - 1), an error is a step / sqrt(12)."""
     weight = normal(256, 512)
-    errors = {str(f): measure_error(weight, f).normwise for f in FORMATS if f.group == 32}
+    errors = {str(f): measure_error(weight, f.descriptor).normwise for f in FORMATS if f.group == 32}
     assert errors["int8:32"] == pytest.approx(5.4e-3, rel=0.03)
     assert errors["int4:32"] == pytest.approx(8.6e-2, rel=0.03)
     assert errors["int8:32:zero-point"] == pytest.approx(4.8e-3, rel=0.03)
     assert errors["int4:32:zero-point"] == pytest.approx(8.1e-2, rel=0.03)
     shifted = normal(256, 512, shift=3.0)
     assert (
-        measure_error(shifted, GroupFormat(4, 32, True)).normwise
-        < 0.6 * measure_error(shifted, GroupFormat(4, 32)).normwise
+        measure_error(shifted, GroupFormat(4, 32, True).descriptor).normwise
+        < 0.6 * measure_error(shifted, GroupFormat(4, 32).descriptor).normwise
     )
 
 
 def test_errors_add_up() -> None:
     first, second, f = normal(seed=1), normal(seed=2), GroupFormat(4)
-    both = measure_error(np.concatenate([first, second]), f)
-    total = measure_error(first, f) + measure_error(second, f)
+    both = measure_error(np.concatenate([first, second]), f.descriptor)
+    total = measure_error(first, f.descriptor) + measure_error(second, f.descriptor)
     assert total.normwise == pytest.approx(both.normwise)
     restored = restored_of(first, f)
-    assert measure_error(first, f).normwise == pytest.approx(np.linalg.norm(restored - first) / np.linalg.norm(first))
+    expected = np.linalg.norm(restored - first) / np.linalg.norm(first)
+    assert measure_error(first, f.descriptor).normwise == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("f", [GroupFormat(8), GroupFormat(4), GroupFormat(4, 32, True)], ids=str)
@@ -235,7 +237,7 @@ def test_blocks_change_nothing(f: GroupFormat, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("f", FORMATS, ids=str)
 def test_encodings_are_the_parts(f: GroupFormat) -> None:
     weight = normal()
-    parts = quantize(weight, f)
+    parts = quantize(weight, f.descriptor)
     for name, part in parts.items():
         stored = encode(weight, Encoding(f.descriptor, name))
         assert stored.tobytes() == part.tobytes()
@@ -255,12 +257,12 @@ def test_what_is_not_finite_is_refused(bad: float) -> None:
     weight = normal()
     weight[3, 5] = bad
     with raises(QuantizationErrors.NOT_FINITE):
-        quantize(weight, GroupFormat(4))
+        quantize(weight, GroupFormat(4).descriptor)
 
 
 def test_groups_have_to_fit() -> None:
     with raises(QuantizationErrors.GROUPS, columns=256, group=48):
-        quantize(normal(), GroupFormat(8, 48))
+        quantize(normal(), GroupFormat(8, 48).descriptor)
 
 
 # ------------------------------------------------------------------------------------------------------- as stored
@@ -378,6 +380,27 @@ def test_mxfp4_by_hand() -> None:
     assert numbers[0, :16].tolist() == [4 * sign * x for sign in (1, -1) for x in magnitudes]
 
 
-def test_what_sscc_does_not_quantize_into_is_refused() -> None:
-    with raises(QuantizationErrors.NO_QUANTIZER, format="Q4_K"):
-        encode(normal(), Encoding.parse("Q4_K/blocks"))
+@pytest.mark.parametrize("name", list(CHECKPOINT_FORMATS))
+def test_numbers_of_a_format_stay_when_they_are_quantized_into_it(name: str) -> None:
+    """Codes that use their whole range, with scales that are powers of 2: quantizing finds them again."""
+    f, generator = CHECKPOINT_FORMATS[name], np.random.default_rng(4)
+    weight = dequantize(quantize(generator.standard_normal((8, 512)).astype(np.float32), f), f)
+    again = dequantize(quantize(weight, f), f)
+    error = np.linalg.norm(again - weight) / np.linalg.norm(weight)
+    assert error < 0.03 if f.minimums or len(f.scales) > 1 else error < 2e-3
+
+
+def test_blocks_are_as_near_as_those_of_the_package() -> None:
+    weight = normal(64, 1024)
+    for name in ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "TQ2_0", "MXFP4"):
+        kind = gguf.GGMLQuantizationType[name]
+        theirs = gguf.quants.dequantize(gguf.quants.quantize(weight, kind), kind)
+        error = np.linalg.norm(theirs - weight) / np.linalg.norm(weight)
+        assert measure_error(weight, ggml.FORMATS[name]).normwise <= 1.02 * error, name
+    nearer = [measure_error(weight, ggml.FORMATS[name]).normwise for name in ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")]
+    assert nearer == sorted(nearer, reverse=True)
+
+
+def test_a_weight_that_is_too_large_for_halves_is_refused() -> None:
+    with raises(BlockQuantizerErrors.TOO_LARGE, format="Q4_K"):
+        encode(normal(scale=1e9), Encoding.parse("Q4_K/blocks"))

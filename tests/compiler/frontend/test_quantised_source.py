@@ -157,9 +157,9 @@ def test_codes_are_kept_where_a_format_holds_them(case: str, tmp_path: Path) -> 
         k = expected.shape[1]
         assert str(form.format) == text.replace("K", str(k)).replace("G", str(gcd(k, 128)))
         assert checkpoint.source is not None
-        codes = checkpoint.source.codes(name)
-        assert codes.values.shape == form.format.stored("values", *expected.shape)
-        assert torch.equal(torch.from_numpy(dequantize(codes, form.format)), expected)
+        parts = checkpoint.source.parts(name)
+        assert parts["values"].shape == form.format.stored("values", *expected.shape)
+        assert torch.equal(torch.from_numpy(dequantize(parts, form.format)), expected)
 
 
 def test_long_groups_are_cut(tmp_path: Path) -> None:
@@ -171,10 +171,11 @@ def test_long_groups_are_cut(tmp_path: Path) -> None:
     source = DictSource({f"x{ending}": part for ending, part in stored.items()})
     weight = quantised_weights(source, COMPRESSED, "here")["x.weight"]
     assert str(weight.form.format) == "int8:128"
-    assert weight.codes is not None
-    codes = weight.codes(source.tensor)
-    assert codes.scales.shape == (8, 3)
-    assert torch.equal(torch.from_numpy(dequantize(codes, weight.form.format)), numbers)
+    assert weight.stored is not None
+    assert weight.form.format is not None
+    parts = weight.stored(source.tensor)
+    assert parts["scales"].shape == (8, 3 * 2)
+    assert torch.equal(torch.from_numpy(dequantize(parts, weight.form.format)), numbers)
 
 
 def test_fp8_as_transformers_dequantises_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sscc.compiler.driver import compile_model
 from sscc.compiler.inspection_words import described
 from sscc.compiler.options import CompileOptions, cache_options
-from sscc.ir.weight_formats.groups import GroupFormat
+from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact, time_decode
 from sscc.runtime.timing import ExpertReads
@@ -29,7 +29,7 @@ def test_counts_of_experts() -> None:
 @pytest.mark.parametrize("text", ["", "int4:16"])
 def test_a_step_moves_the_experts_that_it_may_name(text: str, compiled: Compiler, tmp_path: Path) -> None:
     options = cache_options(GEOMETRY) | {"batch": 1, "prefill_chunk": CHUNK}
-    weight_format = GroupFormat.parse(text) if text else None
+    weight_format = format_named(text) if text else None
     output = tmp_path / "x.rdu"
     checkpoint = compiled.checkpoint("experts-softmax")
     compile_model(CompileOptions(checkpoint, output, weight_format=weight_format, **options))

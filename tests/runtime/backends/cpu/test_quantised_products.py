@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sscc.ir.errors import InternalError
-from sscc.ir.weight_formats.registry import STORED_ONLY, format_named
+from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
@@ -76,7 +76,7 @@ CASES = [
     *(QuantisedCase(m, 21, 64, "e4m3:32:f32") for m in (1, 3, 5, 17)),
     QuantisedCase(2, 40, 24, "e4m3:8:bf16", a="bf16", out="bf16"),
     QuantisedCase(3, 20, 26, "e4m3:26:f16"),
-    *(QuantisedCase(m, 37, 512, name) for name in STORED_ONLY for m in (1, 3)),
+    *(QuantisedCase(m, 37, 512, name) for name in CHECKPOINT_FORMATS for m in (1, 3)),
 ]
 
 
@@ -234,7 +234,7 @@ def test_every_code_is_where_the_definition_says(bits: int) -> None:
     assert (packed[1, 1, :, 48:].reshape(3, -1, 16, 4)[:, :, 4:] == 0).all()
 
 
-@pytest.mark.parametrize("name", list(STORED_ONLY))
+@pytest.mark.parametrize("name", list(CHECKPOINT_FORMATS))
 def test_panels_give_back_the_stored_bytes(name: str) -> None:
     """Of every format; of ternary digits those that a file holds, which writes five of them to a byte in one way."""
     panels = QuantisedPanels(37, 512, format_named(name))
