@@ -80,7 +80,7 @@ def test_quantised_experts(text: str, compiled: Compiler, tmp_path: Path) -> Non
         ours = (Session.from_artifact(artifact, interpreter=name) for name in ("reference", "native"))
         sessions += map(TorchSession, ours)
     encoded = {tensor.name.rpartition(".")[2] for tensor in artifact.program.tensors if "experts" in tensor.name}
-    assert encoded == {"values", "scales"} | ({"zeros"} if WEIGHTS[text].zero_point else set())
+    assert encoded == {"values", "scales"} | ({"zeros"} if WEIGHTS[text].zeros else set())
     packed = packed_weights(artifact.program)
     assert all(packed[tensor.name].quantised for tensor in artifact.program.tensors if ".values" in tensor.name)
     prompt, tokens = random_tokens(10), random_tokens(4, seed=1)
