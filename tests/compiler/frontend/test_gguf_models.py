@@ -15,6 +15,7 @@ import sscc
 from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.header import read_header
+from sscc.ir.weight_formats.registry import Encoding, parse_format
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.session import Session
 from tests.compiler.frontend.gguf_models import CASES, MIXES, WIDE_CASE, archive, config_of_case, model_of
@@ -87,6 +88,29 @@ def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path
     model_of(config_of_case(name)).save_pretrained(folder)
     found = tokens(gguf_file(name, tmp_path), tmp_path)
     assert found == tokens(folder, tmp_path)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_quantised_file_runs_as_it_is_stored(mix: str, tmp_path: Path) -> None:
+    """The numbers are the file's, so a program that has them dense differs by the order of its sums alone."""
+    path = gguf_file(f"{WIDE_CASE}-{mix}", tmp_path)
+    logits, encodings, nbytes = {}, {}, {}
+    for form in (None, "dense"):
+        result = sscc.compile(
+            path, output=tmp_path / f"{form}.rdu", max_context=96, kv_sink=2, kv_recent=9, kv_topk=7, kv_obs=4,
+            kv_pool=3, prefill_chunk=16, dtype="f32", weight_format=None if form is None else parse_format(form),
+        )  # fmt: skip
+        artifact = Artifact.load(result.path)
+        weights = [tensor for tensor in artifact.program.tensors if tensor.role == "weight"]
+        encodings[form] = {str(Encoding.parse(tensor.encoding).format) for tensor in weights if tensor.encoding}
+        nbytes[form] = sum(tensor.nbytes for tensor in weights)
+        session = TorchSession(Session.from_artifact(artifact, threads=1))
+        logits[form] = [session.prefill(0, random_tokens(40)), *(session.decode({0: token})[0] for token in (5, 6))]
+    types = {tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    assert encodings == {None: types - {"F32"}, "dense": set()}
+    assert nbytes[None] < nbytes["dense"] / 2
+    for kept, dense in zip(logits[None], logits["dense"], strict=True):
+        assert (kept - dense).abs().max() <= 1e-4 * dense.abs().max()
 
 
 def test_every_architecture_has_a_case(tmp_path: Path) -> None:
