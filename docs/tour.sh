@@ -39,6 +39,7 @@ stop() {
     kill -KILL "$id"
 }
 
+show 'sscc run SmolLM2-135M-Instruct.Q4_1.gguf --prompt "Write one sentence about the sea."'
 show 'sscc pack SmolLM2-135M-Instruct.Q4_1.gguf -o model.pt'
 show 'sscc compile model.pt --target rdu'
 show 'sscc compile model.pt --target rdu -o small.rdu --kv-budget 256 --max-context 2048 --save-golden --dump-ir-dir ir'
