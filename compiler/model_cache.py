@@ -46,7 +46,7 @@ logger = logging.getLogger("sscc")
 
 
 class ModelCacheErrors(ErrorKind):
-    NO_FILES = InputError, "{path} is no model: it has neither a config.json nor weights, and no artifact"
+    NO_FILES = InputError, "{path} is no model, artifact or adapter: it has neither a config nor weights"
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class ModelOptions:
     Attributes:
         kv_budget, max_context, batch, kv_dtype, kv_policy, dtype: see `sscc.compiler.options.CompileOptions`.
         weights: a format, "keep" or "dense".
+        lora: a folder with an adapter.
     """
 
     kv_budget: int | None = None
@@ -65,6 +66,7 @@ class ModelOptions:
     kv_policy: str | None = None
     dtype: str | None = None
     weights: str | None = None
+    lora: Path | None = None
 
     def given(self) -> list[str]:
         """Return the options that are not at their default, as they are written."""
@@ -151,6 +153,8 @@ def _digest_of(model: Path) -> str:
 
 def _key(digest: str, options: ModelOptions) -> str:
     given: dict[str, Any] = asdict(options)
+    if options.lora is not None:
+        given["lora"] = _digest_of(options.lora)
     if options.max_context is None:
         given["memory"] = _memory().bit_length()
     made_of = [digest, given, own_version(), tool_versions(), sources_digest()]
@@ -176,7 +180,9 @@ def _write(name: str, note: Mapping[str, Any]) -> None:
 
 
 def _note_use(name: str, model: Path, options: ModelOptions) -> None:
-    given = {option: value for option, value in asdict(options).items() if value is not None}
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    if options.lora is not None:
+        given["lora"] = str(options.lora.resolve())
     _write(f"{name}/{NOTE}", {"model": str(model.resolve()), "options": given, "used": time.time()})
 
 
@@ -213,7 +219,7 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
                 CompileOptions(
                     model,
                     Path(temporary) / ARTIFACT,
-                    weights="embed" if model.suffix.lower() == EXPORTED else "reference",
+                    weights="reference" if options.lora is None and model.suffix.lower() != EXPORTED else "embed",
                     weight_format=None if weights is None else parse_format(weights),
                     **values,
                 ),

@@ -57,6 +57,11 @@ class OptionErrors(ErrorKind):
         "--weights keep stores weights as the checkpoint has them, and this compilation has none: leave --no-weights "
         "out",
     )
+    LORA_NOT_EMBEDDED = (
+        UsageError,
+        "--lora changes weights, and --weights {weights} stores none: leave it out, so that the artifact holds them",
+    )
+    LORA_WITHOUT_CHECKPOINT = UsageError, "--lora changes the weights of a checkpoint: give --checkpoint, too"
     NOTHING_SHOWN = (
         UsageError,
         "{option} goes with --dump-ir-dir, --print-ir-before, --print-ir-after or --compile-to a lower level",
@@ -154,6 +159,7 @@ class CompileOptions:
         output: the artifact's folder; below level "schedule" the .mlir file to write, "-" for stdout.
         config: a config.json for a .pt file that holds a bare state_dict.
         trust_pt2: load a .pt2 with torch's own reader, which executes code that the file holds.
+        lora: a folder with a LoRA adapter, which is merged into the weights.
         kv_sink, kv_recent, kv_topk: rows of the three parts of the cache.
         kv_topk_per_layer: in place of `kv_topk`, what each layer selects: numbers, "pyramid:FIRST,LAST" or a file.
         kv_budget: rows of the whole cache; sets `kv_topk` (or `kv_recent`) from the rest.
@@ -193,6 +199,7 @@ class CompileOptions:
     target: str = "rdu"
     config: Path | None = None
     trust_pt2: bool = False
+    lora: Path | None = None
     kv_sink: int | None = None
     kv_recent: int | None = None
     kv_topk: int | None = None
@@ -252,6 +259,8 @@ class CompileOptions:
         check_choice("--weights", self.weights, WEIGHTS)
         if self.weight_format == KEEP and self.weights == "none":
             raise OptionErrors.KEEP_WITHOUT_WEIGHTS()
+        if self.lora is not None and self.weights != "embed":
+            raise OptionErrors.LORA_NOT_EMBEDDED(weights=self.weights)
         self._check_shown()
         if self.opt_level not in OPT_LEVELS:
             raise OptionErrors.NO_OPT_LEVEL(level=self.opt_level, known=[f"-O{level}" for level in OPT_LEVELS])
@@ -311,6 +320,8 @@ class CompileOptions:
             OptionErrors.RECORDED,
             **{name: getattr(self, name) for name in ("config", *_RECORDED)},
         )
+        if self.lora is not None and self.checkpoint is None:
+            raise OptionErrors.LORA_WITHOUT_CHECKPOINT()
         if self.compile_to == "schedule" and self.weights != "none" and self.checkpoint is None:
             raise OptionErrors.DUMP_WITHOUT_WEIGHTS()
 

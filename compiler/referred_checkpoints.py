@@ -25,7 +25,7 @@ CHECKPOINTS = "checkpoints"
 EXPORTED = ".pt2"
 _NOTE_BYTES = 2**20
 _SUFFIXES = (".safetensors", ".bin", ".index.json")
-_CONFIG = "config.json"
+_CONFIGS = ("config.json", "adapter_config.json")
 
 Identity = dict[str, list[int]]
 """Inode, size and nanoseconds of the last change of each file, by its name in the folder; of a single file under "".
@@ -131,7 +131,7 @@ def files_of(path: Path) -> Identity:
             parts = named_parts(path)
             return _files({part.name: part for part in parts} if len(parts) > 1 else {"": path})
         with os.scandir(path) as entries:
-            names = [entry.name for entry in entries if entry.name == _CONFIG or entry.name.endswith(_SUFFIXES)]
+            names = [entry.name for entry in entries if entry.name in _CONFIGS or entry.name.endswith(_SUFFIXES)]
         return _files({name: path / name for name in sorted(names)})
     except (OSError, ValueError):
         return {}

@@ -182,6 +182,9 @@ def _add_content_arguments(group: argparse._ArgumentGroup) -> None:
         "--no-weights", action="store_true", help="from the config alone, for models too large to load"
     )
     group.add_argument(
+        "--lora", type=Path, metavar="FOLDER", help="LoRA adapter to merge into the weights, as PEFT saves it"
+    )
+    group.add_argument(
         "--no-native-code",
         dest="native_code",
         action="store_false",

@@ -65,6 +65,7 @@ def add_compilation_arguments(group: argparse._ArgumentGroup, *, batch: int | No
         metavar="FORMAT",
         help="keep, dense, or int8 or int4, then :GROUP, then :zero-point (default: keep for a quantized model)",
     )
+    group.add_argument("--lora", type=Path, metavar="FOLDER", help="LoRA adapter to merge into the weights")
 
 
 def name_of(args: argparse.Namespace) -> str:

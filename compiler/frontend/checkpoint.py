@@ -68,8 +68,8 @@ HARMLESS = re.compile(
 
 class CheckpointWarnings(ErrorKind):
     ADAPTER_BESIDE = SsccWarning, (
-        "{path} holds an adapter beside the model (adapter_config.json), which is not applied: merge it into the "
-        "weights first"
+        "{path} holds an adapter beside the model (adapter_config.json), which is not applied: give it with "
+        "--lora"
     )
     COMPOSITE = SsccWarning, (
         "{path} holds a composite model, {model_type} of {parts}: only its text decoder, {text_type}, is compiled"
@@ -94,8 +94,7 @@ class CheckpointErrors(ErrorKind):
         "{path} holds no weights: it needs model.safetensors, pytorch_model.bin or one of their index files"
     )
     ADAPTER = UnsupportedError, (
-        "{path} holds an adapter of {base} and no model: load both, merge the adapter (merge_and_unload) and save the "
-        "result with save_pretrained"
+        "{path} holds an adapter of {base} and no model: give the model, and the adapter with --lora"
     )
     MLX = UnsupportedError, (
         "{path} is quantized by MLX ({bits} bits, groups of {group_size}), which is not read: give the checkpoint that "

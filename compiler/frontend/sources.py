@@ -94,15 +94,17 @@ class StoredForm:
         text: its format in words, for a report.
         format: the format of the program that holds exactly the same; None where there is none.
         transposed: True for a weight [.., K, N], K being the axis along which groups share a scale.
+        is_exact: False if the numbers are others than those of the stored codes.
     """
 
     text: str
     format: WeightFormat | None = None
     transposed: bool = False
+    is_exact: bool = True
 
     def gives(self, encoding: Encoding) -> bool:
         """Return True if the stored codes are those that `encoding` would make of the numbers."""
-        return (self.format, self.transposed) == (encoding.format, encoding.transposed)
+        return self.is_exact and (self.format, self.transposed) == (encoding.format, encoding.transposed)
 
 
 class TensorSource(ABC):
