@@ -439,6 +439,7 @@ class CompileArguments(TypedDict, total=False):
     target: str
     config: str | os.PathLike[str] | None
     trust_pt2: bool
+    lora: str | os.PathLike[str] | None
     kv_sink: int | None
     kv_recent: int | None
     kv_topk: int | None

@@ -117,7 +117,7 @@ def test_weights_that_are_stored_the_other_way_round(tmp_path: Path) -> None:
 def test_a_program_computes_with_merged_weights(model: Path, tmp_path: Path) -> None:
     tensors = factors(Q, *shape_of(model, Q)) | factors(DOWN, *shape_of(model, DOWN))
     adapter = save(tmp_path / "a", tensors)
-    result = sscc.compile(model, output=tmp_path / "x.rdu", max_context=64, kv_budget=64, lora=adapter)
+    result = sscc.compile(model, output=tmp_path / "x.rdu", max_context=64, kv_budget=64, lora=str(adapter))
     session = TorchSession(Session.from_artifact(Artifact.load(result.path), threads=1))
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     ids = torch.tensor([random_tokens(20, 64)])
@@ -141,7 +141,7 @@ def test_a_stored_format_is_quantized_again(tmp_path: Path) -> None:
     assert form.format is CHECKPOINT_FORMATS["Q4_K"]
     encoding = Encoding(form.format, form.format.parts[0].name)
     assert merged.kept(name, encoding) is None
-    result = sscc.compile(path, output=tmp_path / "x.rdu", max_context=96, kv_budget=64, lora=adapter)
+    result = sscc.compile(path, output=tmp_path / "x.rdu", max_context=96, kv_budget=64, lora=str(adapter))
     (line,) = [line for line in result.report if "||W' - W|| / ||W||" in line]
     assert line.startswith("quantised: Q4_K")
     numbers = merged.tensor(name).float().numpy()
