@@ -30,6 +30,7 @@ LAYERS: Layers = (
     # What needs no schedule, or one number of it.
     (
         "sscc.runtime._native",
+        "sscc.runtime.block_quantizer",
         "sscc.runtime.chat_template",
         "sscc.runtime.collectives",
         "sscc.runtime.host_names",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
+from sscc.ir.files import read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -86,11 +88,18 @@ def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:
 
 def template_of(artifact: Artifact) -> ChatTemplate | None:
     """Return the chat template of an artifact; None where it has none. Raises InputError for a damaged one."""
+    if artifact.tokenizer is None or not _names_template(artifact.tokenizer, artifact.tokenizer_files):
+        return None
     from sscc.runtime.chat_template import ChatTemplate
 
-    if artifact.tokenizer is None:
-        return None
     return ChatTemplate.load(artifact.tokenizer, names=artifact.tokenizer_files)
+
+
+def _names_template(folder: Path, files: Collection[str]) -> bool:
+    """Return False if a tokenizer has no chat template for certain, so that Jinja need not be imported."""
+    if "chat_template.jinja" in files:
+        return True
+    return "tokenizer_config.json" in files and "chat_template" in read_text(folder / "tokenizer_config.json")
 
 
 def prompt_of(

@@ -204,7 +204,7 @@ def _check_shown(artifact: Artifact, args: argparse.Namespace) -> None:
 
 def _generate(artifact: Artifact, session: Session, sampling: Sampling, args: argparse.Namespace) -> int:
     tokenizer = tokenizer_of(artifact, needed=args.token_ids is None)
-    given = prompt_of(tokenizer, args, None if args.raw else template_of(artifact))
+    given = prompt_of(tokenizer, args, None if args.raw or args.prompt is None else template_of(artifact))
     prompt, draft_seconds = _shortened(given, session, tokenizer, args)
     eos: tuple[int, ...] = () if args.ignore_eos else session.signature.eos_token_ids
 

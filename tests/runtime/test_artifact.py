@@ -512,7 +512,7 @@ def edit(out: Path, *path: str | int, value: Any) -> None:
         ),
         (
             ("dtype",), "f8", ManifestErrors.DTYPE,
-            {"dtype": "f8", "dtypes": ["f32", "bf16", "f16", "f8E4M3FN", "i64", "i8", "i1"]},
+            {"dtype": "f8", "dtypes": ["f32", "bf16", "i64", "i8", "i1"]},
         ),
         (
             ("geometry", "sink"), -1, ManifestErrors.GEOMETRY,

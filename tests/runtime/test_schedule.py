@@ -75,6 +75,8 @@ STEPS = (
     operations.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
     operations.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     operations.TopK("s", "i", "v"),
+    operations.Dequantize((operations.StoredPart("b"), operations.StoredPart("c")), "o", "int4:32"),
+    operations.LookUp("i", (operations.StoredTable("b"),), "o", "Q8_0"),
     schedule.AllReduce("p", "t", (0,)),
     schedule.ReduceScatter("p", "s", 0, (1,)),
     schedule.AllGather("p", "w", 1, (0, 1)),
@@ -135,7 +137,7 @@ def test_every_kind_of_step_is_executed_proved_and_timed(kind: type) -> None:
     assert kind in work.ARITHMETIC
     affine = (schedule.Vector, schedule.Reduction, schedule.Product)
     assert issubclass(kind, Op) or kind in (*affine, *schedule.Collective.__args__)
-    assert not issubclass(kind, Op) or kind in native.LOWERINGS
+    assert not issubclass(kind, Op) or kind in native.LOWERINGS or kind in native.STORED
 
 
 def test_the_evaluator_executes_every_operation_that_the_compiler_makes() -> None:
@@ -191,7 +193,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
     [
         ("{", ScheduleErrors.NOT_JSON, {}),
         ("[]", ScheduleErrors.FORMAT_VERSION, {}),
-        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 10}),
+        (edited("version", value=99), ScheduleErrors.FORMAT_VERSION, {"version": 99, "known": 11}),
         (
             edited("arena_bytes", value="64"), RecordErrors.WRONG_VALUE,
             {"place": "program.arena_bytes", "value": "64", "expected": "int"},
@@ -221,7 +223,7 @@ def edited(*path: Any, value: Any = None, drop: bool = False) -> str:
             edited("tensors", 0, value=7), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[0]", "value": 7, "expected": "Tensor"},
         ),
-        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 10}),
+        (edited("version", value=1), ScheduleErrors.FORMAT_VERSION, {"version": 1, "known": 11}),
         (
             edited("tensors", 1, "sources", value="w"), RecordErrors.WRONG_VALUE,
             {"place": "program.tensors[1].sources", "value": "w", "expected": "a list"},

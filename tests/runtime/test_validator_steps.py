@@ -212,6 +212,18 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {"s": (C * T, 0), "i": (0, C * K), "v": (0, C * K)},
         {},
     ),
+    "dequantize": (
+        ops.Dequantize((ops.StoredPart("c"), ops.StoredPart("s")), "o", "int4:32"),
+        (read("c", B, R, 32, dtype="i8"), read("s", B, R, 4, dtype="i8"), write("o", B, R, 64)),
+        {"c": (B * R * 32, 0), "s": (B * R * 4, 0), "o": (0, B * R * 64)},
+        {},
+    ),
+    "look up": (
+        ops.LookUp("i", (ops.StoredTable("w"),), "o", "Q8_0"),
+        (read("i", K, dtype="i64"), read("w", R, 34, dtype="i8"), write("o", K, 32)),
+        {"i": (K, 0), "w": (K * 34, 0), "o": (0, K * 32)},
+        {},
+    ),
 }  # fmt: skip
 """A step, the parameters of its body, the elements of each that it reads and writes, the scalars that it needs."""
 
@@ -224,6 +236,17 @@ def changed(name: str, **fields: Any) -> BodyFacts:
     """The facts of a case with other settings of its step."""
     step, params, _, _ = CASES[name]
     return facts(replace(step, **fields), params)
+
+
+def test_parts_of_weights_fit_their_format() -> None:
+    for width, columns in ((34, 64), (33, 32), (68, 32)):
+        params = (read("i", K, dtype="i64"), read("w", R, width, dtype="i8"), write("o", K, columns))
+        with raises(StepProofErrors.PARTS, format="Q8_0", columns=columns):
+            facts(CASES["look up"][0], params)
+    with raises(StepProofErrors.PARTS, format="Q8_0"):
+        facts(replace(CASES["dequantize"][0], format="Q8_0"), CASES["dequantize"][1])
+    with raises(StepProofErrors.FORMAT, format="Q9_0"):
+        changed("look up", format="Q9_0")
 
 
 def test_every_step_is_here() -> None:

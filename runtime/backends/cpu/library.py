@@ -118,7 +118,7 @@ def generator_digest() -> str:
 
 def generator_files() -> list[Path]:
     """The sources that generating code can reach, and the native module, whose core reads the plans."""
-    parts = {sscc.runtime: ("", "artifact", "backends", "backends/cpu"), sscc.ir: ("",)}
+    parts = {sscc.runtime: ("", "artifact", "backends", "backends/cpu"), sscc.ir: ("", "weight_formats")}
     # A package may have several places: an editable install keeps what is compiled apart from the sources.
     folders = [Path(place, part) for package, inside in parts.items() for place in package.__path__ for part in inside]
     sources = [path for folder in folders for path in folder.glob("*.py")]

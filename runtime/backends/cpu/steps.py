@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sscc.ir.errors import ErrorKind, InputError
@@ -32,6 +33,8 @@ MODULES = (
     *(prefill_attention, query_attention, selection, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
+STORED = (Dequantize, LookUp)
+"""Steps whose code depends on how their operands are packed."""
 
 
 class NativeStepErrors(ErrorKind):
@@ -39,7 +42,10 @@ class NativeStepErrors(ErrorKind):
 
 
 def lower_step(
-    step: Op, operands: Mapping[str, Meta], features: Features, packed: Mapping[str, Panels | QuantisedPanels]
+    step: Op,
+    operands: Mapping[str, Meta],
+    features: Features,
+    packed: Mapping[str, Panels | QuantisedPanels] = MappingProxyType({}),
 ) -> Lowered:
     """The phases of a step that is no vector program, reduction or product.
 
@@ -48,7 +54,7 @@ def lower_step(
 
     Raises InputError for a kind that there is no native code for, or operands that it does not take.
     """
-    if isinstance(step, Dequantize | LookUp):
+    if isinstance(step, STORED):
         return lower_stored(step, operands, features, packed)
     if type(step) not in LOWERINGS:
         raise NativeStepErrors.UNKNOWN(step=step.kind)

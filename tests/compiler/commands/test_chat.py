@@ -52,8 +52,8 @@ def chat(artifact: Path, lines: str, patch: Patch, capsys: Capture, *words: str)
 
 
 def answer(artifact: Path, prompt: str, count: int, capsys: Capture, *words: str) -> str:
-    """What `sscc run` makes of a prompt."""
-    arguments = ["--prompt", prompt, "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
+    """Return the answer of `sscc run` to a prompt without its template."""
+    arguments = ["--prompt", prompt, "--raw", "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
     assert cli.main(["run", str(artifact), *arguments]) == 0
     text: str = json.loads(capsys.readouterr().out.splitlines()[-1])["text"]
     return text

@@ -287,7 +287,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["x.gguf", "my model.pt", "x.pt2"])
     def test_a_model_that_is_not_compiled(self, name: str, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / name).touch()
-        error = one_line(["run", str(tmp_path / name), "--prompt", "a"], capsys)
+        error = one_line(["inspect", str(tmp_path / name)], capsys)
         model, output = (shlex.quote(str(path)) for path in (tmp_path / name, Path(name).with_suffix(".rdu")))
         check(error, ArtifactFileErrors.NOT_COMPILED, path=tmp_path / name, model=model, output=output)
         assert str(error).endswith(f"sscc compile {model} -o {output}")

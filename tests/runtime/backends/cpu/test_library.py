@@ -172,7 +172,8 @@ def test_the_key_names_everything_that_code_depends_on(monkeypatch: pytest.Monke
 
 def test_a_changed_source_or_native_module_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = library.generator_files()
-    assert {"planner.py", "schedule.py", "operations.py", "weight_format.py"} <= {path.name for path in files}
+    names = {path.name for path in files}
+    assert {"planner.py", "schedule.py", "operations.py", "weight_format.py", "ggml.py"} <= names
     assert files[-1].suffix == ".so"
     copies = [Path(shutil.copy(path, tmp_path / str(number))) for number, path in enumerate(files)]
     monkeypatch.setattr(library, "generator_files", lambda: copies)
