@@ -35,7 +35,7 @@ def own_version() -> str:
 
 
 _NOT_COMPILING = ("quality", "commands")
-"""Folders of the compiler that have no share in what it writes."""
+"""Folders of the compiler that do not affect artifacts."""
 
 
 @functools.cache

@@ -18,7 +18,7 @@ KINDS = {
     "native": "native code of schedules",
     "checkpoints": "places of checkpoints that artifacts refer to",
 }
-"""Folders of the cache, and what they hold. Everything in them can be made again."""
+"""Folders of the cache and their contents, all of which can be made again."""
 _DAY = 24 * 3600
 
 

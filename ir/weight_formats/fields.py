@@ -14,7 +14,7 @@ from typing import Literal
 from sscc.ir.errors import ErrorKind, InternalError
 
 Kind = Literal["unsigned", "signed", "exponent", "e4m3", "f16", "bf16", "f32"]
-"""How the bits of a number are read: an unsigned or a two's complement integer, an exponent of 2 (e8m0), or a float."""
+"""The type of a stored number: an unsigned or a two's complement integer, an exponent of 2 (e8m0), or a float."""
 
 FLOAT_BYTES: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4}
 """Bytes of the floats that have whole bytes of their own, little endian."""

@@ -10,7 +10,7 @@ from sscc.ir.weight_formats.weight_format import Part, WeightFormat
 
 BLOCKS, SCALES = "blocks", "scales"
 E2M1_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""The numbers of e2m1 times 2, which are integers; scales are half of what is stored."""
+"""The numbers of e2m1 times 2, which are integers; scales are half of the stored ones."""
 
 MXFP4_FORMAT = WeightFormat(
     "mxfp4",

@@ -25,13 +25,13 @@ DENSE: Literal["dense"] = "dense"
 """As numbers of the program's dtype."""
 
 Weights = Union[WeightFormat, Literal["keep"]]
-"""How weights are stored that are not numbers of the program's dtype."""
+"""A storage of weights other than numbers of the program's dtype."""
 
 _TRANSPOSED = "transposed"
 
 
 WeightChoice = Union[WeightFormat, Literal["keep", "dense"]]
-"""What an option may ask for."""
+"""Values of an option."""
 
 
 def parse_format(text: str) -> WeightChoice:
@@ -51,7 +51,7 @@ def format_named(name: str) -> WeightFormat:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a stored tensor is made from a source: a part of a format, ``int4:32/values``, ``Q4_K/blocks``.
+    """The relation of a stored tensor to its source: a part of a format, ``int4:32/values``, ``Q4_K/blocks``.
 
     Attributes:
         part: the name of a part of the format.

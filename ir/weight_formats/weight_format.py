@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How the weights of a matrix [rows, columns] are stored, and the numbers that they stand for.
+    """The storage of a matrix of weights [rows, columns], and the formula of its numbers.
 
     A row is cut into blocks of `block` weights. The number of a weight is, in f32, each operation rounded::
 
@@ -109,10 +109,10 @@ class WeightFormat:
         return *rows, columns // self.block * self.bytes_of[part]
 
     def columns(self, part: str, stored: int) -> int:
-        """Return the columns of a weight one of whose parts has rows of so many bytes."""
+        """Return the columns of a weight from the bytes in a row of one of its parts."""
         return stored // self.bytes_of[part] * self.block
 
     def has_widths(self, widths: Sequence[int], columns: int) -> bool:
-        """Return True if parts with rows of so many bytes are those of a weight of so many columns."""
+        """Return True if rows of these bytes, one per part, are rows of a weight with these columns."""
         wanted = [self.stored(part.name, columns)[-1] for part in self.parts]
         return columns % self.block == 0 and list(widths) == wanted

@@ -196,7 +196,7 @@ def _forms_of(body: Body) -> list[tuple[Dequantize, Product]]:
 
 @pytest.mark.parametrize("weights", FORMATS)
 def test_the_form_of_a_quantised_product(weights: str, build: Build) -> None:
-    """What a code generator may rely on: one step per weight with the parts of its format, then a product along one
+    """Guarantees to a code generator: one step per weight with the parts of its format, then a product along one
     axis."""
     weight_format = format_named(weights)
     for dequantize, product in forms(build("llama3-rope", weights).program):

@@ -1,4 +1,4 @@
-"""Formats of weights and encodings of stored tensors: how they are written, and what they refuse."""
+"""Formats of weights and encodings of stored tensors: their text, and refusals."""
 
 from __future__ import annotations
 

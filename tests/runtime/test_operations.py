@@ -42,7 +42,7 @@ BY_QUERY = {"landmark_scores", "choose_rows", "fetch_rows", "query_attention"}
 LATE = 10
 """With this position they have more candidates than they choose."""
 OF_WEIGHTS = {"look_up"}
-"""Natively these read packed weights, and what is made here are inputs."""
+"""These read packed weights natively; the operands here are inputs."""
 PLAIN, INDEXED = ("key", "value"), ("key", "value", "index")
 MEMBERS: dict[str, list[tuple[tuple[str, ...], ...]]] = {
     "cached_attention": [((*PLAIN, "valid"),), ((*PLAIN, "valid"), (*PLAIN, "valid", "index"))],

@@ -27,7 +27,7 @@ TERNARY = 0
 """The width of a plane whose bytes hold five ternary digits."""
 _DIGITS = 5
 _WIDTHS = {8: (8,), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
-"""Widths of the planes that hold codes of so many bits, low bits first."""
+"""Widths of the planes of a code, low bits first, by the bits of the code."""
 _NIBBLE = 4
 
 
@@ -134,7 +134,7 @@ def layout_of(weight_format: WeightFormat) -> BlockLayout:
 
 @dataclass(frozen=True)
 class QuantisedPanels:
-    """How a quantized weight is stored for out[m, n] = sum over k of a[m, k] * b[n, k].
+    """The layout of a quantized weight for out[m, n] = sum over k of a[m, k] * b[n, k].
 
     Bytes [ceil(N / 16)][K / block][block_bytes], each block as `BlockLayout` says. Codes are unsigned: those of 8 bits
     that are signed have 128 added. Floats of 8 bits (e4m3) lie in lines [4][16] of 4 k, byte [c][j] being that of

@@ -79,7 +79,7 @@ def serving(artifact: Path, *words: str, **environment: str) -> Iterator[Served]
 
 
 def answer(artifact: Path, prompt: str, count: int, capsys: Capture, *words: str) -> dict[str, Any]:
-    """What `sscc run` makes of a prompt without its template."""
+    """Return the report of `sscc run` on a prompt without its template."""
     arguments = ["--prompt", prompt, "--raw", "--max-new-tokens", str(count), "--threads", "1", "--json", *words]
     assert cli.main(["run", str(artifact), *arguments]) == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
