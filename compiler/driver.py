@@ -18,7 +18,6 @@ from torch_mlir import ir
 from sscc.compiler.backend.emit import emit_program
 from sscc.compiler.dumps import read_dump
 from sscc.compiler.files import write_text
-from sscc.compiler.frontend.adapters import with_adapter
 from sscc.compiler.frontend.admission import (
     attending_layers,
     attention_softcaps,
@@ -338,8 +337,7 @@ def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
         checkpoint = checkpoint or open_checkpoint(
             options.model, config=options.config, weights=with_weights, trust_pt2=options.trust_pt2
         )
-        if options.lora is not None:
-            checkpoint = with_adapter(checkpoint, options.lora)
+        checkpoint = _adapted(checkpoint, options)
     config = checkpoint.config
     context = longest = None
     if config is not None:
@@ -360,6 +358,15 @@ def _opened(options: CompileOptions, checkpoint: Checkpoint | None) -> Opened:
     if options.compile_to == "schedule":
         check_chat_template(checkpoint.path, checkpoint.tokenizer)
     return Opened(checkpoint, shape, geometry, weights, formats, golden_prompt(options, checkpoint, shape.geometry))
+
+
+def _adapted(checkpoint: Checkpoint, options: CompileOptions) -> Checkpoint:
+    """Return the checkpoint with the adapter of `--lora`, if there is one."""
+    if options.lora is None:
+        return checkpoint
+    from sscc.compiler.frontend.adapters import with_adapter  # imports much of transformers
+
+    return with_adapter(checkpoint, options.lora)
 
 
 def _check_rule(shape: ProgramShape, is_windowed: bool) -> None:
@@ -498,8 +505,7 @@ def _from_dump(options: CompileOptions, module: ir.Module | None = None) -> Sour
     if options.weights != "none" and options.checkpoint is not None:
         with stage("opening of the model"):
             checkpoint = open_checkpoint(options.checkpoint, trust_pt2=options.trust_pt2)
-            if options.lora is not None:
-                checkpoint = with_adapter(checkpoint, options.lora)
+            checkpoint = _adapted(checkpoint, options)
         if checkpoint.digest != facts.digest:
             warn(CompilationWarnings.OTHER_CHECKPOINT(path=options.model, checkpoint=options.checkpoint))
         check_vocabulary(checkpoint.path, {"the dump": facts.eos}, checkpoint.tokenizer, facts.vocab_size)
