@@ -92,7 +92,7 @@ def run(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict
 
 
 def _report(artifact: Path, prompt: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    prompt_words = ["--prompt-file", str(HAYSTACK)] if prompt == "passkey" else ["--prompt", PROMPTS[prompt]]
+    prompt_words = ["--prompt-file", str(HAYSTACK)] if prompt == "passkey" else ["--raw", "--prompt", PROMPTS[prompt]]
     count = ["--max-new-tokens", str(NEW_TOKENS[prompt])]
     assert cli.main(["run", str(artifact), *prompt_words, *count, "--json", "--threads", "1", "--traceback"]) == 0
     figures: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
