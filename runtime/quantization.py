@@ -118,6 +118,7 @@ def dequantize(parts: Parts, weight_format: WeightFormat) -> Array:
     return blocks.reshape(*parts[first].shape[:-1], -1)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # scales of a damaged file may be infinite
 def _dequantize_rows(parts: Parts, f: WeightFormat) -> Array:
     """Return the numbers of parts [rows, blocks, bytes], f32 [rows, K]."""
     raw = {name: part.view(np.uint8) for name, part in parts.items()}
