@@ -123,9 +123,9 @@ def cached_models() -> Iterator[CachedModel]:
     for folder in root.iterdir() if root.is_dir() else ():
         if (folder / ARTIFACT / MANIFEST).is_file():
             note = _read(f"{MODELS}/{folder.name}/{NOTE}")
-            nbytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
             used = float(note.get("used", 0.0))
-            found.append(CachedModel(folder.name, str(note.get("model", "?")), note.get("options", {}), used, nbytes))
+            model, options = str(note.get("model", "?")), note.get("options", {})
+            found.append(CachedModel(folder.name, model, options, used, _file_bytes(folder)))
     yield from sorted(found, key=lambda model: -model.used)
 
 

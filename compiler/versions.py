@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 
 import sscc.compiler
@@ -47,5 +48,10 @@ def sources_digest() -> str:
             skipped = [root / name for name in _NOT_COMPILING]
             sources = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
             files += [p for p in sources if not any(p.is_relative_to(folder) for folder in skipped)]
-    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in sorted(files))
+    return files_digest(sorted(files))
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """Return the sha256 over the names and the bytes of files, in their order."""
+    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in files)
     return hashlib.sha256(lines.encode()).hexdigest()

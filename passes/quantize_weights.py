@@ -59,6 +59,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -259,9 +260,7 @@ def _looked_up(generic: ir.Operation, parts: list[ir.Value], weight_format: Weig
     """Return the rows of a table that a generic operation looks up."""
     index, result = generic.operands[0], generic.results[0].type
     *outer, columns = result.shape
-    rows = 1
-    for size in outer:
-        rows *= size
+    rows = prod(outer)
     dims = [list(range(len(outer)))]
     if len(outer) != 1:
         index = tensor.CollapseShapeOp(tensor_type([rows], index.type.element_type), index, dims).result

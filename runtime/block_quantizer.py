@@ -20,7 +20,7 @@ from sscc.ir.weight_formats.weight_format import WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FLOATS = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
+FLOATS = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
 _DIGIT_WEIGHTS = (81, 27, 9, 3, 1)
 
 
@@ -62,7 +62,7 @@ def _range(codes: Field) -> tuple[int, int]:
         return min(codes.table), max(codes.table)
     if codes.kind == "signed":
         return -(1 << (codes.bits - 1)), (1 << (codes.bits - 1)) - 1
-    return -codes.bias, (2 if codes.is_ternary else (1 << codes.bits) - 1) - codes.bias
+    return -codes.bias, codes.largest - codes.bias
 
 
 def _nearest(codes: Field, numbers: Array, low: int, high: int) -> Array:
@@ -101,7 +101,7 @@ def _write_factors(raw: dict[str, Array], f: WeightFormat, fields: Sequence[Fiel
 def _write_floats(raw: dict[str, Array], f: WeightFormat, field: Field, wanted: Array) -> Array:
     """Write floats [rows, blocks, count], rounded. Return them in f32."""
     with np.errstate(over="ignore"):
-        rounded = np.ascontiguousarray(wanted.astype(_FLOATS[field.kind]))
+        rounded = np.ascontiguousarray(wanted.astype(FLOATS[field.kind]))
     if not np.isfinite(rounded.astype(np.float32)).all():
         raise BlockQuantizerErrors.TOO_LARGE(format=f)
     first = field.runs[0][0].at

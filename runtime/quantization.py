@@ -48,13 +48,12 @@ from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
 from sscc.ir.weight_formats.groups import MINIMUMS, SCALES, VALUES, ZEROS, GroupFormat
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.block_quantizer import fit
+from sscc.runtime.block_quantizer import FLOATS, fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _LARGEST_E4M3 = 448
 _POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)
-_FLOATS = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
 _BLOCK_ELEMENTS = 1 << 22
 """Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
 
@@ -154,7 +153,7 @@ def read_field(field: Field, raw: Parts) -> Array:
     if field.is_float:
         first = field.runs[0][0].at
         nbytes = FLOAT_BYTES[field.kind] * field.count
-        floats = np.ascontiguousarray(stored[..., first : first + nbytes]).view(_FLOATS[field.kind])
+        floats = np.ascontiguousarray(stored[..., first : first + nbytes]).view(FLOATS[field.kind])
         widened: Array = floats.astype(np.float32)
         return widened
     integers = read_integers(field, stored)

@@ -108,19 +108,18 @@ def prompt_of(
     """Return the tokens of the prompt that `add_prompt_arguments` took.
 
     Args:
-        template: makes a message of the user of `--prompt`; None for the text as it is, which that of a file always is.
+        template: makes a message of the user of `--prompt`; None for the text as it is.
 
     Raises InputError and UsageError.
     """
     from sscc.runtime.text import encode
 
-    is_message = template is not None and args.prompt is not None
     text = prompt_text(args)
     if text is None:
         return parse_token_ids(args.token_ids)
     if tokenizer is None:
         raise PromptOptionErrors.TEXT_WITHOUT_TOKENIZER()
-    if template is not None and is_message:
+    if template is not None:
         args.prompt = template.render([{"role": "user", "content": text}])
         return encode(tokenizer, args.prompt, special=False)
     return encode(tokenizer, text)

@@ -17,8 +17,8 @@ from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
-from sscc.compiler.versions import own_version, sources_digest, tool_versions
-from sscc.ir.files import file_digest, output_errors, replacing, state_of
+from sscc.compiler.versions import files_digest, own_version, sources_digest, tool_versions
+from sscc.ir.files import output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
 from sscc.ir.weight_formats.registry import WeightChoice
 from sscc.runtime.artifact.reading import Artifact
@@ -61,7 +61,7 @@ class ModelFiles:
     @cached_property
     def digest(self) -> str:
         """sha256 (hex) over the names and bytes of its files."""
-        return _digest(
+        return files_digest(
             [self.model] if self.model.is_file() else sorted(p for p in self.model.rglob("*") if p.is_file())
         )
 
@@ -137,8 +137,3 @@ class ModelFiles:
 def _make_folder(folder: Path) -> None:
     with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def _digest(files: list[Path]) -> str:
-    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in files)
-    return hashlib.sha256(lines.encode()).hexdigest()

@@ -19,6 +19,9 @@ Kind = Literal["unsigned", "signed", "exponent", "e4m3", "f16", "bf16", "f32"]
 FLOAT_BYTES: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4}
 """Bytes of the floats that have whole bytes of their own, little endian."""
 
+DIGITS = 5
+"""Ternary digits of a byte."""
+
 
 class FieldErrors(ErrorKind):
     OVERLAP = InternalError, "runs of {field!r} hold {count} numbers, {runs} are described"
@@ -55,7 +58,7 @@ class Run:
     def place(self, number: int) -> tuple[int, int]:
         """Return the byte that holds a number of the run, and the lowest of its bits (its digit where base is 3)."""
         row, column = divmod(number, self.side)
-        per_byte = 5 if self.base == 3 else (8 - self.low) // self.bits
+        per_byte = DIGITS if self.base == 3 else (8 - self.low) // self.bits
         level = row % per_byte
         byte = self.at + row // per_byte * self.side + column
         return byte, level if self.base == 3 else self.low + self.bits * level
@@ -106,6 +109,11 @@ class Field:
     @property
     def is_ternary(self) -> bool:
         return self.runs[0][0].base == 3
+
+    @property
+    def largest(self) -> int:
+        """The largest unsigned integer of the field's bits."""
+        return 2 if self.is_ternary else (1 << self.bits) - 1
 
     @property
     def offset(self) -> int:

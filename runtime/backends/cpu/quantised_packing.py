@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sscc.ir.errors import ErrorKind, InputError, InternalError
-from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
+from sscc.ir.weight_formats.fields import DIGITS, FLOAT_BYTES, Field
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime import _native
 from sscc.runtime.backends.cpu.features import LANES
@@ -25,7 +25,6 @@ QUAD = 4
 """The number of neighboring k whose products one instruction sums."""
 TERNARY = 0
 """The width of a plane whose bytes hold five ternary digits."""
-_DIGITS = 5
 _WIDTHS = {8: (8,), 6: (4, 2), 5: (4, 1), 4: (4,), 3: (2, 1), 2: (2,)}
 """Widths of the planes of a code, low bits first, by the bits of the code."""
 _NIBBLE = 4
@@ -59,7 +58,7 @@ class Plane:
 
     @property
     def quads(self) -> int:
-        return _DIGITS if self.width == TERNARY else 8 // self.width
+        return DIGITS if self.width == TERNARY else 8 // self.width
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ class QuantisedPanels:
     def largest_code(self) -> int:
         """The largest unsigned code, an entry of a table with the offset added."""
         codes = self.format.codes
-        return max(codes.table) + self.offset if codes.table else 2 if codes.is_ternary else (1 << codes.bits) - 1
+        return max(codes.table) + self.offset if codes.table else codes.largest
 
     @property
     def largest_difference(self) -> int:

@@ -9,7 +9,7 @@ from math import lcm
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.operations import Dequantize, LookUp
-from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field, Run
+from sscc.ir.weight_formats.fields import DIGITS, FLOAT_BYTES, Field, Run
 from sscc.ir.weight_formats.registry import format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.cpu.features import LANES, Features
@@ -23,7 +23,7 @@ from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.row_copies import Meta, ScratchPieces, address, check_strides
 
-_WORD, _DIGITS = 4, 5
+_WORD = 4
 
 
 class StoredNumberErrors(ErrorKind):
@@ -217,7 +217,7 @@ class _RawRow:
 
     def _run(self, f: Function, run: Run, part: Value, out: Value, *, joins: bool) -> None:
         """Write the bits of the numbers of a run, i32, or add them to those that are there."""
-        levels = _DIGITS if run.base == 3 else (8 - run.low) // run.bits
+        levels = DIGITS if run.base == 3 else (8 - run.low) // run.bits
         with f.loop(0, -(-run.count // (levels * run.side))) as byte, f.loop(0, run.side) as column:
             stored = f.load(part + byte.index * run.side + column.index + run.at, I8)
             wide = f.cast("arith.extui", stored, I32)
