@@ -1,4 +1,4 @@
-"""What `decode.py` and `prefill.py` share: options, the run over models and workloads, the reports."""
+"""Options, the run over models and workloads, and reports of `decode.py`, `prefill.py` and `files.py`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks.harness import (
     PeerResult,
     Runner,
     RunnerError,
+    Subject,
     Workload,
     chosen,
     command,
@@ -40,11 +41,11 @@ class Measurements:
     skipped: list[str]
 
 
-def parser(description: str) -> argparse.ArgumentParser:
-    """The options of both commands."""
+def parser(description: str, subjects: Sequence[str] = tuple(models.MODELS)) -> argparse.ArgumentParser:
+    """The options of the commands; the first subject is measured by default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "--models", nargs="+", default=["m125"], choices=models.MODELS, metavar="NAME", help=", ".join(models.MODELS)
+        "--models", nargs="+", default=[subjects[0]], choices=subjects, metavar="NAME", help=", ".join(subjects)
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
@@ -70,6 +71,7 @@ def run(
     peers: Sequence[Peer] = PEERS,
     bandwidth: Callable[[], float] | None = None,
     block: str = "",
+    subject: Callable[[str], Subject] = models.RandomModel,
 ) -> Measurements:
     """Measures all workloads on all models with every peer that is installed; the others are named in `skipped`.
 
@@ -90,7 +92,7 @@ def run(
         able = [(peer, precision) for peer, precision in pairs if name in (peer.models or words.models)]
         size = words.together or max(len(able), 1)
         for start in range(0, len(able), size):
-            for row in _measure_model(name, able[start : start + size], workloads, words, read):
+            for row in _measure_model(subject(name), able[start : start + size], workloads, words, read):
                 results += row
                 if block and words.write:
                     write_page(done, words, block)
@@ -98,25 +100,23 @@ def run(
 
 
 def _measure_model(
-    name: str,
+    subject: Subject,
     pairs: Sequence[tuple[Peer, Precision]],
     workloads: Sequence[Workload],
     words: argparse.Namespace,
     read: Callable[[], float],
 ) -> Iterator[list[PeerResult]]:
     """The results of each workload as it is measured."""
-    folder = models.checkpoint(name)
-    if any(peer.environment == "llama" for peer, _ in pairs):
-        models.gguf_file(name)
+    path = subject.prepare(any(peer.environment == "llama" for peer, _ in pairs))
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        runners = {pair: _start(stack, pair, folder, words, log) for pair in pairs}
+        runners = {pair: _start(stack, pair, path, words, log) for pair in pairs}
         for workload in workloads:
-            say(f"{name}: {workload.label}")
+            say(f"{subject.name}: {workload.label}")
             results, row = list[PeerResult](), []
             for (peer, precision), runner in runners.items():
-                size = workload.bytes_per_step(models.MODELS[name], precision, BUDGETS.get(peer.name, 0))
-                result = PeerResult(peer.name, precision.dtype, "", name, workload, size)
+                size = subject.step_bytes(workload, precision, BUDGETS.get(peer.name, 0))
+                result = PeerResult(peer.name, precision.dtype, "", subject.name, workload, size)
                 results.append(result)
                 if isinstance(runner, Runner):
                     result.version = runner.version
@@ -130,13 +130,13 @@ def _measure_model(
 
 
 def _start(
-    stack: ExitStack, pair: tuple[Peer, Precision], folder: Path, words: argparse.Namespace, log: IO[str]
+    stack: ExitStack, pair: tuple[Peer, Precision], path: Path, words: argparse.Namespace, log: IO[str]
 ) -> Runner | str:
     """The loaded peer, or why it does not load."""
     peer, precision = pair
     say(f"loading {peer.name} {precision.dtype}")
     try:
-        started = command(peer, precision, folder, words.threads)
+        started = command(peer, precision, path, words.threads)
         return stack.enter_context(Runner(started, environment(words.threads, words.passive), log))
     except (RunnerError, OSError) as error:
         say(f"  {error}")

@@ -14,12 +14,12 @@ import signal
 import statistics
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.models import LlamaShape
 from benchmarks.peers.registry import ROOT, Peer, Precision
 
 CALIBRATION_BYTES = 256 * 2**20
@@ -52,12 +52,28 @@ class Workload:
             return {"measure": "prefill", "tokens": self.context}
         return {"measure": "decode", "batch": self.batch, "context": self.context, "steps": self.steps}
 
-    def bytes_per_step(self, shape: LlamaShape, precision: Precision, budget: int = 0) -> float:
-        """Bytes that a decode step cannot avoid to read: every weight once, of experts those that random tokens choose
-        in the mean, and the rows cached (at most `budget`)."""
-        rows = min(self.context, budget) if budget else self.context
-        weights = shape.weights_per_step(self.batch) * precision.weight_bits
-        return (weights + self.batch * rows * shape.kv_per_row * precision.kv_bits) / 8
+    def rows(self, budget: int) -> int:
+        """Return the cached rows that a decode step reads in a sequence; a budget of 0 keeps all."""
+        return min(self.context, budget) if budget else self.context
+
+
+class Subject(ABC):
+    """A model to measure."""
+
+    name: str
+
+    @abstractmethod
+    def prepare(self, llama: bool) -> Path:
+        """Return the file or folder that runners load, made if it is not there.
+
+        Args:
+            llama: one of the runners is llama.cpp, which needs a GGUF file beside a folder.
+        """
+
+    @abstractmethod
+    def step_bytes(self, workload: Workload, precision: Precision, budget: int = 0) -> float:
+        """Return the bytes that a decode step must read: every matrix once, the experts that random tokens choose on
+        average, and the cached rows (at most `budget` of each sequence if that is not 0)."""
 
 
 @dataclass

@@ -11,14 +11,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.harness import Subject, Workload
+from benchmarks.peers.registry import Precision
 from sscc.runtime.timing import ExpertReads
 
 if TYPE_CHECKING:
+    import gguf
     import torch
 
 FOLDER = Path(__file__).parents[1] / ".peers" / "models"
@@ -114,22 +121,40 @@ MODELS = {
 }
 
 
+class RandomModel(Subject):
+    """A model of MODELS."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def prepare(self, llama: bool) -> Path:
+        if llama:
+            gguf_file(self.name)
+        return checkpoint(self.name)
+
+    def step_bytes(self, workload: Workload, precision: Precision, budget: int = 0) -> float:
+        shape = MODELS[self.name]
+        weights = shape.weights_per_step(workload.batch) * precision.weight_bits
+        rows = workload.batch * workload.rows(budget)
+        return (weights + rows * shape.kv_per_row * precision.kv_bits) / 8
+
+
 def checkpoint(name: str, folder: Path = FOLDER) -> Path:
     """The Hugging Face folder of a model, made if it is not there: config, bf16 safetensors, a tokenizer of numbers.
 
     Raises KeyError for a name that is not in MODELS, OSError where the files cannot be written.
     """
-    return _made(folder / name, lambda path: write_checkpoint(MODELS[name], path))
+    return made(folder / name, lambda path: write_checkpoint(MODELS[name], path))
 
 
 def gguf_file(name: str, folder: Path = FOLDER) -> Path:
     """The same weights as a GGUF file (BF16; the norms F32), made if it is not there."""
     source = checkpoint(name, folder)
-    return _made(folder / f"{name}.gguf", lambda path: write_gguf(MODELS[name], source, path))
+    return made(folder / f"{name}.gguf", lambda path: write_gguf(MODELS[name], source, path))
 
 
-def _made(path: Path, write: Callable[[Path], None]) -> Path:
-    """`path`, which appears only once `write` has written all of it."""
+def made(path: Path, write: Callable[[Path], None]) -> Path:
+    """Return `path`, which appears only once `write` has written all of it."""
     if not path.exists():
         partial = path.with_name(path.name + ".partial")
         if partial.is_dir():
@@ -219,13 +244,7 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(shape.vocab)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    # The tokenizer of numbers; without a vocabulary llama.cpp's server ends.
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([str(token) for token in range(shape.vocab)])
-    writer.add_token_scores([0.0] * shape.vocab)
-    writer.add_token_types([int(gguf.TokenType.NORMAL)] * shape.vocab)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    add_number_tokens(writer, shape.vocab)
     names = gguf.get_tensor_name_map(architecture, shape.layers)
     with safe_open(source / "model.safetensors", framework="pt") as file:
         for name, parts in _stacked(file.keys()).items():
@@ -243,6 +262,18 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def add_number_tokens(writer: gguf.GGUFWriter, vocab: int) -> None:
+    """Add the tokenizer of numbers; without a vocabulary llama.cpp's server ends."""
+    import gguf
+
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([str(token) for token in range(vocab)])
+    writer.add_token_scores([0.0] * vocab)
+    writer.add_token_types([int(gguf.TokenType.NORMAL)] * vocab)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
 
 
 def _stacked(names: Iterable[str]) -> dict[str, list[str]]:

@@ -27,6 +27,7 @@ OPTIONS = {
     "bf16-kv8": ("--dtype", "bf16", "--weights", "reference", "--kv-dtype", "int8"),
     "int8": ("--dtype", "bf16", "--weights", "reference,int8"),
     "int8-kv8": ("--dtype", "bf16", "--weights", "reference,int8", "--kv-dtype", "int8"),
+    "as stored": ("--weights", "reference"),
     "int4": ("--dtype", "bf16", "--weights", "reference,int4"),
 }
 """Options of `sscc compile` by the type of the weights; "kv8" stands for int8 rows of the cache."""

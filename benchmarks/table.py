@@ -17,15 +17,21 @@ def render(results: Sequence[PeerResult], skipped: Sequence[str], heading: str) 
     parts = [heading]
     for model in dict.fromkeys(result.model for result in results):
         parts.append(_table(model, [result for result in results if result.model == model]))
+    return "\n\n".join([*parts, *notes(results, skipped)]) + "\n"
+
+
+def notes(results: Sequence[PeerResult], skipped: Sequence[str]) -> list[str]:
+    """Return paragraphs: why cells and peers are missing, and the versions of the peers."""
     failures = [result for result in results if result.error]
-    notes = [f"{result.peer} {result.dtype}, {result.workload.label}: {result.error}" for result in failures]
-    notes = [*dict.fromkeys([*notes, *skipped])]
-    if notes:
-        parts.append("Not measured:\n\n" + "\n".join(f"* {note}" for note in notes))
+    missing = [f"{result.peer} {result.dtype}, {result.workload.label}: {result.error}" for result in failures]
+    missing = [*dict.fromkeys([*missing, *skipped])]
     versions = dict.fromkeys(f"{result.peer} {result.version}" for result in results if result.version)
+    parts = []
+    if missing:
+        parts.append("Not measured:\n\n" + "\n".join(f"* {note}" for note in missing))
     if versions:
         parts.append("Versions: " + ", ".join(versions) + ".")
-    return "\n\n".join(parts) + "\n"
+    return parts
 
 
 def _table(model: str, results: Sequence[PeerResult]) -> str:
@@ -37,21 +43,21 @@ def _table(model: str, results: Sequence[PeerResult]) -> str:
     ]
     for peer, dtype in dict.fromkeys((result.peer, result.dtype) for result in results):
         row = [cells[peer, dtype, workload] for workload in workloads if (peer, dtype, workload) in cells]
-        figures = [_cell(cells.get((peer, dtype, workload))) for workload in workloads]
-        lines.append("| " + " | ".join([peer, dtype, *figures, _calibration(row)]) + " |")
+        figures = [cell(cells.get((peer, dtype, workload))) for workload in workloads]
+        lines.append("| " + " | ".join([peer, dtype, *figures, calibration(row)]) + " |")
     return "\n".join(lines)
 
 
-def _cell(result: PeerResult | None) -> str:
-    """Median tokens per second, the best repeat, and the share of the read bandwidth."""
+def cell(result: PeerResult | None) -> str:
+    """Return the median tokens per second, the best repeat, and the share of the read bandwidth."""
     if result is None or not result.seconds:
         return ""
     text = f"{_figure(result.rate)} (best {_figure(result.best)}"
     return text + (")" if result.share is None else f"; {100 * result.share:.0f}%)")
 
 
-def _calibration(row: Sequence[PeerResult]) -> str:
-    """The range of the row's read bandwidths, one for each workload."""
+def calibration(row: Sequence[PeerResult]) -> str:
+    """Return the range of a row's read bandwidths, one for each workload, in GB/s."""
     values = sorted(result.calibration / UNITS for result in row if result.bandwidth)
     if not values:
         return ""

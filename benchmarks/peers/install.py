@@ -22,7 +22,14 @@ if __package__ is None or __package__ == "":
 
 from benchmarks.peers.registry import FOLDER, PEERS, Peer
 
-LLAMA_TOOLS = ("llama-bench", "llama-batched-bench", "llama-quantize", "llama-server")
+LLAMA_TOOLS = (
+    "llama-bench",
+    "llama-batched-bench",
+    "llama-completion",
+    "llama-perplexity",
+    "llama-quantize",
+    "llama-server",
+)
 LLAMA_OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",

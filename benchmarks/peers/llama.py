@@ -1,7 +1,8 @@
 """llama.cpp, through its own tools: llama-bench for one sequence, llama-batched-bench for several.
 
 Every measurement is a process of the tool. It loads the model, fills the cache and times the steps after it.
-Types: BF16 (the GGUF file as it is), Q8_0 and Q4_0 (made from it by llama-quantize).
+Types of a folder: BF16 (the GGUF file beside it), Q8_0 and Q4_0 (made from that by llama-quantize). A GGUF file is
+measured as it is.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Llama(Measure):
 
 
 def make(setup: Setup) -> tuple[Llama, str]:
-    file = setup.model.with_name(setup.model.name + ".gguf")
-    if setup.dtype != "BF16":
+    file = setup.model if setup.model.is_file() else setup.model.with_name(setup.model.name + ".gguf")
+    if setup.model.is_dir() and setup.dtype != "BF16":
         source, file = file, file.with_name(f"{setup.model.name}-{setup.dtype}.gguf")
         if not file.exists():
             partial = file.with_suffix(".partial")

@@ -28,7 +28,7 @@ WARM_UP = 2  # steps before the timed ones
 
 @dataclass(frozen=True)
 class Setup:
-    """What the harness asks of a runner: the Hugging Face folder, the type of the weights, the threads to use."""
+    """Command line of a runner: the Hugging Face folder or GGUF file, the type of the weights, the threads to use."""
 
     model: Path
     dtype: str

@@ -61,6 +61,9 @@ class Peer:
 
 BF16 = Precision("bf16", 16, 16)
 
+AS_STORED = Precision("as stored", 0, 16)
+"""A quantized file as it is. The size of its weights is the file's."""
+
 PEERS = (
     Peer(
         "sscc",

@@ -162,14 +162,16 @@ def test_figures_of_a_result() -> None:
     assert json.loads(json.dumps(one.record()))["share"] == pytest.approx(0.5)
 
 
-def test_bytes_of_a_step() -> None:
+def test_bytes_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = models.LlamaShape(hidden=8, layers=2, heads=2, kv_heads=1, ffn=16, vocab=32)
     weights = 2 * (2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16) + 8 * 32
     assert shape.weights_per_step(3) == weights
     assert shape.kv_per_row == 2 * 2 * 4
     workload = Workload("decode", 3, 100, 1)
-    assert workload.bytes_per_step(shape, Precision("bf16", 16, 16)) == 2 * weights + 3 * 100 * 16 * 2
-    assert workload.bytes_per_step(shape, Precision("int8", 8, 16), budget=10) == weights + 3 * 10 * 16 * 2
+    monkeypatch.setitem(models.MODELS, "small", shape)
+    subject = models.RandomModel("small")
+    assert subject.step_bytes(workload, Precision("bf16", 16, 16)) == 2 * weights + 3 * 100 * 16 * 2
+    assert subject.step_bytes(workload, Precision("int8", 8, 16), budget=10) == weights + 3 * 10 * 16 * 2
     assert models.MODELS["m125"].weights_per_step(1) * 2 == pytest.approx(200e6, rel=0.01)
     assert models.MODELS["m1b"].weights_per_step(8) * 2 == pytest.approx(2077e6, rel=0.01)
 

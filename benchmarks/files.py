@@ -1,0 +1,95 @@
+"""Speed of GGUF files as they are, beside llama.cpp: decode, prefill, the first token, memory and perplexity.
+
+    python benchmarks/files.py [--models NAME ..] [--parts speed start perplexity] [--write PAGE] [--json]
+
+Both programs read the same file. Repeats interleave; `benchmarks/gguf_files.py` makes the files. docs/performance.md
+says how to read the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks import file_perplexity, file_starts, table
+from benchmarks.command import parser, run
+from benchmarks.decode import workload
+from benchmarks.gguf_files import FILES
+from benchmarks.harness import PeerResult, Workload
+from benchmarks.peers.registry import AS_STORED, PEERS
+from benchmarks.quality import essays
+
+BLOCK = "benchmarks/files.py"
+PARTS = ("speed", "start", "perplexity")
+DECODE = ("1x128", "1x4096", "8x128")
+PREFILL = (512, 2048)
+RUNNERS = tuple(replace(peer, precisions=(AS_STORED,)) for peer in PEERS if peer.name in ("sscc", "llama.cpp"))
+
+
+def render(results: Sequence[PeerResult]) -> str:
+    """Return the table of speeds: a row for each file and program, and one of the ratios between the two."""
+    workloads = list(dict.fromkeys(result.workload for result in results))
+    cells = {(result.model, result.peer, result.workload): result for result in results}
+    peers = [peer.name for peer in RUNNERS]
+    lines = [
+        "| " + " | ".join(["file", "", *(each.label for each in workloads), "read GB/s"]) + " |",
+        "|" + "|".join(["---", "---", *("---:" for _ in workloads), "---:"]) + "|",
+    ]
+    for name in dict.fromkeys(result.model for result in results):
+        for peer in peers:
+            row = [cells.get((name, peer, each)) for each in workloads]
+            known = [result for result in row if result is not None]
+            figures = [table.cell(result) for result in row]
+            lines.append("| " + " | ".join([name, peer, *figures, table.calibration(known)]) + " |")
+        ratios = [_ratio(*(cells.get((name, peer, each)) for peer in peers)) for each in workloads]
+        lines.append("| " + " | ".join([name, "ratio", *ratios, ""]) + " |")
+    return "\n".join(lines)
+
+
+def _ratio(ours: PeerResult | None, theirs: PeerResult | None) -> str:
+    if ours is None or theirs is None or not ours.seconds or not theirs.seconds:
+        return ""
+    return f"**{ours.rate / theirs.rate:.2f}**"
+
+
+def main() -> None:
+    options = parser("Measures GGUF files as they are.", tuple(FILES))
+    options.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    options.add_argument("--cases", nargs="*", default=DECODE, metavar="BATCHxCONTEXT", help=", ".join(DECODE))
+    options.add_argument("--tokens", nargs="*", type=int, default=PREFILL, metavar="N", help="of prompts (512 2048)")
+    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    options.add_argument("--chunks", type=int, default=20, help="of 512 tokens, for the perplexity (20)")
+    words = options.parse_args()
+    machine = f"{table.machine()}; {words.threads} threads; medians of {words.repeats} interleaved repeats."
+    document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
+    texts = [machine]
+    if "speed" in words.parts:
+        cases = [workload(case, words.steps) for case in words.cases]
+        cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
+        done = run(words, cases, peers=RUNNERS, subject=lambda name: FILES[name])
+        texts += [render(done.results), *table.notes(done.results, done.skipped)]
+        document["speed"] = [result.record() for result in done.results]
+    files = [FILES[name].prepare(llama=True) for name in words.models]
+    if "start" in words.parts:
+        starts = [file_starts.measure(file, words.threads, words.repeats) for file in files]
+        texts.append(file_starts.render(starts))
+        document["start"] = [each.record() for each in starts]
+    if "perplexity" in words.parts:
+        perplexities = [file_perplexity.measure(file, essays(), words.threads, words.chunks) for file in files]
+        texts.append(file_perplexity.render(perplexities))
+        document["perplexity"] = [each.record() for each in perplexities]
+    text = "\n\n".join(texts)
+    print(json.dumps(document) if words.json else text)
+    if words.write:
+        block = words.block or " ".join([BLOCK, *words.parts])
+        words.write.write_text(table.replace_block(words.write.read_text(), block, text))
+
+
+if __name__ == "__main__":
+    main()
