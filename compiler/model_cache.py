@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sscc.compiler.progress import status
-from sscc.compiler.referred_checkpoints import EXPORTED, files_of, remember
-from sscc.compiler.versions import own_version, sources_digest, tool_versions
+from sscc.compiler.referred_checkpoints import EXPORTED, files_of, is_remembered, remember
+from sscc.compiler.versions import compiler_digest, own_version, tool_versions
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import file_digest, output_errors
@@ -157,7 +157,7 @@ def _key(digest: str, options: ModelOptions) -> str:
         given["lora"] = _digest_of(options.lora)
     if options.max_context is None:
         given["memory"] = _memory().bit_length()
-    made_of = [digest, given, own_version(), tool_versions(), sources_digest()]
+    made_of = [digest, given, own_version(), tool_versions(), compiler_digest()]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
 
 
@@ -188,10 +188,11 @@ def _note_use(name: str, model: Path, options: ModelOptions) -> None:
 
 def _note_place(artifact: Path, model: Path) -> None:
     """Remember that the weights of an artifact lie in these files too."""
-    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.artifact.files import decoded, read_manifest
+    from sscc.runtime.artifact.manifest import Manifest
 
-    record = Artifact.load(artifact, verify=False).manifest.weights
-    if record.mode == "reference" and record.digest:
+    record = Manifest.from_json(decoded(read_manifest(artifact), artifact / MANIFEST), artifact).weights
+    if record.mode == "reference" and record.digest and not is_remembered(record.digest, model):
         remember(record.digest, model)
 
 

@@ -23,9 +23,10 @@ from sscc.ir.sizes import format_bytes
 from sscc.ir.stages import stage
 from sscc.ir.target import FAMILY, load_target
 from sscc.ir.weight_formats.registry import Encoding
-from sscc.runtime.artifact.files import MACHINE
+from sscc.runtime.artifact.files import MACHINE, SCHEDULE
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest, WeightsRecord
+from sscc.runtime.artifact.proofs import remember_proof
 from sscc.runtime.artifact.signature import Signature
 from sscc.runtime.artifact.tensor_files import Reader, digest_of, layout_of, reading
 from sscc.runtime.artifact.writer import ArtifactWriter
@@ -50,6 +51,7 @@ def write_artifact(
     """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
 
     Args:
+        program: proved (`sscc.runtime.contract.prove`).
         signature: sizes and geometry that the program was compiled for.
         checkpoint: where the weights and the tokenizer come from; None where there is none.
         constants: values by name, of at least the constants that the program uses.
@@ -74,6 +76,7 @@ def write_artifact(
             weights = _write_weights(writer, options, checkpoint, program, packer)
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
+        remember_proof(writer.digest(SCHEDULE), signature)
     layout = layout_of(program, "weight")
     with stage("report of quantisation"):
         quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))

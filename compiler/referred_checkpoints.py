@@ -82,6 +82,12 @@ def remember(digest: str, checkpoint: Path) -> None:
         warn(ReferredCheckpointWarnings.CANNOT_REMEMBER(checkpoint=path, cause=quoted(error)))
 
 
+def is_remembered(digest: str, checkpoint: Path) -> bool:
+    """Return True if a note says that weights of a digest are in a checkpoint, whose files are still those."""
+    path = checkpoint.resolve()
+    return _note(digest) == (path, files_of(path))
+
+
 def recalled(digest: str, artifact: Path) -> Path:
     """Return the checkpoint whose weights have a digest, if an artifact of them was compiled by this user here.
 

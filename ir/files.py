@@ -15,9 +15,10 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 from sscc.ir.errors import ErrorKind, InputError, OutputError, SsccError, UsageError, quoted
@@ -406,6 +407,23 @@ def file_digest(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise FileErrors.CANNOT_READ(path=path, reason=_reason(error), similar_hint="") from error
+
+
+def files_digest(files: Iterable[Path]) -> str:
+    """Return the sha256 (hex) over the names and the bytes of files, in their order. Raise as `file_digest` does."""
+    lines = "".join(f"{path.name} {file_digest(path)}\n" for path in files)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def sources_digest(packages: Iterable[ModuleType], skipped: Sequence[str] = ()) -> str:
+    """Return the sha256 (hex) of the files of packages, less folders of these names directly below one of them."""
+    files: list[Path] = []
+    for package in packages:
+        for root in map(Path, package.__path__):
+            left_out = [root / name for name in skipped]
+            sources = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+            files += [path for path in sources if not any(path.is_relative_to(folder) for folder in left_out)]
+    return files_digest(sorted(files))
 
 
 class HashingFile:

@@ -7,26 +7,23 @@ written, copied or moved there since is read again.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from sscc.ir.errors import ErrorKind, InputError, OutputError
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime import _native
-from sscc.runtime.user_cache import UnsafeCacheError, open_cached, replacing_cached
+from sscc.runtime.remembered import Table
 
-TABLE = "verified.json"
-TABLE_FILES = 1000
-"""Most files that are remembered: those that were verified last."""
+TABLE = Table("verified.json", 1000, "weights are verified whenever they are opened")
+"""The sha256 of files by identity."""
 
-_TABLE_BYTES = 2**20
 _TOLD_BYTES = 2 * 2**30
 _SETTLED_NS = 2 * 10**9
 """A file that changed less than this ago may change again and keep its times: file systems count in up to 2 s."""
@@ -58,7 +55,7 @@ def verify_files(claims: Sequence[Claim]) -> None:
         InputError: a file is damaged, changes while it is read, or cannot be read.
         UnsafeCacheError: somebody else could have written what the cache remembers.
     """
-    table = _table()
+    table = TABLE.read()
     pending = [claim for claim in claims if table.get(_identity(claim.file)) != claim.sha256]
     if not pending:
         return
@@ -69,7 +66,7 @@ def verify_files(claims: Sequence[Claim]) -> None:
         identities = list(pool.map(_verified, pending))
     right = {name: claim.sha256 for name, claim in zip(identities, pending, strict=True) if name is not None}
     if right:
-        _remember(right)
+        TABLE.add(right)
 
 
 def _verified(claim: Claim) -> str | None:
@@ -90,31 +87,3 @@ def _verified(claim: Claim) -> str | None:
 def _identity(file: BufferedReader) -> str:
     state = os.fstat(file.fileno())
     return f"{state.st_dev}:{state.st_ino}:{state.st_size}:{state.st_mtime_ns}:{state.st_ctime_ns}"
-
-
-def _table() -> dict[str, str]:
-    """Return the remembered sha256 by identity; {} where nothing is remembered, or nothing that can be read."""
-    try:
-        file = open_cached(TABLE)
-        if file is None:
-            return {}
-        with file:
-            entries = json.loads(file.read(_TABLE_BYTES))
-    except UnsafeCacheError:
-        raise
-    except (InputError, OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(entries, dict) or not all(isinstance(value, str) for value in entries.values()):
-        return {}
-    return entries
-
-
-def _remember(right: Mapping[str, str]) -> None:
-    """Add to the table. An entry that another process adds at the same time may be lost, and is then verified again."""
-    entries = {name: digest for name, digest in _table().items() if name not in right} | dict(right)
-    kept = dict(list(entries.items())[-TABLE_FILES:])
-    try:
-        with replacing_cached(TABLE) as file:
-            file.write(json.dumps(kept, indent=0).encode())
-    except OutputError as error:
-        _LOGGER.info(f"weights are verified whenever they are opened, because that cannot be remembered: {error}")

@@ -153,18 +153,6 @@ def _exports_kept() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _proofs_kept() -> Iterator[None]:
-    """What was proved of a schedule when it was compiled holds when a test opens the artifact."""
-    if "sscc.compiler.driver" not in sys.modules:  # no test that was collected compiles
-        yield
-        return
-    from tests.proofs import proofs_kept
-
-    with proofs_kept():
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
 def _functions_kept() -> Iterator[None]:
     """Native code that is not optimised is made once for all programs of a process that have the same functions."""
     if "sscc.runtime.backends.cpu.library" not in sys.modules:  # no test that was collected makes native code

@@ -17,8 +17,8 @@ from sscc.compiler.layer_topk import LayerTopk
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.compiler.policy import Rule
 from sscc.compiler.quality.prompts import DAY
-from sscc.compiler.versions import files_digest, own_version, sources_digest, tool_versions
-from sscc.ir.files import output_errors, replacing, state_of
+from sscc.compiler.versions import compiler_digest, own_version, tool_versions
+from sscc.ir.files import files_digest, output_errors, replacing, state_of
 from sscc.ir.geometry import Geometry
 from sscc.ir.weight_formats.registry import WeightChoice
 from sscc.runtime.artifact.reading import Artifact
@@ -130,7 +130,7 @@ class ModelFiles:
     def _key(self, cache: Mapping[str, Any]) -> str:
         numbers = asdict(self._numbers)
         made_of = [self.digest, str(self.model.resolve()), dict(cache), numbers, own_version(), tool_versions()]
-        text = json.dumps([*made_of, sources_digest()], sort_keys=True)
+        text = json.dumps([*made_of, compiler_digest()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

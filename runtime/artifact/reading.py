@@ -47,6 +47,7 @@ from sscc.runtime.artifact.files import (
 from sscc.runtime.artifact.golden import FILES as GOLDEN_FILES
 from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.manifest import Manifest
+from sscc.runtime.artifact.proofs import prove_once
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import (
     Array,
@@ -66,7 +67,6 @@ from sscc.runtime.artifact.tensor_files import (
 )
 from sscc.runtime.backends.backend import Backend
 from sscc.runtime.backends.registry import BACKENDS, DEFAULT_BACKEND, backend
-from sscc.runtime.contract import prove
 from sscc.runtime.verification import Claim, verify_files
 
 _ATTEMPTS = 10
@@ -149,7 +149,7 @@ class Artifact:
         schedule = read_checked(folder, SCHEDULE, manifest.files[SCHEDULE])
         artifact = cls(folder, manifest, Program.from_json(decoded(schedule, folder / SCHEDULE)), verify)
         try:
-            prove(artifact.program, manifest.signature)
+            prove_once(artifact.program, manifest.files[SCHEDULE].sha256, manifest.signature)
         except InputError as error:
             raise ArtifactErrors.INVALID(path=folder, cause=error) from None
         artifact._check_specs()

@@ -145,6 +145,10 @@ class ArtifactWriter:
         with self._create(path) as file:
             write_tensors(file, layout, lambda name, _: tensors[name])
 
+    def digest(self, path: str) -> str:
+        """Return the sha256 (hex) of a file that was written."""
+        return self._files[path].sha256
+
     def finish(self, manifest: Manifest) -> None:
         """Writes the manifest, with a record of every file; the last thing to call."""
         text = replace(manifest, files=self._files).to_json()

@@ -166,7 +166,7 @@ def test_what_cannot_be_remembered_is_verified_again(
         caplog.clear()
         with caplog.at_level(logging.INFO, "sscc"):
             verify(path)
-        table = cache / verification.TABLE
+        table = cache / verification.TABLE.file
         with path.open("rb") as file:
             remembered = table.exists() and verification._identity(file) in table.read_text()
         assert remembered or "because that cannot be remembered" in caplog.text
@@ -178,12 +178,12 @@ def test_a_table_whose_writer_was_killed_is_whole(cache: Path, tmp_path: Path) -
     path, step = tmp_path / "x", 0
     path.write_bytes(b"weights")
     verify(path)
-    before = (cache / verification.TABLE).read_bytes()
+    before = (cache / verification.TABLE.file).read_bytes()
     path.touch()
     while killed_at(step, lambda: verify(path)):
-        now = (cache / verification.TABLE).read_bytes()
-        assert now == before or len(verification._table()) == 2
-        (cache / verification.TABLE).write_bytes(before)
+        now = (cache / verification.TABLE.file).read_bytes()
+        assert now == before or len(verification.TABLE.read()) == 2
+        (cache / verification.TABLE.file).write_bytes(before)
         step += 1
     assert step >= 5
     assert temporaries(cache) == []

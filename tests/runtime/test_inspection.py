@@ -237,7 +237,7 @@ def test_the_words_of_the_bound() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program has round figures and could serve no session, so that what is asked of one is left out."""
-    monkeypatch.setattr("sscc.runtime.artifact.reading.prove", lambda program, signature: None)
+    monkeypatch.setattr("sscc.runtime.artifact.proofs.prove", lambda program, signature: None)
     out = tmp_path / "fake.rdu"
     with ArtifactWriter(out) as writer:
         program = artifact_program()

@@ -12,7 +12,8 @@ import pytest
 
 from sscc.runtime import verification
 from sscc.runtime.user_cache import CacheErrors
-from sscc.runtime.verification import TABLE, TABLE_FILES, Claim, VerificationErrors, verify_files
+from sscc.runtime import remembered
+from sscc.runtime.verification import TABLE, Claim, VerificationErrors, verify_files
 from tests.errors import raises
 
 
@@ -117,21 +118,21 @@ def test_a_file_that_changes_while_it_is_read_is_refused(path: Path, monkeypatch
 )
 def test_a_damaged_table_is_made_anew(cache: Path, path: Path, table: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     check(path)
-    (cache / TABLE).write_bytes(table)
+    (cache / TABLE.file).write_bytes(table)
     assert is_read(path, monkeypatch)
     assert not is_read(path, monkeypatch)
 
 
 def test_the_table_is_bounded(cache: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(path)
-    (cache / TABLE).write_text(json.dumps({f"{number}": "0" * 64 for number in range(TABLE_FILES)}))
+    (cache / TABLE.file).write_text(json.dumps({f"{number}": "0" * 64 for number in range(TABLE.most)}))
     check(path)
-    entries = json.loads((cache / TABLE).read_text())
-    assert len(entries) == TABLE_FILES
+    entries = json.loads((cache / TABLE.file).read_text())
+    assert len(entries) == TABLE.most
     assert "0" not in entries
     assert not is_read(path, monkeypatch)
-    largest = {f"{2**64}:{2**64}:{2**64}:{2**63}:{2**63}{number:05}": "0" * 64 for number in range(TABLE_FILES)}
-    assert len(json.dumps(largest, indent=0)) < verification._TABLE_BYTES
+    largest = {f"{2**64}:{2**64}:{2**64}:{2**63}:{2**63}{number:05}": "0" * 64 for number in range(TABLE.most)}
+    assert len(json.dumps(largest, indent=0)) < remembered.MOST_BYTES
 
 
 def test_where_nothing_can_be_remembered_that_is_said(
@@ -146,6 +147,6 @@ def test_where_nothing_can_be_remembered_that_is_said(
 
 def test_what_others_could_have_written_is_not_believed(cache: Path, path: Path) -> None:
     check(path)
-    (cache / TABLE).chmod(0o666)
+    (cache / TABLE.file).chmod(0o666)
     with raises(CacheErrors.FOREIGN_WRITERS):
         check(path)
