@@ -32,8 +32,10 @@ FLOAT8_TILE_ROWS = 8
 
 AHEAD_UNITS = 64
 """Units of 64 bytes of a panel that a prefetch is ahead of the loads."""
-AHEAD_BYTES = 2 << 10
-"""Bytes that a prefetch is ahead of the loads of quantised panels."""
+AHEAD_BYTES = 4 << 10
+"""Bytes that a prefetch is ahead of the loads of quantised panels: a page, where the processor's own prefetch stops."""
+LANDMARK_AHEAD_BYTES = 2 << 10
+"""Bytes that a prefetch is ahead of the loads of landmarks."""
 
 STREAMED_LINES = 8
 """Lines of the next stage's weights that are asked for while 32 landmarks are scored, at most."""

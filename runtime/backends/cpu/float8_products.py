@@ -54,9 +54,9 @@ def listed_rows(features: Features) -> list[int]:
 
 
 def _tiles(features: Features) -> list[Tile]:
-    """From the largest on: a panel at a time."""
+    """Return the tiles from the largest on. They read a panel at a time."""
     most = FLOAT8_TILE_ROWS // (1 if features.wide_registers else 4)
-    return [Tile(rows, 1, prefetch=rows >= 4) for rows in (8, 4, 2, 1) if rows <= most]
+    return [Tile(rows, 1) for rows in (8, 4, 2, 1) if rows <= most]
 
 
 def _add_group(
@@ -76,8 +76,7 @@ def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, line
     whole, rest = divmod(panels.group, at_once)
     with f.loop(0, whole, 1, [f.splat(0.0)] * (rows * _CHAINS)) as loop:
         line = lines + loop.index * LINE
-        if tile.prefetch:
-            f.prefetch(line + AHEAD_BYTES)
+        f.prefetch(line + AHEAD_BYTES)
         loop.carry(*_line(f, rows, at_once, a + loop.index * (at_once * rows * 4), line, list(loop.state)))
     sums = loop.results
     if rest:

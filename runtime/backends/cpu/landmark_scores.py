@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sscc.runtime.backends.cpu.decode_attention_chunks import load_f32
 from sscc.runtime.backends.cpu.encoded_rows import copy_bytes
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, LINE
+from sscc.runtime.backends.cpu.figures import LANDMARK_AHEAD_BYTES, LINE
 from sscc.runtime.backends.cpu.landmarks import COLUMN_BYTES, LandmarkRows
 from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.quantised_rows import BYTES, sum_quads
@@ -117,8 +117,8 @@ def _score_blocks(f: Function, rows: LandmarkRows, heads: int, out_bytes: int, f
     scales = f["scales"] + first * (LANES * SIZES["bf16"])
     # Into the second-level cache: asked for in the first one, they would hold up what stands in the second one already.
     for i in range(count * rows.columns):
-        f.prefetch(codes + (AHEAD_BYTES + i * LINE), 2)
-    f.prefetch(scales + AHEAD_BYTES // 8, 2)
+        f.prefetch(codes + (LANDMARK_AHEAD_BYTES + i * LINE), 2)
+    f.prefetch(scales + LANDMARK_AHEAD_BYTES // 8, 2)
     blocks = []
     for block in range(count):
         at = codes + block * (rows.columns * LINE)

@@ -67,19 +67,20 @@ def unit_bytes(kind: Kind) -> int:
 
 
 def tile_for(rows: int, kind: Kind, units: int, features: Features) -> Tile:
-    """The tile for blocks of this many rows, 1 .. `block_rows`, and panels of this many units.
+    """Return the tile for blocks of `rows` rows, 1 .. `block_rows`, and panels of `units` units.
 
-    Few rows wait for memory, which is fastest as one stream: a panel at a time, as long as the block's rows stay in the
-    L1 cache. More rows wait for arithmetic, which is fastest where registers are full.
+    Few rows wait for memory. It is fastest as one stream, a panel at a time, as long as the block's rows stay in the L1
+    cache, and with prefetches, because the processor's own stop at the end of each page. More rows wait for arithmetic,
+    which is fastest where registers are full.
     """
     if kind == "matrix":
         return Tile(rows, 2 if rows > LANES else 4)
     if not features.wide_registers:
-        return Tile(rows, 2 if rows <= 2 else 1, 2)
+        return Tile(rows, 2 if rows <= 2 else 1, 2, prefetch=True)
     if kind == "wide" and rows <= 4 and units >= LONG_UNITS:
-        return Tile(rows, 4, 2)  # a chain of two sums per unit is too slow alone
+        return Tile(rows, 4, 2, prefetch=True)  # a chain of two sums per unit is too slow alone
     if rows <= 3 or (rows <= STREAMED_ROWS and rows * units * unit_bytes(kind) <= L1_ROWS_BYTES):
-        return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=rows > 5)
+        return Tile(rows, 1, 4 if rows <= 4 else 2, prefetch=True)
     return Tile(rows, max(2, min(3, _accumulators(kind) // rows)))
 
 

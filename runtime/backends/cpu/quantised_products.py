@@ -82,12 +82,11 @@ def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int)
 
 
 def _tiles(form: RowForm, features: Features) -> list[Tile]:
-    """From the largest on: a panel at a time, because memory is fastest as one stream; where there is more arithmetic
-    per byte, as there is by pairs even with one row, weights are asked for ahead of time."""
+    """Return the tiles from the largest on. They read a panel at a time, because memory is fastest as one stream."""
     most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
         most //= form.parts
-    return [Tile(rows, 1, prefetch=rows >= 4 or form.kind == "pairs") for rows in (8, 4, 2, 1) if rows <= most]
+    return [Tile(rows, 1) for rows in (8, 4, 2, 1) if rows <= most]
 
 
 def block_kernel(
@@ -224,7 +223,7 @@ class _Kernel:
     def _codes(self, begin: Value, static: int, count: int) -> list[Value]:
         return stored_codes(
             self.f, self.panels, self.heads.block, begin, static, count, self.features,
-            signed=self.form.reads_signed(self.panels), ahead=AHEAD_BYTES if self.tile.prefetch else 0,
+            signed=self.form.reads_signed(self.panels), ahead=AHEAD_BYTES,
         )  # fmt: skip
 
     def _dots(self, begin: Value, static: int, count: int, a: Value, sums: Sequence[Value]) -> list[Value]:

@@ -263,18 +263,13 @@ def test_what_does_not_fit_is_refused() -> None:
         quantised_product(a, out, panels, GENERIC)
 
 
-@pytest.mark.parametrize(("extensions", "rows"), [(("avx2",), (1, 2, 4)), (("avx512f", "avx512_vnni"), (4,))])
-def test_weights_are_asked_for_ahead_of_time_where_arithmetic_is_slow(
-    extensions: tuple[str, ...], rows: tuple[int, ...]
-) -> None:
-    asking = []
-    for m in (1, 2, 4):
-        f = (module := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")])
-        a, out = Operand(f["a"], (m, 64), (64, 1), "f32"), Operand(f["out"], (m, 16), (16, 1), "f32")
-        panels = QuantisedPanels(16, 64, format_named("int4"))
-        product = quantised_product(a, out, panels, Features("", frozenset(extensions)))
-        product.emit(f, f["weights"], 0, 16, f["scratch"])
-        f.returns()
-        if "prefetch" in module.text():
-            asking.append(m)
-    assert tuple(asking) == rows
+@pytest.mark.parametrize("extensions", [("avx2",), ("avx512f", "avx512_vnni")])
+@pytest.mark.parametrize("m", [1, 4])
+def test_weights_are_asked_for_ahead_of_time(extensions: tuple[str, ...], m: int) -> None:
+    f = (module := Module()).function("f", [(name, PTR) for name in ("a", "weights", "out", "scratch")])
+    a, out = Operand(f["a"], (m, 64), (64, 1), "f32"), Operand(f["out"], (m, 16), (16, 1), "f32")
+    panels = QuantisedPanels(16, 64, format_named("int4"))
+    product = quantised_product(a, out, panels, Features("", frozenset(extensions)))
+    product.emit(f, f["weights"], 0, 16, f["scratch"])
+    f.returns()
+    assert "prefetch" in module.text()
