@@ -14,8 +14,9 @@ of rows, and in every range of n.
 Where sums of codes times whole integers fit i32 for sure, as they do in groups of up to 256, the parts may be summed as
 one integer: both sums are exact in f32 then, so that 256 times one plus the other is the same number rounded once.
 
-Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of each part as i32 [R] (times
-the fixed zero where there are no zero points or minimums); then the parts, as `RowForm` says.
+Packed rows, in blocks of R = 1, 2, 4 or 8 rows, per group: s as f32 [R]; minus the sums of whole integers, or of each
+part, as i32 [R] (times the fixed zero where there are no zero points or minimums); minus the sum times s as f32 [R];
+then the parts, as `RowForm` says.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from sscc.runtime.backends.cpu.product_blocks import (
     row_count,
 )
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
-from sscc.runtime.backends.cpu.quantised_rows import RowForm, pack_block, sum_pairs
+from sscc.runtime.backends.cpu.quantised_rows import RowForm, joined, pack_block, sum_pairs
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
-_QUADS_AT_ONCE = 4
+_QUADS_AT_ONCE = {"dot": 8, "pairs": 4, "plain": 4}
 AddBlock = Callable[[Function, Tile, Value, Value, Sequence[Value]], list[Value]]
 
 
@@ -123,10 +124,11 @@ def block_kernel(
 # The sums of a tile are in the order of its rows, and each row has one for each part.
 
 
-def _step_quads(panels: QuantisedPanels) -> int:
-    """Return the quads whose codes are read together: whole lines of all planes, two lines where they are even."""
+def _step_quads(panels: QuantisedPanels, form: RowForm) -> int:
+    """Return the quads whose codes are read together: whole lines of all planes, several lines where they divide a
+    group."""
     step = lcm(*(plane.quads for plane in panels.layout.planes))
-    while step < _QUADS_AT_ONCE and panels.quads % (2 * step) == 0:
+    while step < _QUADS_AT_ONCE[form.kind] and panels.quads % (2 * step) == 0:
         step *= 2
     return step
 
@@ -137,7 +139,7 @@ def _add_block(
 ) -> list[Value]:  # fmt: skip
     """Return the sums of the rows of a tile after a block."""
     heads = BlockHeads(f, panels, weights)
-    step, group_bytes = _step_quads(panels), _group_bytes(form, panels, tile.rows)
+    step, group_bytes = _step_quads(panels, form), _group_bytes(form, panels, tile.rows)
     groups = max(1, step // panels.quads)  # that are read together
     kernel = _Kernel(f, panels, form, features, tile, heads)
 
@@ -169,24 +171,24 @@ class _Kernel:
     ) -> list[Value]:
         """Return the sums of rows, f32, after group `first` + `number` of the block, whose codes begin at a quad."""
         f, form, rows = self.f, self.form, self.tile.rows
-        sums = self._corrections(first, number, a)
-        sums = self._quads(quad, a + form.head_bytes * rows, sums)
+        corrections = self._corrections(first, number, a)
+        sums = self._quads(quad, a + form.head_bytes * rows, corrections)
         scales = self.heads.scales(first, number)
         added = []
         for row, before in enumerate(state):
             step = f.broadcast(f.load(a + 4 * row, F32), LANES)
             step = step if scales is None else step * scales
-            added.append(f.fma(_joined(f, sums[form.parts * row : form.parts * (row + 1)]), step, before))
+            added.append(f.fma(joined(f, sums[form.sums * row : form.sums * (row + 1)]), step, before))
         minimums = self.heads.minimums(first, number)
         return added if minimums is None else self._with_minimums(minimums, a, added)
 
-    def _corrections(self, first: Value | int, number: int, a: Value) -> list[Value]:
-        """Return what zero points add to the sums of a group."""
+    def _corrections(self, first: Value | int, number: int, a: Value) -> list[Value | None]:
+        """Return what zero points add to the sums of a group, None for nothing."""
         f, form, rows, panels = self.f, self.form, self.tile.rows, self.panels
         zeros = self.heads.zeros(first, number)
         if zeros is None and (not panels.offset or form.reads_signed(panels)):
-            return [f.splat(0, LANES, I32)] * (form.parts * rows)
-        loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(form.parts)]
+            return [None] * (form.sums * rows)
+        loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for row in range(rows) for part in range(form.sums)]
         spread = [f.broadcast(value, LANES) for value in loads]
         if zeros is None:
             return spread
@@ -197,16 +199,24 @@ class _Kernel:
     def _with_minimums(self, minimums: Value, a: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums of rows with the minimums of a group times the sums of their numbers."""
         f, rows, added = self.f, len(sums), []
+        factors = minimums if self.panels.format.subtracts else 0.0 - minimums
         for row, state in enumerate(sums):
-            loads = [f.load(a + 4 * (rows * (1 + part) + row), I32) for part in range(self.form.parts)]
-            below = _joined(f, loads) * f.load(a + 4 * row, F32)  # minus the sum of the group
-            factor = below if self.panels.format.subtracts else 0.0 - below
-            added.append(f.fma(f.broadcast(factor, LANES), minimums, state))
+            below = f.load(a + 4 * (rows * (1 + self.form.sums) + row), F32)  # minus the sum of the group
+            added.append(f.fma(f.broadcast(below, LANES), factors, state))
         return added
 
-    def _quads(self, quad: tuple[Value, int], a: Value, sums: Sequence[Value]) -> list[Value]:
+    def _quads(self, quad: tuple[Value, int], a: Value, corrections: Sequence[Value | None]) -> list[Value]:
+        """Return the sums of all quads of a group: of a row that of whole integers, or those of its parts."""
+        zero = self.f.splat(0, LANES, I32)
+        if self.form.kind != "dot" or not self.form.whole:
+            return self._all_quads(quad, a, [zero if value is None else value for value in corrections])
+        starts = [part for value in corrections for part in (zero, zero if value is None else value)]
+        sums = self._all_quads(quad, a, starts)
+        return [(high << 8) + low for high, low in zip(sums[::2], sums[1::2], strict=True)]
+
+    def _all_quads(self, quad: tuple[Value, int], a: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums after all quads of a group."""
-        count, step = self.panels.quads, _step_quads(self.panels)
+        count, step = self.panels.quads, _step_quads(self.panels, self.form)
         add = {"dot": self._dots, "pairs": self._pairs, "plain": self._plain}[self.form.kind]
         if count <= step:
             return add(*quad, count, a, sums)
@@ -275,9 +285,3 @@ class _Kernel:
                     current[unit] = f.fma(code, value, current[unit])
         exact = [f.cast("arith.fptosi", value, I32) for value in current]
         return [total + more for total, more in zip(sums, exact, strict=True)]
-
-
-def _joined(f: Function, parts: Sequence[Value]) -> Value:
-    """Return the sum of a high part and a low one, or that of whole integers, as f32."""
-    high, *low = (f.cast("arith.sitofp", part, F32) for part in parts)
-    return f.fma(high, f.like(256.0, high), low[0]) if low else high

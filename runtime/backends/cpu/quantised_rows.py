@@ -28,26 +28,26 @@ class RowForm:
         kind: "dot": bytes that are taken four at a time, [K / 4][2][R][4], the high parts first; "pairs": words
             of 16 bits that AVX2 and AVX512BW take two at a time, [K / 4][2][parts][R][2], numbers 0 and 2 of each four,
             then 1 and 3; "plain": f32 [K / 4][4][2][R].
-        parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where sums of whole integers fit i32.
+        whole: sums of products of codes and whole integers fit i32.
+        parts: 2, a high part and a low one, of 8 bits each; 1 of "pairs" where `whole`.
         bits: of the registers that pairs are taken of.
         signed: the other operand of "dot" is signed bytes (Arm), else unsigned ones (AVX512_VNNI).
     """
 
     kind: Literal["dot", "pairs", "plain"]
+    whole: bool = False
     parts: int = 2
     bits: int = 0
     signed: bool = False
 
     @classmethod
     def of(cls, panels: QuantisedPanels, features: Features) -> RowForm:
-        """The one that suits a CPU."""
-        if features.int8_dot:
-            return cls("dot")
-        if features.signed_dot:
-            return cls("dot", signed=True)
+        """Return the one that suits a CPU."""
+        whole = panels.largest_difference * LARGEST * panels.group < 2**31
+        if features.int8_dot or features.signed_dot:
+            return cls("dot", whole, signed=not features.int8_dot)
         if features.int16_dot:
-            whole = panels.largest_difference * LARGEST * panels.group < 2**31
-            return cls("pairs", 1 if whole else 2, features.int16_dot)
+            return cls("pairs", whole, 1 if whole else 2, features.int16_dot)
         return cls("plain")
 
     def reads_signed(self, panels: QuantisedPanels) -> bool:
@@ -56,7 +56,12 @@ class RowForm:
 
     @property
     def name(self) -> str:
-        return f"pairs{self.parts}" if self.kind == "pairs" else "sdot" if self.signed else self.kind
+        return f"{'s' if self.signed else ''}{self.kind}{self.sums}"
+
+    @property
+    def sums(self) -> int:
+        """Sums of a row in a group: of whole integers, or of each part."""
+        return 1 if self.whole else self.parts
 
     @property
     def quad_bytes(self) -> int:
@@ -65,8 +70,8 @@ class RowForm:
 
     @property
     def head_bytes(self) -> int:
-        """Of a row in a group, before its numbers."""
-        return 4 + 4 * self.parts
+        """Of a row in a group, before its numbers: the step, minus the sums, and minus the sum times the step."""
+        return 4 * (2 + self.sums)
 
     def group_bytes(self, rows: int, quads: int) -> int:
         """Bytes of a group of a packed block."""
@@ -122,9 +127,16 @@ def pack_block(dtype: str, form: RowForm, whole: bool, module: Module, rows: int
         inverses = [f.select(value > _SMALLEST, f.constant(LARGEST, F32) / value, 0.0) for value in largest]
         # The last lanes may write beyond the group; the group that follows overwrites that.
         sums = _split_rows(f, starts, dtype, whole, inverses, head + form.head_bytes * rows, form)
+        folded = 0 - _fold(f, sums, form.parts * rows)
+        each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
+        if form.whole and form.parts == 2:
+            each = [(each[0] << 8) + each[1]]
         for row in range(rows):
             f.store(largest[row] * (1.0 / LARGEST), head + 4 * row)
-        f.store(0 - _fold(f, sums, form.parts * rows) * zero, head + 4 * rows)
+        steps = f.load(head, vector(F32, rows))
+        for number, part in enumerate(each):
+            f.store(part * zero, head + 4 * rows * (1 + number))
+        f.store(joined(f, each) * steps, head + 4 * rows * (1 + form.sums))
     f.returns()
     return f
 
@@ -229,6 +241,12 @@ def _as_floats(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value
     return [
         line for high_low in halves for line in interleave(f, [f.cast("arith.sitofp", part, F32) for part in high_low])
     ]
+
+
+def joined(f: Function, parts: Sequence[Value]) -> Value:
+    """Return the sum of a high part and a low one, or that of whole integers, as f32."""
+    high, *low = (f.cast("arith.sitofp", part, F32) for part in parts)
+    return f.fma(high, f.like(256.0, high), low[0]) if low else high
 
 
 def _fold(f: Function, value: Value, lanes: int) -> Value:
