@@ -55,9 +55,9 @@ def quantised_product(
     name = f"product_{symbol_of(panels)}_{form.name}"
     add = partial(_add_block, panels, form, features)
     make = block_kernel(name, lambda rows: panels.block_groups * _group_bytes(form, panels, rows), panels, add)
-    pack = partial(pack_block, a.dtype, form, panels.group % (2 * LANES) == 0)
+    pack = partial(pack_block, a.dtype, form, panels)
     based = panels.format.zeros is not None or bool(panels.format.minimums)
-    depths = (panels.groups, panels.group, panels.quads, 1 if based else panels.offset)
+    depths = (panels.groups, 1 if based else panels.offset)
     blocks = _blocks(a, panels, features, rows)
     return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, depths)
 
@@ -182,7 +182,7 @@ class _Kernel:
         minimums = self.heads.minimums(first, number)
         return added if minimums is None else self._with_minimums(minimums, a, added)
 
-    def _corrections(self, first: Value | int, number: int, a: Value) -> list[Value | None]:
+    def _corrections(self, first: Value | int, number: int, a: Value) -> Sequence[Value | None]:
         """Return what zero points add to the sums of a group, None for nothing."""
         f, form, rows, panels = self.f, self.form, self.tile.rows, self.panels
         zeros = self.heads.zeros(first, number)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.mlir import F32, I8, I16, I32, I64, PTR, Function, Module, Value, lanes_of, vector
+from sscc.runtime.backends.cpu.mlir import (
+    F32,
+    I8,
+    I16,
+    I32,
+    I64,
+    PTR,
+    Function,
+    Module,
+    Value,
+    element_of,
+    lanes_of,
+    vector,
+)
 from sscc.runtime.backends.cpu.product_blocks import SIZE, STORED, RowPlaces
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.transposition import interleave
@@ -16,6 +29,10 @@ from sscc.runtime.backends.cpu.transposition import interleave
 LARGEST = 127 * 256 + 127
 """The largest magnitude of the integers: with it, both of their parts are signed bytes."""
 _SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
+_CHUNK = 2 * LANES
+_MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
+Chunk = Callable[[Value, int, Sequence[Value]], list[Value]]
+"""Adds numbers to a state: from the first on, so many of 32, the state."""
 _LANES32, _LANESF, BYTES = vector(I32, LANES), vector(F32, LANES), vector(I8, LINE)
 WORDS = vector(I16, 2 * LANES)
 
@@ -109,31 +126,32 @@ def sum_quads(f: Function, sums: Value, unsigned: Value, signed: Value) -> Value
     return f.intrinsic("llvm.x86.avx512.vpdpbusd.512", operands, _LANES32)
 
 
-def pack_block(dtype: str, form: RowForm, whole: bool, module: Module, rows: int, places: RowPlaces) -> Function:
-    """Rows first .. first + rows - 1 as kernels read them, as a private function. `rows` is 1, 2, 4 or 8; `whole` says
-    that groups are multiples of 32."""
-    name = f"product_quantise_{dtype}_{form.name}{'_whole' if whole else ''}_{rows}{places.name}"
+def pack_block(
+    dtype: str, form: RowForm, panels: QuantisedPanels, module: Module, rows: int, places: RowPlaces
+) -> Function:
+    """Return the private function that packs rows first .. first + rows - 1 as kernels read them; `rows` is 1, 2, 4 or
+    8."""
+    group, quads = panels.group, panels.quads
+    name = f"product_quantise_{dtype}_{form.name}_{group}_{rows}{places.name}"
     if module.has(name):
         return module.get(name)
-    integers = ("first", "groups", "group", "quads", "zero")
-    f = module.function(name, [("a", PTR), *places.params, *((n, I64) for n in integers), ("out", PTR)])
+    params = [("a", PTR), *places.params, ("first", I64), ("groups", I64), ("zero", I64), ("out", PTR)]
+    f = module.function(name, params)
     sources = [places.address(f, f["a"], f["first"] + r) for r in range(rows)]
-    step = (f["quads"] * form.quad_bytes + form.head_bytes) * rows
     zero = f.cast("arith.trunci", f["zero"], I32)
-    with f.loop(0, f["groups"]) as group:
-        head = f["out"] + group.index * step
-        starts = [source + group.index * (f["group"] * SIZE[dtype]) for source in sources]
-        largest = [_largest(f, start, dtype, whole) for start in starts]
-        inverses = [f.select(value > _SMALLEST, f.constant(LARGEST, F32) / value, 0.0) for value in largest]
+    with f.loop(0, f["groups"]) as loop:
+        head = f["out"] + loop.index * form.group_bytes(rows, quads)
+        starts = [source + loop.index * (group * SIZE[dtype]) for source in sources]
+        largest = _largest(f, starts, dtype, group)
+        inverses = f.select(largest > _SMALLEST, f.like(LARGEST, largest) / largest, 0.0)
         # The last lanes may write beyond the group; the group that follows overwrites that.
-        sums = _split_rows(f, starts, dtype, whole, inverses, head + form.head_bytes * rows, form)
+        sums = _split_rows(f, starts, dtype, group, inverses, head + form.head_bytes * rows, form)
         folded = 0 - _fold(f, sums, form.parts * rows)
         each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
         if form.whole and form.parts == 2:
             each = [(each[0] << 8) + each[1]]
-        for row in range(rows):
-            f.store(largest[row] * (1.0 / LARGEST), head + 4 * row)
-        steps = f.load(head, vector(F32, rows))
+        steps = largest * (1.0 / LARGEST)
+        f.store(steps, head)
         for number, part in enumerate(each):
             f.store(part * zero, head + 4 * rows * (1 + number))
         f.store(joined(f, each) * steps, head + 4 * rows * (1 + form.sums))
@@ -141,45 +159,86 @@ def pack_block(dtype: str, form: RowForm, whole: bool, module: Module, rows: int
     return f
 
 
-def _load(f: Function, start: Value, dtype: str, first: Value, whole: bool) -> Value:
-    """16 elements of a group from the first on, widened, zeros beyond the group."""
-    type, pointer = vector(STORED[dtype], LANES), start + first * SIZE[dtype]
-    if whole:
-        return f.widen(f.load(pointer, type))
-    return f.widen(f.load_masked(pointer, f.first_lanes(f.min(f["group"] - first, LANES)), type))
+def _chunks(f: Function, group: int, state: Sequence[Value], add: Chunk) -> list[Value]:
+    """Return the state after `add` for each 32 numbers of a group; the last may have fewer."""
+    whole, rest = divmod(group, _CHUNK)
+    if whole > 1:
+        with f.loop(0, whole * _CHUNK, _CHUNK, state) as loop:
+            loop.carry(*add(loop.index, _CHUNK, loop.state))
+        state = loop.results
+    elif whole:
+        state = add(f.constant(0), _CHUNK, state)
+    return add(f.constant(whole * _CHUNK), rest, state) if rest else list(state)
 
 
-def _largest(f: Function, start: Value, dtype: str, whole: bool) -> Value:
-    """The largest magnitude of a group."""
-    with f.loop(0, f["group"], LANES, [f.splat(0.0)]) as loop:
-        magnitude = f.op("math.absf", [_load(f, start, dtype, loop.index, whole)], _LANESF)
-        loop.carry(f.max(loop.state[0], magnitude))
-    return f.reduce("maximumf", loop.results[0])
+def _load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes: int) -> Value:
+    """Return elements of a group from the first on as they are stored, zeros after `count`."""
+    type, pointer = vector(STORED[dtype], lanes), start + first * SIZE[dtype]
+    if count >= lanes:
+        return f.load(pointer, type)
+    return f.load_masked(pointer, f.first_lanes(max(count, 0), lanes), type)
+
+
+def _largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Value:
+    """Return the largest magnitude of a group of each row, f32 [rows].
+
+    Magnitudes are compared as integers: floats without a sign have the order of their bits. NaN is the largest.
+    """
+    bits, lanes = (I16, 2 * LANES) if dtype == "bf16" else (I32, LANES)
+
+    def magnitudes(start: Value, first: Value, count: int) -> Value:
+        halves = [_load(f, start, dtype, first + at, count - at, lanes) for at in range(0, _CHUNK, lanes)]
+        positive = [f.bitcast(half, vector(bits, lanes)) & _MAGNITUDE[bits] for half in halves]
+        return positive[0] if len(positive) == 1 else f.max(*positive)
+
+    def add(first: Value, count: int, state: Sequence[Value]) -> list[Value]:
+        found = [magnitudes(start, first, count) for start in starts]
+        return [f.max(a, b) for a, b in zip(state, found, strict=True)] if state else found
+
+    single = group <= _CHUNK
+    state = [] if single else [f.splat(0, lanes, bits)] * len(starts)
+    combined = _largest_lanes(f, _chunks(f, group, state, add))
+    if dtype == "bf16":
+        return f.bitcast(f.cast("arith.extui", combined, I32) << 16, vector(F32, len(starts)))
+    return f.bitcast(combined, vector(F32, len(starts)))
+
+
+def _largest_lanes(f: Function, vectors: Sequence[Value]) -> Value:
+    """Return the largest lane of each of 1, 2, 4 or 8 vectors of integers, one lane per vector."""
+    held, rows, segments = list(vectors), len(vectors), 1
+    while (lanes := lanes_of(held[0].type)) > rows or len(held) > 1:
+        length, together = lanes // segments, min(len(held), 2)
+        segments *= together
+        low = [at * length + lane for at in range(segments) for lane in range(length // 2)]
+        high = [lane + length // 2 for lane in low]
+        pairs = [(held[at], held[at + together - 1]) for at in range(0, len(held), together)]
+        held = [f.max(f.shuffle(a, b, low), f.shuffle(a, b, high)) for a, b in pairs]
+    return held[0]
 
 
 def _split_rows(
-    f: Function, starts: Sequence[Value], dtype: str, whole: bool, inverses: Sequence[Value], out: Value, form: RowForm
+    f: Function, starts: Sequence[Value], dtype: str, group: int, inverses: Value, out: Value, form: RowForm
 ) -> Value:
-    """Writes the numbers of a group of all rows; returns their sums as i32, lane i being of part
-    i // rows % form.parts of row i % rows."""
+    """Write the numbers of a group of all rows. Return their sums as i32, lane i being of part i // rows % form.parts
+    of row i % rows."""
     rows = len(starts)
-    with f.loop(0, f["group"], 2 * LANES, [f.splat(0, LANES, F32 if form.kind == "plain" else I32)]) as loop:
-        (sums,) = loop.state
-        packed = []
-        for row in range(rows):
-            halves = [
-                _integers(f, _load(f, starts[row], dtype, loop.index + half * LANES, whole) * inverses[row])
-                for half in range(2)
-            ]
-            packed.append(_as_form(f, halves, form))
-        at = out + loop.index * (rows * form.quad_bytes // QUAD)
+    factors = [f.broadcast(f.extract(inverses, row), LANES) for row in range(rows)]
+
+    def add(first: Value, count: int, state: Sequence[Value]) -> list[Value]:
+        (sums,), packed = state, []
+        for start, factor in zip(starts, factors, strict=True):
+            halves = [f.widen(_load(f, start, dtype, first + at, count - at, LANES)) for at in (0, LANES)]
+            packed.append(_as_form(f, [_integers(f, half * factor) for half in halves], form))
+        at = out + first * (rows * form.quad_bytes // QUAD)
         # Per row some vectors, each of which has neighbours in those of the other rows.
         dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
         for number, line in enumerate(dense):
             f.store(line, at + LINE * number)
             sums = _with_sums(f, sums, line, form)
-        loop.carry(sums)
-    (total,) = loop.results
+        return [sums]
+
+    zeros = f.splat(0, LANES, F32 if form.kind == "plain" else I32)
+    (total,) = _chunks(f, group, [zeros], add)
     return f.cast("arith.fptosi", total, I32) if form.kind == "plain" else total
 
 
@@ -199,41 +258,47 @@ def _neighbours(f: Function, column: Sequence[Sequence[Value]]) -> list[Value]:
 
 
 def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[Value, ...]]:
-    """32 integers of a row: vectors of 16 lanes in the order in which they are stored, those of several parts that are
-    stored side by side together."""
+    """Return 32 integers of a row: vectors of 16 lanes in the order in which they are stored, those of several parts
+    that are stored side by side together."""
+    if form.kind == "dot":
+        return [(_as_quads(f, halves),)]
     if form.kind == "pairs" and form.parts == 1:
         return [(_as_pairs(f, halves),)]
     parts = [_split(f, integers) for integers in halves]
     if form.kind == "pairs":
         return [tuple(_as_pairs(f, part) for part in zip(*parts, strict=True))]
-    return [(line,) for line in (_as_quads if form.kind == "dot" else _as_floats)(f, parts)]
+    return [(line,) for line in _as_floats(f, parts)]
 
 
 def _integers(f: Function, scaled: Value) -> Value:
-    """16 numbers rounded to integers."""
-    return f.cast("arith.fptosi", f.op("math.roundeven", [scaled], _LANESF), I32)
+    """Return 16 numbers rounded to integers, halves to even."""
+    return f.intrinsic("llvm.lrint.v16i32.v16f32", [scaled], _LANES32)
 
 
 def _split(f: Function, integer: Value) -> tuple[Value, Value]:
-    """The high and the low part of 16 integers."""
-    low = f.binary("arith.shrsi", integer << 24, 24)
+    """Return the high and the low part of integers of 16 or 32 bits, of which the high part has 8 bits."""
+    spare = {I16: 8, I32: 24}[element_of(integer.type)]
+    low = f.binary("arith.shrsi", integer << spare, spare)
     return f.binary("arith.shrsi", integer - low, 8), low
 
 
-def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
-    """32 integers as words of 16 bits, two in a lane: of each four, numbers 0 and 2, then 1 and 3."""
+def _words(f: Function, halves: Sequence[Value], lanes: Sequence[int]) -> Value:
+    """Return lanes of 32 integers as words of 16 bits."""
     low, high = (f.cast("arith.trunci", integers, I16) for integers in halves)
+    return f.shuffle(low, high, lanes)
+
+
+def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
+    """Return 32 integers as words of 16 bits, two in a lane: of each four, numbers 0 and 2, then 1 and 3."""
     lanes = [quad + at for quad in range(0, 2 * LANES, QUAD) for at in (0, 2, 1, 3)]
-    return f.bitcast(f.shuffle(low, high, lanes), _LANES32)
+    return f.bitcast(_words(f, halves, lanes), _LANES32)
 
 
-def _as_quads(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
-    """The parts of 32 elements as bytes, quads in i32 lanes, each quad of high parts before that of low ones."""
-    narrow = [f.cast("arith.trunci", part, I8) for high_low in halves for part in high_low]
-    quads = [f.bitcast(part, vector(I32, LANES // QUAD)) for part in narrow]
-    alternate = [quad + LANES // QUAD * part for quad in range(LANES // QUAD) for part in range(2)]
-    pairs = [f.shuffle(quads[half], quads[half + 1], alternate) for half in (0, 2)]
-    return [f.shuffle(pairs[0], pairs[1], range(LANES))]
+def _as_quads(f: Function, halves: Sequence[Value]) -> Value:
+    """Return the parts of 32 integers as bytes, quads in i32 lanes, each quad of high parts before that of low ones."""
+    parts = _split(f, _words(f, halves, range(2 * LANES)))
+    high, low = (f.bitcast(f.cast("arith.trunci", part, I8), vector(I32, LANES // 2)) for part in parts)
+    return f.shuffle(high, low, [quad + LANES // 2 * part for quad in range(LANES // 2) for part in range(2)])
 
 
 def _as_floats(f: Function, halves: Sequence[tuple[Value, Value]]) -> list[Value]:
