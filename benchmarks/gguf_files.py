@@ -55,8 +55,10 @@ class GgufFile(Subject):
         per_layer = 2 * self._sizes.kv_width * precision.kv_bits / 8
         full = self._sizes.layers - self._sizes.windowed_layers
         cached = per_layer * (full * rows + self._sizes.windowed_layers * windowed)
-        reads = ExpertReads(self._sizes.experts, self._sizes.chosen, workload.batch, nbytes=0).mean
-        stacked = self._sizes.expert_bytes * reads / max(self._sizes.experts, 1)
+        stacked = 0.0
+        if self._sizes.experts:
+            reads = ExpertReads(self._sizes.experts, self._sizes.chosen, workload.batch, nbytes=0).mean
+            stacked = self._sizes.expert_bytes * reads / self._sizes.experts
         return self._sizes.matrix_bytes + stacked + workload.batch * cached
 
     @cached_property
