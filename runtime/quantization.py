@@ -37,6 +37,7 @@ precision makes steps up to 2^-7 wider. f16 lacks the range: a weight whose scal
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +45,19 @@ import ml_dtypes
 import numpy as np
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.weight_formats.fields import FLOAT_BYTES, Field
+from sscc.ir.weight_formats.fields import DIGITS, FLOAT_BYTES, Field, Run
 from sscc.ir.weight_formats.groups import MINIMUMS, SCALES, VALUES, ZEROS, GroupFormat
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding
 from sscc.ir.weight_formats.weight_format import WeightFormat
+from sscc.runtime import _native
 from sscc.runtime.block_quantizer import FLOATS, fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _LARGEST_E4M3 = 448
 _POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)
+_NUMBERS_AT_ONCE = 1 << 20
+"""Numbers that a thread computes at once."""
 _BLOCK_ELEMENTS = 1 << 22
 """Elements that are in work at once: bounds memory, and changes no result, because rows do not depend on each other."""
 
@@ -101,37 +105,41 @@ def quantize(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
 
 
 def dequantize(parts: Parts, weight_format: WeightFormat) -> Array:
-    """Return the numbers of stored parts [.., N, bytes], f32 [.., N, K], by the formula of `WeightFormat`."""
-    rows = {
-        name: part.reshape(-1, part.shape[-1] // weight_format.bytes_of[name], weight_format.bytes_of[name])
-        for name, part in parts.items()
-    }
-    first = weight_format.parts[0].name
-    blocks = np.concatenate(
-        [
-            _dequantize_rows({name: part[start : start + step] for name, part in rows.items()}, weight_format)
-            for step in [max(1, _BLOCK_ELEMENTS // max(1, rows[first].shape[1] * weight_format.block))]
-            for start in range(0, max(1, len(rows[first])), step)
-        ]
-    )
-    return blocks.reshape(*parts[first].shape[:-1], -1)
+    """Return the numbers W' [.., N, K] f32 of a weight's parts."""
+    f, first = weight_format, weight_format.parts[0]
+    rows = {part.name: parts[part.name].reshape(-1, parts[part.name].shape[-1]) for part in f.parts}
+    columns = f.columns(first.name, rows[first.name].shape[1])
+    numbers = np.empty((len(rows[first.name]), columns), np.float32)
+    step = max(1, _NUMBERS_AT_ONCE // max(1, columns))
+
+    def fill(start: int) -> None:
+        some = {name: part[start : start + step] for name, part in rows.items()}
+        _dequantize_rows(some, f, numbers[start : start + step])
+
+    starts = range(0, len(numbers), step)
+    with ThreadPoolExecutor(max(1, min(len(starts), _native.usable_threads()))) as pool:
+        for _ in pool.map(fill, starts):
+            pass
+    return numbers.reshape(*parts[first.name].shape[:-1], columns)
 
 
 @np.errstate(invalid="ignore", over="ignore")  # scales of a damaged file may be infinite
-def _dequantize_rows(parts: Parts, f: WeightFormat) -> Array:
-    """Return the numbers of parts [rows, blocks, bytes], f32 [rows, K]."""
-    raw = {name: part.view(np.uint8) for name, part in parts.items()}
-    rows, blocks = next(iter(raw.values())).shape[:2]
-    grouped = (rows, blocks, f.block // f.group, f.group)
-    numbers = read_field(f.codes, raw).reshape(grouped)
+def _dequantize_rows(parts: Parts, f: WeightFormat, out: Array) -> None:
+    """Write the numbers of rows, f32 [rows, K], of parts i8 [rows, bytes]."""
+    blocks = out.shape[1] // f.block
+    raw = {
+        part.name: np.ascontiguousarray(parts[part.name]).view(np.uint8).reshape(len(out), blocks, part.bytes)
+        for part in f.parts
+    }
+    numbers = out.reshape(len(out), blocks, f.block // f.group, f.group)
+    _read_into(numbers, f.codes, raw)
     if f.zeros is not None:
-        numbers = numbers - _per_group(f.zeros, raw, f)
+        numbers -= _per_group(f.zeros, raw, f)
     if f.scales:
-        numbers = numbers * _product(f.scales, raw, f)
+        numbers *= _product(f.scales, raw, f)
     if f.minimums:
         minimums = _product(f.minimums, raw, f)
-        numbers = numbers - minimums if f.subtracts else numbers + minimums
-    return np.asarray(numbers, np.float32).reshape(rows, blocks * f.block)
+        (np.subtract if f.subtracts else np.add)(numbers, minimums, out=numbers)
 
 
 def _product(fields: Sequence[Field], raw: Parts, f: WeightFormat) -> Array:
@@ -149,45 +157,68 @@ def _per_group(field: Field, raw: Parts, f: WeightFormat) -> Array:
 
 def read_field(field: Field, raw: Parts) -> Array:
     """Return the numbers of a field, f32 [rows, blocks, count], of parts u8 [rows, blocks, bytes]."""
+    numbers = np.empty((*raw[field.part].shape[:-1], field.count), np.float32)
+    _read_into(numbers, field, raw)
+    return numbers
+
+
+def _read_into(numbers: Array, field: Field, raw: Parts) -> None:
+    """Write the numbers of a field into f32 [rows, blocks, ..]."""
     stored = raw[field.part]
     if field.is_float:
         first = field.runs[0][0].at
         nbytes = FLOAT_BYTES[field.kind] * field.count
         floats = np.ascontiguousarray(stored[..., first : first + nbytes]).view(FLOATS[field.kind])
-        widened: Array = floats.astype(np.float32)
-        return widened
-    integers = read_integers(field, stored)
+        numbers[...] = floats.reshape(numbers.shape)
+        return
+    integers = read_integers(field, stored).reshape(numbers.shape)
     if field.table:
-        return np.asarray(field.table, np.float32)[integers]
+        np.take(np.asarray(field.table, np.float32), integers, out=numbers, mode="clip")
+        return
     match field.kind:
         case "e4m3":
-            numbers: Array = integers.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-            return numbers
+            numbers[...] = integers.view(ml_dtypes.float8_e4m3fn)
         case "exponent":
-            return np.ldexp(np.float32(1), integers.astype(np.int32) - field.bias)
+            np.ldexp(np.float32(1), integers.astype(np.int32) - field.bias, out=numbers)
         case "signed":
             sign = 1 << (field.bits - 1)
-            return ((integers ^ sign).astype(np.float32)) - np.float32(sign)
+            numbers[...] = integers ^ np.uint8(sign)
+            numbers -= np.float32(sign)
         case _:
-            return integers.astype(np.float32) - np.float32(field.bias)
+            numbers[...] = integers
+            if field.bias:
+                numbers -= np.float32(field.bias)
 
 
 def read_integers(field: Field, stored: Array) -> Array:
     """Return the bits of a field's numbers, u8 [rows, blocks, count], of a part u8 [rows, blocks, bytes]."""
     columns = []
     for group in field.runs:
-        numbers: Any = np.uint8(0)
-        for run in group:
-            byte, level = np.array([run.place(number) for number in range(run.count)]).T
-            taken = stored[..., byte]
-            if run.base == 3:
-                digits = taken * _POWERS_OF_3[level]  # modulo 256
-                bits = (digits.astype(np.uint16) * 3 >> 8).astype(np.uint8)
-            else:
-                bits = (taken >> level.astype(np.uint8)) & np.uint8((1 << run.bits) - 1)
-            numbers = numbers | (bits << np.uint8(run.shift))
+        numbers = _read_run(group[0], stored)
+        for run in group[1:]:
+            numbers |= _read_run(run, stored)
         columns.append(numbers)
     return columns[0] if len(columns) == 1 else np.concatenate(columns, -1)
+
+
+def _read_run(run: Run, stored: Array) -> Array:
+    """Return the bits of a run at their place in the numbers, u8 [rows, blocks, count]."""
+    levels = DIGITS if run.base == 3 else (8 - run.low) // run.bits
+    lines = -(-run.count // (run.side * levels))
+    taken = stored[..., run.at : run.at + lines * run.side].reshape(*stored.shape[:-1], lines, 1, run.side)
+    bits = np.empty((*stored.shape[:-1], lines, levels, run.side), np.uint8)
+    for level in range(levels):
+        line, source = bits[..., level, :], taken[..., 0, :]
+        if run.base == 3:
+            digits = source * _POWERS_OF_3[level]  # modulo 256
+            line[...] = digits.astype(np.uint16) * 3 >> 8
+        else:
+            np.right_shift(source, np.uint8(run.low + level * run.bits), out=line)
+    if run.base == 2:
+        bits &= np.uint8((1 << run.bits) - 1)
+    if run.shift:
+        bits <<= np.uint8(run.shift)
+    return bits.reshape(*stored.shape[:-1], -1)[..., : run.count]
 
 
 def round_trip(source: Array, encoding: Encoding) -> Array:

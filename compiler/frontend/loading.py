@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -20,12 +20,13 @@ from sscc.compiler.frontend.checkpoint import Checkpoint
 from sscc.compiler.frontend.construction import build_model, canonical_names
 from sscc.compiler.frontend.distinct import layer_stack, only_captured
 from sscc.compiler.frontend.frequencies import stretched, with_first_length
+from sscc.compiler.frontend.headless import Headed
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.levels import LayerKinds
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_formats.registry import Encoding
 from sscc.runtime.artifact.tensor_files import Layout
-from sscc.runtime.quantization import round_trip
+from sscc.runtime.quantization import dequantize, round_trip
 
 logger = logging.getLogger("sscc")
 
@@ -48,6 +49,7 @@ def load_model(
     context: int = 0,
     layout: Layout = MappingProxyType({}),
     kinds: LayerKinds | None = None,
+    tokens: Sequence[int] | None = None,
 ) -> torch.nn.Module:
     """The untouched transformers model with the checkpoint's weights, calling our attention operator.
 
@@ -62,6 +64,8 @@ def load_model(
             checkpoint stores in the same format are that already. An embedding whose rows are looked up keeps its own
             numbers, also where the head, which is tied to it, is quantised.
         kinds: read the captured layers alone, without which the model must not run (`only_captured`).
+        tokens: only the rows of these tokens are read of the embedding and of the head, whose token i is then number i
+            of these; None reads all rows, and so does a model without a head.
 
     Raises:
         InputError: the checkpoint lacks a parameter, has it in another shape, or cannot be read.
@@ -75,7 +79,7 @@ def load_model(
                 setattr(config, name, min(getattr(config, name), reach))
     model = build_model(config, dtype).requires_grad_(False)
     canonical, stack = canonical_names(model), layer_stack(model, layer_count(config))
-    numbers = _Numbers(checkpoint, _encodings(checkpoint, layout))
+    numbers = _Numbers(checkpoint, _encodings(checkpoint, layout), tuple(tokens or ()))
     with only_captured(model, kinds):
         _read_parameters(model, checkpoint, canonical, numbers, layout, stack)
     return model
@@ -103,6 +107,7 @@ def _read_parameters(
         if shape != tuple(parameter.shape):
             raise LoadingErrors.SHAPE(path=checkpoint.path, tensor=name, stored=str(list(shape)), shape=expected)
     streamed = _stream_layers(model, stack, canonical, numbers)
+    ends = _ends(model) if numbers.tokens else ()
     plain = {source for stack in layout.values() if not stack.encoding for source in stack.sources}
     saved = model.state_dict().keys()
     for path, module in model.named_modules():
@@ -111,11 +116,24 @@ def _read_parameters(
                 module._buffers[slot.rpartition(".")[2]] = checkpoint.tensor(slot).to(buffer.dtype)
         for name, parameter in module.named_parameters(path, recurse=False):
             source = canonical[name]
-            if name not in streamed:
+            if module in ends:
+                module._parameters[name.rpartition(".")[2]] = numbers.of_tokens(source, parameter.dtype)
+            elif name not in streamed:
                 looked_up = source in plain and isinstance(module, torch.nn.Embedding)
                 module._parameters[name.rpartition(".")[2]] = numbers.shared(
                     source, parameter.dtype, quantised=not looked_up
                 )
+
+
+def _ends(model: torch.nn.Module) -> tuple[torch.nn.Module, ...]:
+    """Return the embedding and the head, which may have fewer rows from now on; () where there is no head."""
+    if isinstance(model, Headed):
+        return ()
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
+    if not isinstance(embedding, torch.nn.Embedding) or not isinstance(head, torch.nn.Linear):
+        return ()
+    embedding.padding_idx = None  # it might be beyond the rows
+    return embedding, head
 
 
 def _encodings(checkpoint: Checkpoint, layout: Layout) -> dict[str, Encoding]:
@@ -135,6 +153,8 @@ class _Numbers:
 
     checkpoint: Checkpoint
     encodings: Mapping[str, Encoding]
+    tokens: tuple[int, ...] = ()
+    _rows: dict[str, torch.nn.Parameter] = field(default_factory=dict)
     _shared: dict[tuple[str, bool], torch.nn.Parameter] = field(default_factory=dict)
 
     def read(self, name: str, dtype: torch.dtype, *, quantised: bool = True) -> torch.nn.Parameter:
@@ -144,6 +164,27 @@ class _Numbers:
             rounded = round_trip(values.float().numpy(), self.encodings[name])
             values = torch.from_numpy(rounded).to(dtype)
         return torch.nn.Parameter(values, requires_grad=False)
+
+    def of_tokens(self, name: str, dtype: torch.dtype) -> torch.nn.Parameter:
+        """Return the rows of `tokens` of a matrix or a bias with a row per token."""
+        if name not in self._rows:
+            values = self._quantized_rows(name)
+            values = self.checkpoint.tensor(name)[list(self.tokens)] if values is None else values
+            self._rows[name] = torch.nn.Parameter(values.to(dtype), requires_grad=False)
+        return self._rows[name]
+
+    def _quantized_rows(self, name: str) -> torch.Tensor | None:
+        """Return the rows of `tokens` of a matrix whose rows are quantized one by one; None for any other."""
+        form = self.checkpoint.stored_form(name)
+        if form is None or form.format is None or form.transposed:
+            return None
+        parts = {}
+        for part in form.format.parts:
+            stored = self.checkpoint.kept(name, Encoding(form.format, part.name))
+            if stored is None:
+                return None
+            parts[part.name] = stored[list(self.tokens)]
+        return torch.from_numpy(dequantize(parts, form.format))
 
     def shared(self, name: str, dtype: torch.dtype, *, quantised: bool) -> torch.nn.Parameter:
         """As `read`, once for all modules that are tied."""

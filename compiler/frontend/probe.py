@@ -29,6 +29,8 @@ from sscc.runtime.artifact.tensor_files import Layout
 
 PROBE_TOKENS = 24
 PROBE_SEED = 0
+PROBE_LOGITS = 2048
+"""Least number of tokens whose logits are compared where the head is quantized, spread over the vocabulary."""
 # Normwise tolerance of the probe. f32: summation order only, far above 24 tokens' rounding. bf16: both runs round
 # every operation to 8 bits of mantissa in another order, which adds up over the layers; where it adds up to more, f32
 # decides.
@@ -95,7 +97,8 @@ def probe(
     quantized = kinds is not None and checkpoint.is_quantized
     for used in (torch.float32,) if quantized else dict.fromkeys((dtype, torch.float32)):
         with quiet_libraries():
-            complaint = _complaint(checkpoint, used, ids, geometry.max_context, kinds)
+            tokens = _tokens(ids, vocabulary) if quantized else None
+            complaint = _complaint(checkpoint, used, ids, geometry.max_context, kinds, tokens)
         if complaint is None:
             return
         if checkpoint.program is not None:
@@ -104,8 +107,19 @@ def probe(
     raise complaint
 
 
+def _tokens(ids: torch.Tensor, vocabulary: int) -> list[int]:
+    """Return the tokens whose rows of the embedding and of the head take part."""
+    spread = range(0, vocabulary, max(1, vocabulary // PROBE_LOGITS))
+    return sorted({0, *ids.flatten().tolist(), *spread})
+
+
 def _complaint(
-    checkpoint: Checkpoint, dtype: torch.dtype, ids: torch.Tensor, limit: int, kinds: LayerKinds | None
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    ids: torch.Tensor,
+    limit: int,
+    kinds: LayerKinds | None,
+    tokens: Sequence[int] | None,
 ) -> SsccError | None:
     """Return an error that says which logits differ by more than the tolerance; None if all agree."""
     model: torch.nn.Module
@@ -113,8 +127,10 @@ def _complaint(
         model = checkpoint.program.module()
         forward = _running(checkpoint, plain_forward(model))
     else:
-        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit, kinds=kinds)
+        model = load_model(checkpoint, dtype, max(ids.shape[1] // 3, 1), limit, kinds=kinds, tokens=tokens)
         forward = model_forward(model, slice(None))
+        if tokens is not None and model.get_input_embeddings().weight.shape[0] == len(tokens):  # type: ignore[operator]
+            ids = torch.searchsorted(torch.tensor(tokens), ids)
     with only_captured(model, None if checkpoint.program is not None else kinds):
         return _compared(checkpoint, model, forward, dtype, ids, limit)
 

@@ -13,7 +13,9 @@ import hashlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -343,7 +345,8 @@ def write_tensors(
     packings: Packings | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Writes the tensors of `layout`, holding one source in memory at a time. Equal tensors give equal bytes.
+    """Write the tensors of `layout`, holding two sources in memory at a time: one is read and packed while the one
+    before it is written. Equal tensors give equal bytes.
 
     Args:
         packings: how some of them are packed on the way.
@@ -352,29 +355,39 @@ def write_tensors(
     Data starts at a multiple of 64 bytes. Tensors whose size is a multiple of 64 come first, and of both kinds wide
     dtypes, then names in order: so the former are aligned to 64 bytes in the file, the others to their elements.
 
-    Returns the sha256 of each tensor's bytes, as they are before packing. Raises InputError where `read` gives another
-    shape or dtype than it was asked for; errors of `read` and `file` pass through.
+    Returns:
+        the sha256 of each tensor's bytes, as they are before packing.
+
+    Raises:
+        InputError: `read` gives another shape or dtype than it was asked for. Errors of `read` and `file` pass through.
     """
     packing_of: Packings = {} if packings is None else packings
     specs = {name: _stored(layout[name].spec, packing_of.get(name)) for name in (layout if names is None else names)}
     order = file_order(specs)
     file.write(tensors_header(order, specs))
-    return {name: _write_stack(file, layout, name, read, packing_of.get(name)) for name in order}
+    digests = {name: hashlib.sha256() for name in order}
 
-
-def _write_stack(file: Sink, layout: Layout, name: str, read: Reader, packing: Packing | None) -> str:
-    """Writes a tensor source by source. Returns the sha256 of its plain bytes."""
-    digest = hashlib.sha256()
-    for source in layout[name].sources:
+    def packed(name: str, source: str) -> memoryview:
+        """Return the bytes of a source as files hold them, and add its plain ones to the tensor's digest."""
         array = layout[name].read(source, read)
         data = tensor_bytes(array)
-        digest.update(data)
-        if packing is not None:
-            others = [layout[part].read(source, read) for part in packing.companions(name)]
-            data = tensor_bytes(packing.pack(array, *others))
-        file.write(data)
-        del array, data  # before the next one is read
-    return digest.hexdigest()
+        digests[name].update(data)
+        packing = packing_of.get(name)
+        if packing is None:
+            return data
+        others = [layout[part].read(source, read) for part in packing.companions(name)]
+        return tensor_bytes(packing.pack(array, *others))
+
+    with ThreadPoolExecutor(1) as worker:
+        ahead: Future[memoryview] | None = None
+        for tensor, source in ((name, source) for name in order for source in layout[name].sources):
+            following = worker.submit(copy_context().run, packed, tensor, source)
+            if ahead is not None:
+                file.write(ahead.result())
+            ahead = following
+        if ahead is not None:
+            file.write(ahead.result())
+    return {name: digest.hexdigest() for name, digest in digests.items()}
 
 
 def _digest(stack: Stack, read: Reader) -> str:

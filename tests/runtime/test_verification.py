@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sscc.runtime import verification
+from sscc.runtime import remembered, verification
 from sscc.runtime.user_cache import CacheErrors
-from sscc.runtime import remembered
 from sscc.runtime.verification import TABLE, Claim, VerificationErrors, verify_files
 from tests.errors import raises
 

@@ -25,6 +25,7 @@ from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.weight_formats import ggml
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.quantization import Parts, read_field
+from sscc.runtime.quantization import dequantize as read_numbers
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 MOST_STACKED = 64
@@ -344,6 +345,9 @@ def _numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:
         dtypes = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2", GGMLQuantizationType.F64: "<f8"}
         values: Numbers = np.ascontiguousarray(stored).view(dtypes[tensor.type]).astype(np.float32)
         return values.reshape(shape)
+    held = _format(tensor)
+    if held is not None:
+        return read_numbers({ggml.BLOCKS: np.asarray(stored).reshape(*shape[:-1], -1).view(np.int8)}, held)
     values = dequantize(np.ascontiguousarray(stored), tensor.type)
     return values.reshape(shape)
 

@@ -6,6 +6,7 @@ a panel. The copying is native (`_native.pack_panels`), driven by tables that th
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -255,8 +256,18 @@ class QuantisedPanels:
         slices = int(np.prod(stacked))
         packed = np.zeros((slices, self.count, self.blocks, self.block_bytes), np.uint8)
         stored = [np.ascontiguousarray(part).view(np.uint8).reshape(slices, self.n, -1) for part in parts]
-        for number in range(slices):
-            _native.pack_panels([part[number] for part in stored], packed[number], self.n, *self._tables)
+        step = max(1, -(-self.count // _native.usable_threads()))
+
+        def fill(place: tuple[int, int]) -> None:
+            number, first = place
+            rows = slice(first * LANES, min((first + step) * LANES, self.n))
+            target = packed[number, first : first + step]
+            _native.pack_panels([part[number, rows] for part in stored], target, rows.stop - rows.start, *self._tables)
+
+        places = [(number, first) for number in range(slices) for first in range(0, self.count, step)]
+        with ThreadPoolExecutor(_native.usable_threads()) as pool:
+            for _ in pool.map(fill, places):
+                pass
         return packed.reshape(*stacked, *packed.shape[1:])
 
     def unpack(self, packed: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.int8]]:
