@@ -37,6 +37,7 @@ LAYERS: Layers = (
         "sscc.runtime.logs",
         "sscc.runtime.native_errors",
         "sscc.runtime.quantization",
+        "sscc.runtime.remembered",
         "sscc.runtime.scalars",
         "sscc.runtime.serving_defaults",
         "sscc.runtime.template_bounds",
@@ -55,7 +56,7 @@ LAYERS: Layers = (
         "sscc.runtime.contract",
         "sscc.runtime.sampling",
     ),
-    ("sscc.runtime.backends.backend",),
+    ("sscc.runtime.artifact.proofs", "sscc.runtime.backends.backend"),
     ("sscc.runtime.backends.cpu", "sscc.runtime.backends.reference"),
     ("sscc.runtime.backends.registry",),
     # Above the backends, since files hold weights as one of them packs them.

@@ -63,6 +63,9 @@ def test_a_page_without_the_block_is_refused(page: str) -> None:
         "benchmarks/prefill.py m125",
         "benchmarks/startup.py",
         "benchmarks/query_selection.py",
+        "benchmarks/files.py speed",
+        "benchmarks/files.py start",
+        "benchmarks/files.py perplexity",
     ],
 )
 def test_the_page_has_a_block_for_each_command(block: str) -> None:

@@ -8,7 +8,7 @@ leaves for the next one lies in scratch that all threads share.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -32,7 +32,7 @@ from sscc.runtime.backends.cpu.dequantisation import dequantised_locals
 from sscc.runtime.backends.cpu.elementwise import Elementwise, Range, RegionPointer
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import L2_BYTES
-from sscc.runtime.backends.cpu.matmul import matmul_of, packed_element
+from sscc.runtime.backends.cpu.matmul import Matmul, matmul_of, packed_element
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module, Value
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, Strides, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
@@ -343,6 +343,16 @@ class _Lowering:
         for name in sorted(private):
             offsets[name] = used
             used += align(self._unit_bytes(name, group.splits[name]) * block)
+        narrow = {name: (group.splits[name], block) for name in private}
+        steps = self._member_steps(group, narrow)
+        rows: dict[tuple[object, ...], Value] = {}
+        for key, sharing in _packed_rows(steps, private, self.regions.dtypes).items():
+            rows[key] = f["scratch"] + used
+            matmul, live = sharing[0].matmul, sharing[0].live(self._live(f))
+            assert matmul is not None
+            with f.when(f["begin"] < f["end"]):
+                matmul.emit_packing(f, places, self.regions.dtypes, rows[key], live)
+            used += align(max(step.private_bytes for step in sharing))
         with f.loop(f["begin"], f["end"], block) as loop:
             first, last = loop.index, f.min(loop.index + block, f["end"])
             for name in offsets:
@@ -350,40 +360,55 @@ class _Lowering:
                 shift = first * (-group.splits[name].stride * DTYPE_BYTES[dtype])
                 block_bytes = self._unit_bytes(name, group.splits[name]) * block
                 places[name] = RegionPointer(f.limit(f["scratch"] + offsets[name], block_bytes) + shift, dtype)
-            narrow = {name: (group.splits[name], block) for name in private}
-            extra = self._emit_members(f, group, narrow, places, scalars, first, last, used)
+            extra = self._emit_members(f, steps, rows, places, scalars, first, last, used)
         f.returns()
         self.private_bytes = max(self.private_bytes, used + extra)
+
+    def _member_steps(self, group: StepGroup, narrow: Mapping[str, tuple[Split, int]]) -> list[_MemberStep]:
+        """Return the steps of a group in the order in which they run."""
+        steps, positions = [], Positions(self.positions or 0)
+        for member in group.members.values():
+            nest = _narrowed(member.nest, narrow)
+            matmul = matmul_of(nest, self.packed, self.features) if nest.product else None
+            if matmul is None:
+                self._check_plain(nest)
+                steps.append(_MemberStep(member, nest, None, positions.dimension(member.nest)))
+                continue
+            rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
+            apart = positions.product(member.nest, rows)
+            whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
+            nbytes = matmul.private_bytes(self.regions.dtypes)
+            steps.append(_MemberStep(member, nest, matmul, apart if whole else None, nbytes))
+        return steps
 
     def _emit_members(
         self,
         f: Function,
-        group: StepGroup,
-        narrow: Mapping[str, tuple[Split, int]],
+        steps: Sequence[_MemberStep],
+        rows: Mapping[tuple[object, ...], Value],
         places: Mapping[str, RegionPointer],
         scalars: Mapping[str, Value],
         first: Value,
         last: Value,
         scratch: int,
     ) -> int:
-        """Emits the steps of a block of units; returns the scratch that they need beyond the locals."""
+        """Emit the steps of a block of units. Return the scratch that they need beyond the locals and packed rows.
+
+        Args:
+            rows: where packed rows lie, by `_MemberStep.packed_rows`.
+        """
         needed = 0
-        positions = Positions(self.positions or 0)
-        for member in group.members.values():
-            nest = _narrowed(member.nest, narrow)
-            split = None if member.dim < 0 else (member.dim, _range(f, member, first, last))
-            matmul = matmul_of(nest, self.packed, self.features) if nest.product else None
-            if matmul is None:
-                self._check_plain(nest)
-                dim = positions.dimension(member.nest)
-                Elementwise(f, nest, places, scalars, split, None if dim is None else (dim, self._live(f))).emit()
-            else:
-                needed = max(needed, matmul.private_bytes(self.regions.dtypes))
-                rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
-                apart = positions.product(member.nest, rows)
-                whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
-                live = self._live(f) * apart if whole else None
-                matmul.emit(f, places, split, f["scratch"] + scratch, live)
+        for step in steps:
+            split = None if step.member.dim < 0 else (step.member.dim, _range(f, step.member, first, last))
+            if step.matmul is None:
+                dim = None if step.positions is None else (step.positions, self._live(f))
+                Elementwise(f, step.nest, places, scalars, split, dim).emit()
+                continue
+            live, packed = step.live(self._live(f)), rows.get(step.packed_rows(self.regions.dtypes) or ())
+            if packed is None:
+                needed = max(needed, step.private_bytes)
+            where = f["scratch"] + scratch if packed is None else packed
+            step.matmul.emit(f, places, split, where, live, packed=packed is not None)
         return needed
 
     def _check_plain(self, nest: Nest) -> None:
@@ -413,6 +438,47 @@ class _Lowering:
         if per_unit == 0:
             return max(1, group.units)
         return max(1, min(group.units, L2_BYTES // per_unit))
+
+
+@dataclass(frozen=True)
+class _MemberStep:
+    """A step of a group.
+
+    Attributes:
+        nest: with accesses of private locals narrowed to a block of units.
+        matmul: the product; None for a loop over elements.
+        positions: of a loop, the dimension that runs through positions; of a product, its rows per position; None where
+            all of them are computed.
+        private_bytes: scratch of a product.
+    """
+
+    member: Member
+    nest: Nest
+    matmul: Matmul | None
+    positions: int | None
+    private_bytes: int = 0
+
+    def live(self, positions: Value) -> Value | None:
+        """Return the rows of a product that have to be written; None for all."""
+        return None if self.positions is None else positions * self.positions
+
+    def packed_rows(self, dtypes: Mapping[str, str]) -> tuple[object, ...] | None:
+        """Return a key that is equal for products that can share packed rows; None for one that cannot."""
+        key = None if self.matmul is None else self.matmul.packed_rows(dtypes)
+        return None if key is None else (*key, self.positions)
+
+
+def _packed_rows(
+    steps: Sequence[_MemberStep], private: Collection[str], dtypes: Mapping[str, str]
+) -> dict[tuple[object, ...], list[_MemberStep]]:
+    """Return the products by the rows that are packed for them once, before the first block of units."""
+    written = {step.nest.output.region for step in steps} | set(private)
+    sharing: dict[tuple[object, ...], list[_MemberStep]] = {}
+    for step in steps:
+        key = step.packed_rows(dtypes)
+        if key is not None and step.nest.inputs[0].region not in written:
+            sharing.setdefault(key, []).append(step)
+    return sharing
 
 
 def _emit_where_scored(selection: Select, emit: Callable[[Context], None], context: Context) -> None:

@@ -45,7 +45,8 @@ def float8_product(
     name = f"product_{symbol_of(panels)}"
     make = block_kernel(name, lambda rows: panels.group * rows * 4, panels, partial(_add_group, panels))
     pack = partial(pack_block, a.dtype, "single")
-    return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, (panels.k,))
+    form = f"{a.dtype} single"
+    return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, form, (panels.k,))
 
 
 def listed_rows(features: Features) -> list[int]:

@@ -109,6 +109,26 @@ class Matmul:
             return self._sorted(None).nbytes + blocks
         return self._product(a, out).scratch_bytes
 
+    def packed_rows(self, dtypes: Mapping[str, str]) -> tuple[object, ...] | None:
+        """Return a key that is equal for products whose left operand is packed to equal bytes; None for one whose rows
+        are not all packed before the first product with them."""
+        if self.shape.groups:
+            return None
+        access = self.nest.inputs[0]
+        product = self._product(self._operand(access, dtypes, None), self._operand(self.nest.output, dtypes, None))
+        if not product.packs_at_once:
+            return None
+        rows = tuple((self.nest.dims[d], access.coefficients[d]) for d in self.shape.rows)
+        return (access.region, access.constant, rows, *product.packed_form)
+
+    def emit_packing(
+        self, f: Function, places: RegionPointers, dtypes: Mapping[str, str], scratch: Value, live: Value | None
+    ) -> None:
+        """Emit the packing of the left operand for calls of `emit` with `packed`."""
+        access = self.nest.inputs[0]
+        left = self._operand(access, dtypes, places[access.region].at(f, f.constant(access.constant)))
+        self._product(left, self._operand(self.nest.output, dtypes, None)).emit_packing(f, scratch, live)
+
     def emit(
         self,
         f: Function,
@@ -116,23 +136,25 @@ class Matmul:
         split: tuple[int, Range] | None,
         scratch: Value,
         live: Value | None = None,
+        *,
+        packed: bool = False,
     ) -> None:
         """Emits the product for all groups and columns, or those of a range of one of its column dimensions.
 
         Only the first `live` rows have to be written; None means all of them. Where rows are sorted, they are those of
-        the first group dimension.
+        the first group dimension. `packed`: `emit_packing` has written the rows to `scratch`.
         """
         if self.sorts_rows:
             self._slices(f, places, split, scratch, live)
             return
-        self._columns(f, places, split, (scratch, live), (*self.shape.groups, *self.shape.columns[:-1]), {})
+        self._columns(f, places, split, (scratch, live, packed), (*self.shape.groups, *self.shape.columns[:-1]), {})
 
     def _columns(
         self,
         f: Function,
         places: RegionPointers,
         split: tuple[int, Range] | None,
-        how: tuple[Value, Value | None],
+        how: tuple[Value, Value | None, bool],
         outer: tuple[int, ...],
         index: dict[int, Value],
     ) -> None:
@@ -141,7 +163,7 @@ class Matmul:
             with f.loop(lower, upper) as loop:
                 self._columns(f, places, split, how, outer[1:], {**index, outer[0]: loop.index})
             return
-        scratch, live = how
+        scratch, live, packed = how
         a_access, b_access, *_ = self.nest.inputs
         weights, rows = self._slice(f, places, index), f.constant(0)
         out = places[self.nest.output.region]
@@ -157,7 +179,7 @@ class Matmul:
         a = self._operand(a_access, dtypes, places[a_access.region].at(f, first))
         target = self._operand(self.nest.output, dtypes, out.at(f, start))
         pointer = weights + rows // LANES * self.panels.panel_bytes
-        self._product(a, target).emit(f, pointer, lower, upper, scratch, live)
+        self._product(a, target).emit(f, pointer, lower, upper, scratch, live, packed=packed)
 
     def _slice(self, f: Function, places: RegionPointers, index: Mapping[int, Value]) -> Value:
         """Where the panels of the slice begin that an indirect axis names; without one there is one slice."""

@@ -111,6 +111,7 @@ class PackedProduct:
             bytes of a panel, units of a panel, out (columns dense), bytes from a row of it to the next.
         pack: for blocks of so many rows, what writes one; its parameters are the pointer of the left operand, those of
             `RowPlaces`, the first row, then `depths`, then where the block goes. It may write up to `SPILL` bytes more.
+        form: of packed rows, a name; rows of one form with equal `depths` and blocks are packed alike.
         depths: what `pack` has to know about the summed dimension.
         tile_rows: of the tile registers that kernels use, in their order; none where they use no such.
     """
@@ -123,6 +124,7 @@ class PackedProduct:
     name: str
     make: Callable[[Module, Tile, str], Function]
     pack: Callable[[Module, int, RowPlaces], Function]
+    form: str
     depths: tuple[int, ...]
     tile_rows: tuple[int, ...] = ()
 
@@ -130,6 +132,40 @@ class PackedProduct:
     def scratch_bytes(self) -> int:
         """Of memory that only one call writes; the operands' pointers are not looked at."""
         return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.tile_rows else 0)
+
+    @property
+    def packs_at_once(self) -> bool:
+        """True if all rows are packed before the first product with them."""
+        return not self.blocks.in_place and self.blocks.count <= self.blocks.held
+
+    @property
+    def packed_form(self) -> tuple[object, ...]:
+        """Equal for products whose equal rows are packed to equal bytes."""
+        return (self.form, self.depths, self.blocks.m, self.blocks.tile.rows, self.blocks.block_bytes)
+
+    def emit_packing(self, f: Function, scratch: Value, live: Value | None = None) -> None:
+        """Emit the packing of all rows, or of the first `live`, for calls of `emit` with `packed`."""
+        count = f.integer(self.blocks.count)
+        if live is not None:
+            count = f.min(f.ceildiv(live, self.blocks.tile.rows), count)
+        self._pack(f, STRIDED, _rows(self.a), f.integer(self.blocks.m), (f.constant(0), count), scratch)
+
+    def _pack(
+        self,
+        f: Function,
+        places: RowPlaces,
+        rows: Sequence[Value | int],
+        m: Value,
+        blocks: tuple[Value, Value],
+        target: Value,
+    ) -> None:
+        """Emit the packing of a range of blocks, one after another from `target` on."""
+        size, first = self.blocks.tile.rows, blocks[0]
+        pack = self.pack(f.module, size, places)
+        with f.loop(*blocks) as block:
+            row = f.min(block.index * size, m - size)
+            where = target + (block.index - first) * self.blocks.block_bytes
+            f.call(pack, self.a.pointer, *rows, row, *self.depths, where)
 
     def emit(
         self,
@@ -140,6 +176,7 @@ class PackedProduct:
         scratch: Value,
         live: Value | None = None,
         listed: Listed | None = None,
+        packed: bool = False,
     ) -> None:
         """out[.., n] for begin <= n < end, as calls of private functions; columns outside of it keep their bytes.
 
@@ -150,13 +187,14 @@ class PackedProduct:
             scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
             live: how many rows, from the first on, have to be written; None means all of them.
             listed: the rows, where they are not those of the operands' shapes.
+            packed: `emit_packing` has written the rows to `scratch` (`packs_at_once`).
         """
         a, out, blocks = self.a, self.out, self.blocks
         rows_of_a: Sequence[Value | int] = _rows(a) if listed is None else (listed.a,)
         rows_of_out: Sequence[Value | int] = _rows(out) if listed is None else (listed.out,)
         places, m = (STRIDED, f.integer(blocks.m)) if listed is None else (LISTED, listed.count)
         multiply = _multiply(f.module, self, places, listed is None and _is_direct(out))
-        packed = a.pointer if blocks.in_place else scratch
+        rows = a.pointer if blocks.in_place else scratch
         columns = (out.strides[-1] * SIZE[out.dtype], f.integer(begin), f.integer(end))
         count = f.integer(blocks.count) if listed is None else f.ceildiv(listed.count, blocks.tile.rows)
         if live is not None:
@@ -165,13 +203,9 @@ class PackedProduct:
             f.configure_tiles(self.tile_rows, scratch + (self.scratch_bytes - LINE))
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
-            if not blocks.in_place:
-                pack = self.pack(f.module, blocks.tile.rows, places)
-                with f.loop(outer.index, last) as block:
-                    first = f.min(block.index * blocks.tile.rows, m - blocks.tile.rows)
-                    target = scratch + (block.index - outer.index) * blocks.block_bytes
-                    f.call(pack, a.pointer, *rows_of_a, first, *self.depths, target)
-            left = (packed, f.integer(blocks.block_bytes), outer.index, last, m)
+            if not blocks.in_place and not packed:
+                self._pack(f, places, rows_of_a, m, (outer.index, last), scratch)
+            left = (rows, f.integer(blocks.block_bytes), outer.index, last, m)
             right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
             f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
         if self.tile_rows:

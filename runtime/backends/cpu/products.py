@@ -37,9 +37,8 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
     kind, blocks = kind_of(a.dtype, panels, features), _blocks(a, panels, features, rows)
     make, pack = partial(_kernel, kind), partial(pack_block, a.dtype, kind)
     tiles = tile_rows(blocks.tile.rows) if kind == "matrix" else ()
-    return PackedProduct(
-        a, out, panels.panel_bytes, panels.units, blocks, f"product_{kind}", make, pack, (panels.k,), tiles
-    )
+    form, name = f"{a.dtype} {kind}", f"product_{kind}"
+    return PackedProduct(a, out, panels.panel_bytes, panels.units, blocks, name, make, pack, form, (panels.k,), tiles)
 
 
 def listed_rows(a: Operand, panels: Panels, features: Features) -> list[int]:

@@ -59,7 +59,8 @@ def quantised_product(
     based = panels.format.zeros is not None or bool(panels.format.minimums)
     depths = (panels.groups, 1 if based else panels.offset)
     blocks = _blocks(a, panels, features, rows)
-    return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, depths)
+    rows_form = f"{a.dtype} {form.name} {panels.group}"
+    return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, rows_form, depths)
 
 
 def symbol_of(panels: QuantisedPanels) -> str:
