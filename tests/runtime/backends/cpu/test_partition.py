@@ -11,7 +11,9 @@ import torch
 from sscc.ir.schedule import Access, Body, Instr, Local, Product, Reduction, Vector, View, Window
 from sscc.ir.sizes import dense_strides
 from sscc.runtime.backends.cpu import bodies
+from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.matmul import panels_for
+from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
@@ -84,6 +86,23 @@ def test_two_products_and_the_gate_between_them() -> None:
         body_of(steps, inputs, writes, locals_=locals_), inputs, writes, packed={"up": panels, "gate": panels}
     )
     assert native.units == [3]
+
+
+@pytest.mark.parametrize(("left", "packings"), [(("x", "x"), 1), (("x", "z"), 2)])
+def test_products_of_one_input_share_its_packed_rows(left: tuple[str, str], packings: int) -> None:
+    """They are packed before the first block of units, so that no block packs them again."""
+    shapes = {"x": (M, K), "z": (M, K), "up": (N, K), "gate": (N, K)}
+    inputs = {name: torch.randn(*shapes[name]) for name in dict.fromkeys((*left, "up", "gate"))}
+    writes = {"y": torch.zeros(M, N)}
+    steps = (product(left[0], "up", "u", M, N, K), product(left[1], "gate", "g", M, N, K), both("u", "g", "y", M, N))
+    locals_ = (Local("u", (M, N), "f32"), Local("g", (M, N), "f32"))
+    body, panels = body_of(steps, inputs, writes, locals_=locals_), Panels(N, K, "f32", K, 1)
+    packed = {"up": panels, "gate": panels}
+    check(body, inputs, writes, packed=packed)
+    strides = tuple(dense_strides(p.shape) for p in body.params)
+    variant = bodies.Variant(body, strides, tuple(packed.items()), None)
+    bodies.lower_body(module := Module(), "body", variant, Features.of_host())
+    assert module.text().count('call @"product_pack') == packings
 
 
 def test_a_product_of_what_was_just_made_waits_for_it() -> None:
