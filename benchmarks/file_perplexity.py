@@ -36,7 +36,7 @@ class Perplexity:
 
     @property
     def difference(self) -> float:
-        """How far ours is above llama.cpp's, as a share of that."""
+        """Relative difference of sscc's perplexity from llama.cpp's."""
         return self.ours / self.llama - 1
 
     def record(self) -> dict[str, Any]:

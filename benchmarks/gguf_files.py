@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import Subject, Workload
-from benchmarks.models import FOLDER, add_number_tokens, made
+from benchmarks.models import FOLDER, add_number_tokens, add_sizes, made
 from benchmarks.peers.llama import TOOLS
 from benchmarks.peers.registry import Precision
 from examples.wheels import fetch
@@ -230,22 +230,15 @@ def write_mixture(shape: MixtureShape, path: Path) -> None:
 
     writer = gguf.GGUFWriter(str(path), shape.architecture)
     writer.add_name(path.name)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.ffn)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    add_sizes(writer, shape)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(150_000.0)
     writer.add_expert_count(shape.experts)
     writer.add_expert_used_count(shape.chosen)
     writer.add_expert_feed_forward_length(shape.ffn)
     if shape.is_gpt_oss:
         writer.add_sliding_window(128)
-    writer.add_vocab_size(shape.vocab)
     add_number_tokens(writer, shape.vocab)
     generator = np.random.default_rng(SEED)
     for name, sizes, dtype in shape.tensors():

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
@@ -227,13 +227,7 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     architecture = gguf.MODEL_ARCH.QWEN3MOE if experts else gguf.MODEL_ARCH.LLAMA
     writer = gguf.GGUFWriter(str(path), gguf.MODEL_ARCH_NAMES[architecture])
     writer.add_name(source.name)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.ffn)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_layer_norm_rms_eps(1e-5)
+    add_sizes(writer, shape)
     writer.add_rope_dimension_count(shape.head_dim)
     if isinstance(shape, ExpertShape):
         writer.add_key_length(shape.head_dim)
@@ -242,7 +236,6 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
         writer.add_expert_used_count(shape.chosen)
         writer.add_expert_feed_forward_length(shape.ffn)
     writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(shape.vocab)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     add_number_tokens(writer, shape.vocab)
     names = gguf.get_tensor_name_map(architecture, shape.layers)
@@ -262,6 +255,37 @@ def write_gguf(shape: LlamaShape, source: Path, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+class Sizes(Protocol):
+    """Sizes that every architecture has."""
+
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def context(self) -> int: ...
+
+
+def add_sizes(writer: gguf.GGUFWriter, sizes: Sizes) -> None:
+    """Add the metadata of sizes, and the norms' epsilon."""
+    writer.add_context_length(sizes.context)
+    writer.add_embedding_length(sizes.hidden)
+    writer.add_block_count(sizes.layers)
+    writer.add_feed_forward_length(sizes.ffn)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(sizes.vocab)
 
 
 def add_number_tokens(writer: gguf.GGUFWriter, vocab: int) -> None:

@@ -228,7 +228,7 @@ def test_shards(tmp_path: Path) -> None:
 
 
 def test_a_stack_is_written_with_one_source_ahead(tmp_path: Path) -> None:
-    """Every source is asked for after the bytes of all but the one before it are in the file."""
+    """A source is read after all sources but the one before it are in the file."""
     path, written = tmp_path / "x.safetensors", []
 
     def read(source: str, spec: TensorSpec) -> Array:

@@ -32,7 +32,7 @@ _SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _CHUNK = 2 * LANES
 _MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
 Chunk = Callable[[Value, int, Sequence[Value]], list[Value]]
-"""Adds numbers to a state: from the first on, so many of 32, the state."""
+"""A function that adds numbers to a state. Its arguments are the first number, the count (at most 32) and the state."""
 _LANES32, _LANESF, BYTES = vector(I32, LANES), vector(F32, LANES), vector(I8, LINE)
 WORDS = vector(I16, 2 * LANES)
 
