@@ -28,7 +28,7 @@ from sscc.ir.schedule import Program, Tensor
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.artifact.tensor_files import Array, TensorErrors
 from sscc.runtime.session import Session
-from sscc.runtime.user_cache import HINT
+from sscc.runtime.user_cache import HINT, WEIGHTS
 from tests.errors import raises
 from tests.limits import largest_file
 from tests.runtime.session_program import session_program
@@ -166,14 +166,16 @@ def test_other_weights_are_refused_by_their_digest(checkpoint: Path, tmp_path: P
     remember(digest, write_checkpoint(tmp_path / "other", 1))
     with raises(WeightCacheErrors.DIGEST_DIFFERS, expected=digest):
         loaded(tmp_path / "x.rdu")
-    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
+    assert (tmp_path / "weight-cache" / WEIGHTS).is_dir()
+    assert list((tmp_path / "weight-cache" / WEIGHTS).rglob("*.*")) == []
 
 
 def test_a_full_disk_while_packing(checkpoint: Path, tmp_path: Path) -> None:
     package(checkpoint, tmp_path / "x.rdu", weights="reference")
     with raises(FileErrors.CANNOT_WRITE, reason="File too large", advice_hint=f" ({HINT})"), largest_file(50_000):
         loaded(tmp_path / "x.rdu")
-    assert list((tmp_path / "weight-cache").rglob("*.*")) == []
+    assert (tmp_path / "weight-cache" / WEIGHTS).is_dir()
+    assert list((tmp_path / "weight-cache" / WEIGHTS).rglob("*.*")) == []
     with raises(FileErrors.CANNOT_WRITE, path=tmp_path / "y.rdu", reason="File too large"), largest_file(50_000):
         package(checkpoint, tmp_path / "y.rdu")
     assert not (tmp_path / "y.rdu").exists()
