@@ -294,7 +294,7 @@ def add_number_tokens(writer: gguf.GGUFWriter, vocab: int) -> None:
 
     writer.add_tokenizer_model("llama")
     writer.add_token_list([str(token) for token in range(vocab)])
-    writer.add_token_scores([0.0] * vocab)
+    writer.add_token_scores([-float(token) for token in range(vocab)])
     writer.add_token_types([int(gguf.TokenType.NORMAL)] * vocab)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
