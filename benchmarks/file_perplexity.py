@@ -59,15 +59,14 @@ def render(measured: list[Perplexity]) -> str:
 def _ours(file: Path, text: Path, threads: int, chunks: int) -> float:
     options = ("--batch", SLOTS, "--max-context", CHUNK, "--kv-budget", CHUNK, "--weights", "reference")
     session = sscc.load(compiled(file, "perplexity", options), interpreter=FASTEST, threads=threads)
-    with session:
-        ids = encode(session.tokenizer, text.read_text())
-        total, count = 0.0, 0
-        for start in range(0, chunks, SLOTS):
-            rows = [ids[CHUNK * n : CHUNK * (n + 1)] for n in range(start, min(start + SLOTS, chunks))]
-            if any(len(row) < CHUNK for row in rows):
-                raise ValueError(f"{text} has {len(ids)} tokens, and {chunks} chunks need {chunks * CHUNK}")
-            total += _nats(session, rows)
-            count += len(rows) * (CHUNK // 2 - 1)
+    ids = encode(session.tokenizer, text.read_text())
+    total, count = 0.0, 0
+    for start in range(0, chunks, SLOTS):
+        rows = [ids[CHUNK * n : CHUNK * (n + 1)] for n in range(start, min(start + SLOTS, chunks))]
+        if any(len(row) < CHUNK for row in rows):
+            raise ValueError(f"{text} has {len(ids)} tokens, and {chunks} chunks need {chunks * CHUNK}")
+        total += _nats(session, rows)
+        count += len(rows) * (CHUNK // 2 - 1)
     return math.exp(total / count)
 
 
