@@ -67,7 +67,7 @@ VOCABULARY = {
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
 """Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
-REASON_SECONDS = 5.0
+REASON_SECONDS = 20.0
 """Seconds in which a rank that has failed in a meeting says why; a busy machine takes long to let it."""
 BLAME_SECONDS = 1.0
 """Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls; and in
