@@ -6,7 +6,6 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any
 from benchmarks.harness import RunnerError, say
 from benchmarks.models import FOLDER
 from benchmarks.peers.llama import TOOLS
+from benchmarks.startup import SSCC
 
 CACHE = FOLDER / "file-starts-cache"
-SSCC = (sys.executable, "-m", "sscc.compiler.cli")
 PROMPT = "Write a function that reverses a list."
 MIB = 2**20
 

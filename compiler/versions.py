@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 
 import sscc.compiler
@@ -36,7 +35,7 @@ _NOT_COMPILING = ("quality", "commands")
 """Folders of the compiler that do not affect artifacts."""
 
 
-@functools.cache
 def compiler_digest() -> str:
-    """Return the sha256 of the sources that decide what a program looks like."""
-    return sources_digest([sscc.compiler, sscc.ir, sscc.passes, sscc.runtime], _NOT_COMPILING)
+    """Return digests of the sources that decide what a program looks like."""
+    others = (sources_digest(package) for package in (sscc.ir, sscc.passes, sscc.runtime))
+    return " ".join([sources_digest(sscc.compiler, _NOT_COMPILING), *others])

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import hashlib
 import io
 import mmap
@@ -15,7 +16,7 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -415,14 +416,14 @@ def files_digest(files: Iterable[Path]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def sources_digest(packages: Iterable[ModuleType], skipped: Sequence[str] = ()) -> str:
-    """Return the sha256 (hex) of the files of packages, less folders of these names directly below one of them."""
+@functools.cache
+def sources_digest(package: ModuleType, skipped: tuple[str, ...] = ()) -> str:
+    """Return the sha256 (hex) of the files of a package, less folders of these names directly below it."""
     files: list[Path] = []
-    for package in packages:
-        for root in map(Path, package.__path__):
-            left_out = [root / name for name in skipped]
-            sources = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-            files += [path for path in sources if not any(path.is_relative_to(folder) for folder in left_out)]
+    for root in map(Path, package.__path__):
+        left_out = [root / name for name in skipped]
+        sources = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        files += [path for path in sources if not any(path.is_relative_to(folder) for folder in left_out)]
     return files_digest(sorted(files))
 
 

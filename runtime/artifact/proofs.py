@@ -6,7 +6,6 @@ alone. Their sha256 is remembered in the user's cache, which nobody else can wri
 
 from __future__ import annotations
 
-import functools
 import hashlib
 
 import sscc.ir
@@ -23,7 +22,7 @@ TABLE = Table("proved.json", 1000, "schedules are proved whenever they are opene
 
 
 def prove_once(program: Program, schedule: str, signature: Signature) -> None:
-    """Prove a program unless that is known to succeed.
+    """Prove a program, unless the cache remembers its proof.
 
     Args:
         schedule: sha256 (hex) of the file that the program was read from.
@@ -54,7 +53,6 @@ def _key(schedule: str, signature: Signature) -> str:
     return hashlib.sha256("\n".join((_validator(), schedule, repr(signature))).encode()).hexdigest()
 
 
-@functools.cache
 def _validator() -> str:
-    """Return the sha256 of the sources that a proof depends on."""
-    return sources_digest([sscc.ir, sscc.runtime])
+    """Return digests of the sources that a proof depends on."""
+    return sources_digest(sscc.ir) + sources_digest(sscc.runtime)

@@ -346,7 +346,7 @@ class _Lowering:
         narrow = {name: (group.splits[name], block) for name in private}
         steps = self._member_steps(group, narrow)
         rows: dict[tuple[object, ...], Value] = {}
-        for key, sharing in _packed_rows(steps, private, self.regions.dtypes).items():
+        for key, sharing in _packed_rows(steps, private).items():
             rows[key] = f["scratch"] + used
             matmul, live = sharing[0].matmul, sharing[0].live(self._live(f))
             assert matmul is not None
@@ -377,8 +377,9 @@ class _Lowering:
             rows = matmul.shape.groups[:1] if matmul.sorts_rows else matmul.shape.rows
             apart = positions.product(member.nest, rows)
             whole = bool(apart) and (matmul.sorts_rows or not matmul.shape.groups)
+            key, live = matmul.packed_rows(self.regions.dtypes), apart if whole else None
             nbytes = matmul.private_bytes(self.regions.dtypes)
-            steps.append(_MemberStep(member, nest, matmul, apart if whole else None, nbytes))
+            steps.append(_MemberStep(member, nest, matmul, live, nbytes, None if key is None else (*key, live)))
         return steps
 
     def _emit_members(
@@ -404,7 +405,7 @@ class _Lowering:
                 dim = None if step.positions is None else (step.positions, self._live(f))
                 Elementwise(f, step.nest, places, scalars, split, dim).emit()
                 continue
-            live, packed = step.live(self._live(f)), rows.get(step.packed_rows(self.regions.dtypes) or ())
+            live, packed = step.live(self._live(f)), rows.get(step.packed_rows or ())
             if packed is None:
                 needed = max(needed, step.private_bytes)
             where = f["scratch"] + scratch if packed is None else packed
@@ -450,6 +451,7 @@ class _MemberStep:
         positions: of a loop, the dimension that runs through positions; of a product, its rows per position; None where
             all of them are computed.
         private_bytes: scratch of a product.
+        packed_rows: a key that is equal for products that can share packed rows; None for one that cannot.
     """
 
     member: Member
@@ -457,25 +459,21 @@ class _MemberStep:
     matmul: Matmul | None
     positions: int | None
     private_bytes: int = 0
+    packed_rows: tuple[object, ...] | None = None
 
     def live(self, positions: Value) -> Value | None:
         """Return the rows of a product that have to be written; None for all."""
         return None if self.positions is None else positions * self.positions
 
-    def packed_rows(self, dtypes: Mapping[str, str]) -> tuple[object, ...] | None:
-        """Return a key that is equal for products that can share packed rows; None for one that cannot."""
-        key = None if self.matmul is None else self.matmul.packed_rows(dtypes)
-        return None if key is None else (*key, self.positions)
-
 
 def _packed_rows(
-    steps: Sequence[_MemberStep], private: Collection[str], dtypes: Mapping[str, str]
+    steps: Sequence[_MemberStep], private: Collection[str]
 ) -> dict[tuple[object, ...], list[_MemberStep]]:
     """Return the products by the rows that are packed for them once, before the first block of units."""
     written = {step.nest.output.region for step in steps} | set(private)
     sharing: dict[tuple[object, ...], list[_MemberStep]] = {}
     for step in steps:
-        key = step.packed_rows(dtypes)
+        key = step.packed_rows
         if key is not None and step.nest.inputs[0].region not in written:
             sharing.setdefault(key, []).append(step)
     return sharing
