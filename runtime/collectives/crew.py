@@ -67,11 +67,11 @@ VOCABULARY = {
 PING_SECONDS = 0.5
 OPENING_PATIENCE = 60.0
 """Seconds in which a rank that opens the program answers, or asks: its imports may keep its other threads waiting."""
-REASON_SECONDS = 20.0
-"""Seconds in which a rank that has failed in a meeting says why; a busy machine takes long to let it."""
+REASON_SECONDS = 5.0
+"""Seconds in which a rank that has failed says why, after another one has noticed; a busy machine takes long to let
+it."""
 BLAME_SECONDS = 1.0
-"""Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls; and in
-which a rank that has failed says why."""
+"""Seconds in which ranks that do not reach each other say so, and the one that does not is the one that stalls."""
 
 
 class ReportedError(SsccError):
@@ -109,6 +109,8 @@ _IN_A_MEETING = (
     NativeErrors.RANK_FAILED,
 )
 """Kinds that tell a rank that another one has failed, and not why."""
+_WITH_A_REASON = (GroupErrors.FAILED, NativeErrors.RANK_FAILED)
+"""Those of them after which the rank that has failed sends the reason."""
 
 
 def _reported(report: Mapping[str, Any]) -> SsccError:
@@ -155,6 +157,7 @@ class Crew:
         self._ready: set[int] = set()
         self._blameless: set[int] = set()  # ranks that have ended because of another one
         self._asked: dict[int, Waited] = {}  # since a rank was asked whether it is there, until it answers
+        self._noticed: tuple[SsccError, int, Waited] | None = None  # the first failure without its reason, and by whom
         self._closed = False
         self._sending = threading.Lock()
         self._thread = threading.Thread(target=self._listen, name="sscc-ranks", daemon=True)
@@ -273,7 +276,11 @@ class Crew:
                     self._blameless.add(rank)
                     self._state.notify_all()
                 if report is not None:
-                    self._lost(_reported(report), rank)
+                    error = _reported(report)
+                    if error.kind not in _WITH_A_REASON:
+                        self._lost(error, rank)
+                    elif self._noticed is None:  # the reason of the rank that has failed may come later than this
+                        self._noticed = error, rank, Waited()
             case (Word.PONG,):
                 self._asked.pop(rank, None)
             case (Word.READY,):
@@ -294,6 +301,10 @@ class Crew:
                     self._lost(error, link.peer)
 
     def _judge(self) -> None:
+        if self._noticed is not None:
+            error, by, waited = self._noticed
+            if waited.seconds() > REASON_SECONDS:
+                self._lost(error, by)
         suspended = self._suspended()
         for rank, waited in self._asked.items():
             patience = PATIENCE if rank in self._ready or rank in suspended else OPENING_PATIENCE

@@ -116,6 +116,33 @@ def test_a_rank_that_fails_by_an_error_without_a_kind(error: Exception) -> None:
     leading.close()
 
 
+@pytest.mark.parametrize("late", [0.6, 60.0])
+def test_a_third_rank_that_notices_a_failure_does_not_hide_its_reason(
+    late: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 2 notices that rank 1 has failed before rank 1 says why; where rank 1 never says it, the failure is
+    reported all the same."""
+    monkeypatch.setattr(crews, "REASON_SECONDS", 30.0 if late < 1 else 0.6)
+    send, ended = Link.send, threading.Event()
+
+    def slowly(link: Link, message: Any, *options: Any) -> None:
+        if message[0] is crews.Word.FAILED:
+            ended.wait(late)
+        send(link, message, *options)
+
+    def act() -> None:
+        raise InkErrors.EMPTY(colour="cyan", left=0.5, pages=[])
+
+    monkeypatch.setattr(Link, "send", slowly)
+    leading = led(act)
+    with pytest.raises(RankError) as caught:
+        leading.run("main", X)
+    ended.set()
+    assert caught.value.kind is (CrewErrors.RANK_FAILED if late < 1 else NativeErrors.RANK_FAILED)
+    assert caught.value.fields["rank"] == 1
+    leading.close()
+
+
 def test_what_a_rank_says_of_a_third() -> None:
     """An error about another rank is of the same kind at rank 0; a hostile one is text."""
     known = LinkErrors.ENDED(rank=2)
