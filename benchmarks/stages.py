@@ -24,7 +24,7 @@ from sscc.runtime import _native
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.float8_products import float8_product
+from sscc.runtime.backends.cpu.small_float_products import small_float_product
 from sscc.runtime.backends.cpu.mlir import PTR, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
@@ -84,7 +84,7 @@ def measure(case: Case, weights: AlignedBytes, seconds: float, features: Feature
     if isinstance(panels, Panels):
         product = packed_product(a, out, panels, features)
     else:
-        make = float8_product if panels.floating else quantised_product
+        make = small_float_product if panels.floating else quantised_product
         product = make(a, out, panels, features)
     with f.loop(0, copies) as copy:
         product.emit(f, f["weights"] + copy.index * panels.packed_bytes, 0, case.n, f["scratch"])

@@ -1,7 +1,7 @@
 """Quantization into any weight format by its descriptor: scales by the range of each group, the nearest codes.
 
 A group without minimums has the scale that maps its element of largest magnitude to the code of largest magnitude; with
-minimums the scale that maps its range, 0 included, to all codes. Scales of two levels share a coarse one per block, the
+minimums the scale that maps its range, 0 included, to all codes. Floats without a scale are rounded. Scales of two levels share a coarse one per block, the
 largest scale over the largest fine scale. llama.cpp searches for scales with a smaller error; the formula here is the
 plain one, for weights that change after they were quantized (another checkpoint, an adapter).
 """
@@ -20,12 +20,12 @@ from sscc.ir.weight_formats.weight_format import WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FLOATS = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
+FLOATS = {"e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
 _DIGIT_WEIGHTS = (81, 27, 9, 3, 1)
 
 
 class BlockQuantizerErrors(ErrorKind):
-    TOO_LARGE = InputError, "a weight is too large for the scales of {format}"
+    TOO_LARGE = InputError, "a weight is too large for {format}"
 
 
 def fit(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
@@ -37,6 +37,9 @@ def fit(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
     f, rows = weight_format, len(weight)
     grouped = weight.reshape(rows, -1, f.block // f.group, f.group)
     raw = {part.name: np.zeros((rows, grouped.shape[1], part.bytes), np.uint8) for part in f.parts}
+    if f.codes.is_float:
+        _write_floats(raw, f, f.codes, grouped.reshape(rows, -1, f.block))
+        return {name: part.reshape(rows, -1).view(np.int8) for name, part in raw.items()}
     low, high = _range(f.codes)
     offsets = np.zeros((), np.float32)
     if f.minimums:

@@ -176,8 +176,6 @@ def _read_into(numbers: Array, field: Field, raw: Parts) -> None:
         np.take(np.asarray(field.table, np.float32), integers, out=numbers, mode="clip")
         return
     match field.kind:
-        case "e4m3":
-            numbers[...] = integers.view(ml_dtypes.float8_e4m3fn)
         case "exponent":
             np.ldexp(np.float32(1), integers.astype(np.int32) - field.bias, out=numbers)
         case "signed":

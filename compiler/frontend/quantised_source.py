@@ -124,11 +124,13 @@ class QuantisedSource(TensorSource):
 
     def stored_form(self, name: str) -> StoredForm | None:
         weight = self._weights.get(name)
-        return None if weight is None else weight.form
+        return self._source.stored_form(name) if weight is None else weight.form
 
     def parts(self, name: str) -> Parts:
         weight = self._weights.get(name)
-        if weight is None or weight.stored is None:
+        if weight is None:
+            return self._source.parts(name)
+        if weight.stored is None:
             return super().parts(name)
         return weight.stored(self._source.tensor)
 

@@ -25,8 +25,9 @@ from sscc.compiler.frontend.model_config import read_json
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UnsupportedError, quoted
 from sscc.ir.weight_formats.registry import Encoding
-from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.quantization import Parts
+from sscc.ir.weight_formats.ggml import FORMATS
+from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
+from sscc.runtime.quantization import Parts, as_bytes
 
 TensorInfo = tuple[tuple[int, ...], torch.dtype]  # shape, dtype
 
@@ -58,6 +59,7 @@ PICKLE_HOWTO = (
 POINTER = b"version https://git-lfs.github.com/spec/"
 """The first bytes of a Git LFS pointer, the small text that stands for a large file that was not fetched."""
 
+F16 = FORMATS["F16"]
 MOST_TENSORS = 1_000_000
 """Tensors of one checkpoint; published ones have up to 100,000."""
 
@@ -124,12 +126,17 @@ class TensorSource(ABC):
         return False
 
     def stored_form(self, name: str) -> StoredForm | None:
-        """How the weight is stored whose numbers `tensor` computes; None for one that is stored as they are."""
-        return None
+        """Return the stored form of a weight where a program may hold it in a format; None of one that it holds as
+        numbers. Floats of 16 bits that are no bf16 have the format F16."""
+        shape, dtype = self.names()[name]
+        fits = dtype == torch.float16 and len(shape) in RANKS and shape[-1] % F16.block == 0
+        return StoredForm("f16", F16) if fits else None
 
     def parts(self, name: str) -> Parts:
         """Return the stored parts of a weight [.., N, K] whose stored form has a format."""
-        raise SourceErrors.NO_CODES(tensor=name)
+        if TensorSource.stored_form(self, name) is None:
+            raise SourceErrors.NO_CODES(tensor=name)
+        return {F16.parts[0].name: as_bytes(self.tensor(name).numpy())}
 
     def update_digest(self, digest: hashlib._Hash) -> None:
         """Feeds names, dtypes, shapes and bytes, in the order of names, one tensor in memory at a time."""

@@ -16,7 +16,7 @@ from sscc.ir.errors import ErrorKind, InternalError
 Kind = Literal["unsigned", "signed", "exponent", "e4m3", "f16", "bf16", "f32"]
 """The type of a stored number: an unsigned or a two's complement integer, an exponent of 2 (e8m0), or a float."""
 
-FLOAT_BYTES: dict[str, int] = {"f16": 2, "bf16": 2, "f32": 4}
+FLOAT_BYTES: dict[str, int] = {"e4m3": 1, "f16": 2, "bf16": 2, "f32": 4}
 """Bytes of the floats that have whole bytes of their own, little endian."""
 
 DIGITS = 5
@@ -103,7 +103,7 @@ class Field:
 
     @property
     def is_float(self) -> bool:
-        """True for numbers that are floats of whole bytes."""
+        """True for numbers that are floats; each has whole bytes of its own."""
         return self.kind in FLOAT_BYTES
 
     @property

@@ -139,6 +139,7 @@ FORMATS: dict[str, WeightFormat] = {
             ),
             _half("d", 256, 52),
         ),
+        _format("F16", 32, 64, float_field("codes", BLOCKS, 1, 0, "f16", count=32)),
         _format("TQ2_0", 256, 66, _codes(Run(0, 256, 2, side=32), bias=1), _half("d", 256, 64)),
     )
 }

@@ -117,7 +117,7 @@ def _descriptor(of: GroupFormat) -> WeightFormat:
     size, group = FLOAT_BYTES[of.scales], of.group
     parts = [Part(VALUES, group * of.bits // 8), Part(SCALES, size)]
     if of.floating:
-        codes = bits_field("codes", VALUES, 1, Run(0, group, 8), kind="e4m3")
+        codes = float_field("codes", VALUES, 1, 0, "e4m3", count=group)
     elif of.bits == 8:
         codes = bits_field("codes", VALUES, 1, Run(0, group, 8), kind="signed")
     else:

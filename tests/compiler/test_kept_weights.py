@@ -155,7 +155,7 @@ def test_every_level_computes_with_the_checkpoints_numbers(
     elif kind == "fp8":
         assert formats == {"e4m3:16:f32"}
     else:
-        assert formats == {"Q8_0", "Q4_0", "Q4_1"}
+        assert formats == {"Q8_0", "Q4_0", "Q4_1", "F16"}
         assert "model.embed_tokens.weight.blocks" in {t.name for t in artifact.program.tensors}
         assert not [line for line in result.report if line.startswith("dequantised: ")]
     assert any(line.startswith("kept: ") for line in result.report)
@@ -175,6 +175,29 @@ def test_passes_agree(
     arguments += ["--dtype", "f32"]
     assert cli.main([*arguments, "--precision", precision]) == 0
     assert f"all agree within {'1e-09' if precision == 'f64' else '1e-05'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["folder", "F16", "BF16"])
+def test_a_checkpoint_of_16_bits_stays_one(form: str, tmp_path: Path) -> None:
+    """f16 is held as it is, for products and look-ups, and bf16 is the dtype of the program."""
+    if form == "folder":
+        torch.manual_seed(3)
+        transformers.LlamaForCausalLM(SMALL).half().save_pretrained(model := tmp_path / "m")
+    else:
+        write_gguf(model := tmp_path / "m.gguf", lambda name: form)
+    shape = {name: value for name, value in SHAPE.items() if name != "dtype"}
+    artifact = Artifact.load(sscc.compile(model, output=tmp_path / "a.rdu", **shape).path)
+    weights = [t for t in artifact.program.tensors if t.role == "weight"]
+    matrices = {name for name, (shape, _) in open_checkpoint(model).names().items() if len(shape) == 2}
+    if form == "BF16":
+        assert {t.dtype for t in weights} == {"bf16"}
+        return
+    assert {source for t in weights if t.encoding == "F16/blocks" for source in t.sources} == matrices
+    expected = expected_logits(model)
+    for interpreter, tolerance in TOLERANCE.items():
+        assert difference(logits(artifact, interpreter), expected) <= tolerance, interpreter
+    dense = Artifact.load(sscc.compile(model, output=tmp_path / "d.rdu", weights="dense", **shape).path)
+    assert not encodings(dense)
 
 
 def test_codes_are_the_checkpoints(mixed_file: Path, tmp_path: Path) -> None:
@@ -316,9 +339,8 @@ def test_stacked_experts_of_a_gguf(kind: str, tmp_path: Path) -> None:
     for name, expected in numbers.items():
         assert torch.equal(checkpoint.tensor(name), expected), name
     form = checkpoint.stored_form("model.layers.0.mlp.experts.gate_up_proj")
-    assert (form is None) == (kind == "F16")
-    if form is not None:
-        assert str(form.format) == kind
+    assert form is not None
+    assert str(form.format) == kind
 
 
 def test_experts_are_kept(tmp_path: Path) -> None:

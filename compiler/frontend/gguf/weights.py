@@ -211,14 +211,24 @@ class GgufSource(TensorSource):
         )
 
     def names(self) -> dict[str, TensorInfo]:
-        shapes = self._shapes | {name: values.shape for name, values in self._constants.items()}
-        return {name: (shape, torch.float32) for name, shape in shapes.items()}
+        constants = {name: (values.shape, torch.float32) for name, values in self._constants.items()}
+        return {name: (shape, self._dtype(name)) for name, shape in self._shapes.items()} | constants
+
+    def _dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a parameter's numbers: bf16 where they are stored so, else f32."""
+        parameter = self._parameters[name]
+        stored = {part.type for part in parameter.parts} == {GGMLQuantizationType.BF16}
+        return torch.bfloat16 if stored and parameter.layout is not Layout.LESS_ONE else torch.float32
 
     # -------------------------------------------------------------------------------------------------- numbers
 
     def tensor(self, name: str) -> torch.Tensor:
         if name in self._constants:
             return torch.tensor(self._constants[name])
+        return self._parameter_numbers(name).to(self._dtype(name))
+
+    def _parameter_numbers(self, name: str) -> torch.Tensor:
+        """Return the numbers of a parameter, f32."""
         parameter, shape = self._parameters[name], self._shapes[name]
         if parameter.layout is Layout.LATENT:
             keys, values = map(_numbers, parameter.parts)
@@ -274,13 +284,14 @@ class GgufSource(TensorSource):
             return None
         parameter = self._parameters[name]
         kinds = {part.type for part in parameter.parts}
-        if kinds <= set(PLAIN_TYPES):
+        if kinds <= set(PLAIN_TYPES) and kinds != {GGMLQuantizationType.F16}:
             return None
         text = f"GGUF {' and '.join(sorted(kind.name for kind in kinds))}"
         held = _format(parameter.parts[0]) if len(kinds) == 1 else None
         moved = (Layout.PLAIN, Layout.TRANSPOSED, Layout.STACKED, Layout.INTERLEAVED, *self._heads)
-        rank = len(parameter.parts[0].shape) - (parameter.layout is Layout.STACKED)
-        if held is None or parameter.layout not in moved or rank < 2:
+        shape = parameter.parts[0].shape
+        rank = len(shape) - (parameter.layout is Layout.STACKED)
+        if held is None or parameter.layout not in moved or rank < 2 or shape[-1] % held.block:
             return StoredForm(text)
         return StoredForm(text, held, parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED))
 

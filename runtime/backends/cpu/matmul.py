@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu import float8_products, products, quantised_products
+from sscc.runtime.backends.cpu import small_float_products, products, quantised_products
 from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import cut_index
@@ -82,7 +82,7 @@ class Matmul:
         if isinstance(panels, Panels):
             return products.packed_product(a, out, panels, self.features, rows)
         if panels.floating:
-            return float8_products.float8_product(a, out, panels, self.features, rows)
+            return small_float_products.small_float_product(a, out, panels, self.features, rows)
         return quantised_products.quantised_product(a, out, panels, self.features, rows)
 
     @property
@@ -276,7 +276,7 @@ class Matmul:
         if isinstance(panels, Panels):
             sizes = products.listed_rows(left, panels, self.features)
         elif panels.floating:
-            sizes = float8_products.listed_rows(self.features)
+            sizes = small_float_products.listed_rows(self.features)
         else:
             sizes = quantised_products.listed_rows(panels, self.features)
         return [self._product(left, right, rows) for rows in sizes if rows <= m]

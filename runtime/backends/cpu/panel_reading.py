@@ -59,11 +59,9 @@ class BlockHeads:
         if field.is_float:
             if field.kind == "f32":
                 return f.load(pointer, vector(F32, LANES))
-            half = {"bf16": BF16, "f16": F16}[field.kind]
-            return f.widen(f.bitcast(f.load(pointer, vector(I16, LANES)), vector(half, LANES)))
+            wide = widened(f, pointer, field.kind)
+            return wide * FLOAT8_FACTOR if field.kind == "e4m3" else wide
         stored = f.load(pointer, vector(I8, LANES))
-        if field.kind == "e4m3":
-            return widen_float8(f, stored) * FLOAT8_FACTOR
         signed = field.kind == "signed"
         wide = f.cast("arith.extsi" if signed else "arith.extui", stored, I32)
         if head.low:
@@ -73,6 +71,13 @@ class BlockHeads:
         if field.kind == "exponent":
             return power_of_two(f, wide, field.bias)
         return f.cast("arith.sitofp", wide - field.bias if field.bias else wide, F32)
+
+
+def widened(f: Function, pointer: Value, kind: str) -> Value:
+    """Return 16 floats of 1 or 2 bytes, f32; those of e4m3 divided by FLOAT8_FACTOR."""
+    if kind == "e4m3":
+        return widen_float8(f, f.load(pointer, vector(I8, LANES)))
+    return f.widen(f.bitcast(f.load(pointer, vector(I16, LANES)), vector({"bf16": BF16, "f16": F16}[kind], LANES)))
 
 
 def power_of_two(f: Function, exponent: Value, bias: int) -> Value:

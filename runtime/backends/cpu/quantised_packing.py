@@ -123,8 +123,11 @@ def layout_of(weight_format: WeightFormat) -> BlockLayout:
     heads = [head if head.per_block else Head(head.field, head.offset, head.size, step, head.low, head.bits)
              for head in heads]  # fmt: skip
     offset += groups * step
-    planes, shift = [], 0
-    for width in (TERNARY,) if weight_format.codes.is_ternary else _WIDTHS[weight_format.codes.bits]:
+    codes, planes, shift = weight_format.codes, [], 0
+    if codes.is_float:
+        nbytes = weight_format.block * FLOAT_BYTES[codes.kind]
+        return BlockLayout(tuple(heads), (Plane(8, 0, offset),), offset + -(-nbytes // QUAD) * LINE)
+    for width in (TERNARY,) if codes.is_ternary else _WIDTHS[codes.bits]:
         plane = Plane(width, shift, offset)
         planes.append(plane)
         offset += -(-weight_format.block // (QUAD * plane.quads)) * LINE
@@ -137,8 +140,8 @@ class QuantisedPanels:
     """The layout of a quantized weight for out[m, n] = sum over k of a[m, k] * b[n, k].
 
     Bytes [ceil(N / 16)][K / block][block_bytes], each block as `BlockLayout` says. Codes are unsigned: those of 8 bits
-    that are signed have 128 added. Floats of 8 bits (e4m3) lie in lines [4][16] of 4 k, byte [c][j] being that of
-    output j and k = c. Bytes where n >= N are zeros.
+    that are signed have 128 added. Floats lie in lines [4][16] of 4 k (e4m3) or [2][16] of 2 k (f16), float [c][j]
+    being that of output j and k = c. Bytes where n >= N are zeros.
 
     Attributes:
         n, k: outputs and length of the sums.
@@ -212,7 +215,7 @@ class QuantisedPanels:
     @property
     def floating(self) -> bool:
         """True for codes that are small floats."""
-        return self.format.codes.kind == "e4m3"
+        return self.format.codes.is_float
 
     @property
     def flipped(self) -> bool:
@@ -303,13 +306,15 @@ def _tables_of(weight_format: WeightFormat) -> tuple[Table, Table, Table, Table,
         bytes of a block in each part and then in the panel; runs of codes, rows (part, then the fields of `Run` but for
         its base, base, number of the first code); bits of heads, rows (part, byte, level, bits, shift, then the first
         byte in the block of a panel, bytes to the next output, lowest bit); the planes, rows (first byte, width, shift,
-        quads of a line); 4 times the codes of a block, plus 1 where 128 is added to them, or plus 2 where lines are
-        [4][16].
+        quads of a line); 4 times the bytes of codes of a block, plus 1 where 128 is added to them, 2 where lines
+        are floats of 1 byte, 3 where they are floats of 2.
     """
     layout, codes = layout_of(weight_format), weight_format.codes
     place = {part.name: number for number, part in enumerate(weight_format.parts)}
-    runs, first = [], 0
-    for group in codes.runs:
+    runs, first, size = [], 0, FLOAT_BYTES.get(codes.kind, 1)
+    if codes.is_float:
+        runs.append([place[codes.part], codes.runs[0][0].at, codes.count * size, 8, 1, 0, 0, 2, 0])
+    for group in codes.runs if not codes.is_float else ():
         for run in group:
             where = (run.at, run.count, run.bits, run.side, run.low, run.shift, run.base)
             runs.append([place[codes.part], *where, first])
@@ -329,5 +334,5 @@ def _tables_of(weight_format: WeightFormat) -> tuple[Table, Table, Table, Table,
     planes = [[plane.offset, plane.width, plane.shift, plane.quads] for plane in layout.planes]
     sizes = [*(part.bytes for part in weight_format.parts), layout.nbytes]
     tables = [np.array(table, np.int32) for table in (sizes, runs, heads, planes)]
-    flags = {"e4m3": 2, "signed": 1}.get(codes.kind, 0)
-    return tables[0], tables[1], tables[2].reshape(-1, 8), tables[3], weight_format.block * 4 + flags
+    flags = 1 + size if codes.is_float else 1 if codes.kind == "signed" else 0
+    return tables[0], tables[1], tables[2].reshape(-1, 8), tables[3], weight_format.block * size * 4 + flags

@@ -16,7 +16,7 @@ from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import cut_index
 from sscc.runtime.backends.cpu.mlir import BF16, F16, F32, I8, I16, I32, I64, Function, Value
 from sscc.runtime.backends.cpu.packing import Panels
-from sscc.runtime.backends.cpu.panel_reading import BlockHeads, power_of_two, stored_codes
+from sscc.runtime.backends.cpu.panel_reading import BlockHeads, power_of_two, stored_codes, widened
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Phase
 from sscc.runtime.backends.cpu.product_blocks import SIZE, rounded
 from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
@@ -80,6 +80,9 @@ def _block(
     dtype: str,
 ) -> None:  # fmt: skip
     """Write the numbers of one output of a block of a panel: those of all 16 outputs are computed, into `numbers`."""
+    if panels.floating:
+        _float_block(f, panels, block, numbers, lane, out, dtype)
+        return
     step, count = lcm(*(plane.quads for plane in panels.layout.planes)), -(-panels.format.block // QUAD)
     reader = _BlockReader(f, panels, features, BlockHeads(f, panels, block), numbers, lane, dtype)
     whole = count // step
@@ -87,6 +90,19 @@ def _block(
         reader.write(loop.index * step, 0, step, out + loop.index * (step * QUAD * SIZE[dtype]))
     if count % step:
         reader.write(f.constant(whole * step), 0, count % step, out + whole * step * QUAD * SIZE[dtype])
+
+
+def _float_block(
+    f: Function, panels: QuantisedPanels, block: Value, numbers: Value, lane: Value, out: Value, dtype: str
+) -> None:
+    """As `_block`, of weights that are small floats."""
+    kind = panels.format.codes.kind
+    scales, factor = BlockHeads(f, panels, block).scales(0, 0), FLOAT8_FACTOR if kind == "e4m3" else 1.0
+    lines = block + panels.layout.planes[0].offset
+    with f.loop(0, panels.format.block) as k:
+        value = widened(f, lines + k.index * (LANES * FLOAT_BYTES[kind]), kind)
+        f.store(value if scales is None else value * factor * scales, numbers)
+        f.store(rounded(f, f.load(lane, F32), dtype), out + k.index * SIZE[dtype])
 
 
 @dataclass(frozen=True)
@@ -130,11 +146,8 @@ class _BlockReader:
         """Return the numbers of one byte of each of 16 quads, f32 [16]."""
         f = self.f
         code = (codes >> (8 * byte) if byte else codes) & 255
-        if self.panels.floating:
-            value = widen_float8(f, f.cast("arith.trunci", code, I8)) * FLOAT8_FACTOR
-        else:
-            value = f.cast("arith.sitofp", code, F32)
-            value = value - zero if isinstance(zero, Value) or zero else value
+        value = f.cast("arith.sitofp", code, F32)
+        value = value - zero if isinstance(zero, Value) or zero else value
         value = value if scales is None else value * scales
         if minimums is None:
             return value
@@ -241,6 +254,8 @@ def _bits(f: Function, run: Run, byte: Value, level: int) -> Value:
 def _float(f: Function, pointer: Value, kind: str) -> Value:
     if kind == "f32":
         return f.load(pointer, F32)
+    if kind == "e4m3":
+        return widen_float8(f, f.load(pointer, I8)) * FLOAT8_FACTOR
     return f.widen(f.bitcast(f.load(pointer, I16), {"bf16": BF16, "f16": F16}[kind]))
 
 
@@ -252,8 +267,6 @@ def _interpreted(f: Function, field: Field, bits: Value) -> Value:
             value = f.select(bits.eq(code), f.constant(entry, I32), value)
         return f.cast("arith.sitofp", value, F32)
     match field.kind:
-        case "e4m3":
-            return widen_float8(f, f.cast("arith.trunci", bits, I8)) * FLOAT8_FACTOR
         case "exponent":
             return power_of_two(f, bits, field.bias)
         case "signed":

@@ -65,9 +65,13 @@ void read_run(const CodeRun& run, const std::uint8_t* block, std::uint8_t* codes
     }
 }
 
-// Four neighboring codes of an output in a line, [16][4] or [4][16].
+// The place in a line of one of four neighboring bytes of an output.
+std::size_t place_of(const PanelTables& tables, std::size_t lane, std::size_t column) {
+    return (column / tables.unit * kLanes + lane) * tables.unit + column % tables.unit;
+}
+
 void add_quad(const PanelTables& tables, std::uint8_t* line, std::size_t lane, std::uint32_t quad) {
-    if (!tables.by_quad) {
+    if (tables.unit == kQuad) {
         std::uint32_t word;
         std::memcpy(&word, line + lane * kQuad, kQuad);
         word += quad;
@@ -75,18 +79,18 @@ void add_quad(const PanelTables& tables, std::uint8_t* line, std::size_t lane, s
         return;
     }
     for (std::size_t column = 0; column < kQuad; ++column) {
-        line[column * kLanes + lane] = static_cast<std::uint8_t>(quad >> (8 * column));
+        line[place_of(tables, lane, column)] = static_cast<std::uint8_t>(quad >> (8 * column));
     }
 }
 
 std::uint32_t quad_at(const PanelTables& tables, const std::uint8_t* line, std::size_t lane) {
     std::uint32_t word = 0;
-    if (!tables.by_quad) {
+    if (tables.unit == kQuad) {
         std::memcpy(&word, line + lane * kQuad, kQuad);
         return word;
     }
     for (std::size_t column = 0; column < kQuad; ++column) {
-        word |= static_cast<std::uint32_t>(line[column * kLanes + lane]) << (8 * column);
+        word |= static_cast<std::uint32_t>(line[place_of(tables, lane, column)]) << (8 * column);
     }
     return word;
 }

@@ -28,9 +28,9 @@ struct PanelTables {
     std::vector<CodeRun> codes;
     std::vector<HeadPiece> heads;
     std::vector<BitPlane> planes;
-    std::size_t block;  // codes
+    std::size_t block;  // bytes of codes
     bool flipped;       // codes have 128 added
-    bool by_quad;       // lines are [4][16] instead of [16][4]
+    std::size_t unit;   // lines are [4 / unit][16][unit]
 };
 
 void pack_panels(const PanelTables& tables, const std::vector<const std::uint8_t*>& parts, std::size_t rows,

@@ -73,7 +73,7 @@ PanelTables tables_of(const Layout& layout) {
     PanelTables tables;
     tables.block = kind / 4;
     tables.flipped = kind % 4 == 1;
-    tables.by_quad = kind % 4 == 2;
+    tables.unit = kind % 4 < 2 ? 4 : kind % 4 - 1;
     const std::size_t parts = sizes.shape(0) - 1;
     tables.part_bytes.assign(sizes.data(), sizes.data() + parts);
     check(sizes(parts) > 0);

@@ -16,7 +16,7 @@ from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
-from sscc.runtime.backends.cpu.float8_products import float8_product
+from sscc.runtime.backends.cpu.small_float_products import small_float_product
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
@@ -104,9 +104,9 @@ class Weight:
                 place[..., 0] = rng.integers(118, 130, (panels.n, panels.blocks))
             elif field_.name == "zeros" and f.codes.bits == 4:
                 place[..., 0] = rng.integers(0, 16, (panels.n, panels.blocks))
-        if f.codes.kind == "e4m3":
-            values = raw[f.codes.part]
-            values[values % 128 == 127] = 126  # no number
+        if f.codes.is_float:  # of which the exponent that stands for no number is left out
+            values = raw[f.codes.part][..., f.codes.bits // 8 - 1 :: f.codes.bits // 8]
+            values[values % 128 > 119 if f.codes.kind == "e4m3" else values % 128 > 83] &= 63
         parts = {name: part.reshape(panels.n, -1).view(np.int8) for name, part in raw.items()}
         return cls(list(parts.values()), dequantize(parts, f).astype(np.float64))
 
@@ -126,7 +126,7 @@ class CompiledQuantisedProducts:
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
             a, out = case.operands(f)
-            make = float8_product if case.panels.floating else quantised_product
+            make = small_float_product if case.panels.floating else quantised_product
             product = make(a, out, case.panels, features)
             product.emit(f, f["weights"], f["begin"], f["end"], f["scratch"])
             f.returns()

@@ -1,8 +1,8 @@
-"""Products with weights of 8-bit floats (e4m3): out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
+"""Products with weights of small floats (e4m3, f16): out[m, n] = sum over k of a[m, k] * b[n, k], for a range of n.
 
 out[m, n] = sum over the groups of (sum over k of a[m, k] * code[n, k]) * scale[n, group], for a range of n, all in f32:
 the even k of a group in one chain of fused multiply-adds, the odd k in another, which are added; the product with the
-scale is fused with the addition to the groups before. So its bits are the same for every number of rows, and in every
+scale is fused with the addition to the groups before. Where there is no scale a group is a block. So its bits are the same for every number of rows, and in every
 range of n.
 
 Packed rows are those of products with weights of f32: blocks of R rows as f32 [K][R].
@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from sscc.ir.weight_formats.fields import FLOAT_BYTES
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import AHEAD_BYTES, FLOAT8_TILE_ROWS, LINE
-from sscc.runtime.backends.cpu.mlir import F32, I8, Function, Value, vector
-from sscc.runtime.backends.cpu.panel_reading import BlockHeads
+from sscc.runtime.backends.cpu.mlir import F32, Function, Value
+from sscc.runtime.backends.cpu.panel_reading import BlockHeads, widened
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import (
     Blocks,
@@ -26,14 +27,15 @@ from sscc.runtime.backends.cpu.product_blocks import (
     row_count,
 )
 from sscc.runtime.backends.cpu.products import pack_block
-from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR, widen_float8
-from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
+from sscc.runtime.backends.cpu.programs import FLOAT8_FACTOR
+from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import block_kernel, symbol_of
 
 _CHAINS = 2
+_LINES_AT_ONCE = {"e4m3": 1, "f16": 2}
 
 
-def float8_product(
+def small_float_product(
     a: Operand, out: Operand, panels: QuantisedPanels, features: Features, rows: int = 0
 ) -> PackedProduct:
     """As `products.packed_product`."""
@@ -66,31 +68,39 @@ def _add_group(
     """Return the sums of the rows of a tile after a block, which is a group."""
     sums = _group_sums(f, panels, tile, a, weights + panels.layout.planes[0].offset)
     scales = BlockHeads(f, panels, weights).scales(0, 0)
-    assert scales is not None  # every such format has scales
-    scales = scales * FLOAT8_FACTOR
+    if scales is None:
+        return [value + before for value, before in zip(sums, state, strict=True)]
+    scales = scales * FLOAT8_FACTOR if panels.format.codes.kind == "e4m3" else scales
     return [f.fma(value, scales, before) for value, before in zip(sums, state, strict=True)]
 
 
 def _group_sums(f: Function, panels: QuantisedPanels, tile: Tile, a: Value, lines: Value) -> list[Value]:
-    """The sums of a group, not yet scaled, one per row."""
-    rows, at_once = tile.rows, QUAD
+    """Return the sums of a group, not yet scaled, one per row."""
+    rows, kind = tile.rows, panels.format.codes.kind
+    per_line = LINE // (LANES * FLOAT_BYTES[kind])
+    at_once = per_line * _LINES_AT_ONCE[kind]
     whole, rest = divmod(panels.group, at_once)
     with f.loop(0, whole, 1, [f.splat(0.0)] * (rows * _CHAINS)) as loop:
-        line = lines + loop.index * LINE
-        f.prefetch(line + AHEAD_BYTES)
-        loop.carry(*_line(f, rows, at_once, a + loop.index * (at_once * rows * 4), line, list(loop.state)))
+        line = lines + loop.index * (LINE * _LINES_AT_ONCE[kind])
+        for number in range(_LINES_AT_ONCE[kind]):
+            f.prefetch(line + (AHEAD_BYTES + number * LINE))
+        part = a + loop.index * (at_once * rows * 4)
+        loop.carry(*_add_numbers(f, kind, rows, at_once, part, line, list(loop.state)))
     sums = loop.results
     if rest:
-        sums = _line(f, rows, rest, a + whole * at_once * rows * 4, lines + whole * LINE, list(sums))
+        part, line = a + whole * at_once * rows * 4, lines + whole * LINE * _LINES_AT_ONCE[kind]
+        sums = _add_numbers(f, kind, rows, rest, part, line, list(sums))
     return [sums[row] + sums[rows + row] for row in range(rows)]
 
 
-def _line(f: Function, rows: int, count: int, a: Value, line: Value, sums: list[Value]) -> list[Value]:
-    """The sums after the first k of a line."""
+def _add_numbers(
+    f: Function, kind: str, rows: int, count: int, a: Value, weights: Value, sums: list[Value]
+) -> list[Value]:
+    """Return the sums after `count` k, the weights of which begin at `weights`."""
     for k in range(count):
-        weights = widen_float8(f, f.load(line + k * LANES, vector(I8, LANES)))
+        numbers = widened(f, weights + k * (LANES * FLOAT_BYTES[kind]), kind)
         for row in range(rows):
             at = k % _CHAINS * rows + row
             left = f.broadcast(f.load(a + 4 * (k * rows + row), F32), LANES)
-            sums[at] = f.fma(weights, left, sums[at])
+            sums[at] = f.fma(numbers, left, sums[at])
     return sums
