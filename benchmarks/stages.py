@@ -24,13 +24,13 @@ from sscc.runtime import _native
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.figures import LINE
-from sscc.runtime.backends.cpu.small_float_products import small_float_product
 from sscc.runtime.backends.cpu.mlir import PTR, Module
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.products import packed_product
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
+from sscc.runtime.backends.cpu.small_float_products import small_float_product
 
 GEMV = [(768, 768), (2048, 768), (2048, 2048), (8192, 2048), (2048, 8192), (65536, 4096)]
 GEMM = [(32, 2048, 2048), (128, 2048, 2048), (512, 2048, 768), (512, 768, 2048), (2048, 32000, 768)]

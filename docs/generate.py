@@ -449,7 +449,8 @@ def error_enums() -> list[type[ErrorKind]]:
     for module in pkgutil.walk_packages(sscc.__path__, "sscc."):
         spec = importlib.util.find_spec(module.name)
         origin = spec.origin if spec else None
-        if origin and origin.endswith(".py") and _DECLARES.search(Path(origin).read_text(encoding="utf-8")):
+        of_tests = module.name.startswith("sscc.tests.")  # beside the packages in an editable install
+        if origin and not of_tests and origin.endswith(".py") and _DECLARES.search(Path(origin).read_text(encoding="utf-8")):
             importlib.import_module(module.name)
     return sorted((enum for enum in _enums(ErrorKind) if enum.__members__), key=_area)
 

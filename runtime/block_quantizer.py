@@ -1,9 +1,10 @@
 """Quantization into any weight format by its descriptor: scales by the range of each group, the nearest codes.
 
 A group without minimums has the scale that maps its element of largest magnitude to the code of largest magnitude; with
-minimums the scale that maps its range, 0 included, to all codes. Floats without a scale are rounded. Scales of two levels share a coarse one per block, the
-largest scale over the largest fine scale. llama.cpp searches for scales with a smaller error; the formula here is the
-plain one, for weights that change after they were quantized (another checkpoint, an adapter).
+minimums the scale that maps its range, 0 included, to all codes. Scales of two levels share a coarse one per block, the
+largest scale over the largest fine scale. Floats without a scale are rounded. llama.cpp searches for scales with a
+smaller error; the formula here is the plain one, for weights that change after they were quantized (another checkpoint,
+an adapter).
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from sscc.ir.weight_formats.weight_format import WeightFormat
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FLOATS = {"e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32)}
+FLOATS = {
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+}
+LARGEST = {kind: float(ml_dtypes.finfo(dtype).max) for kind, dtype in FLOATS.items()}
+"""The largest finite number of each kind."""
 _DIGIT_WEIGHTS = (81, 27, 9, 3, 1)
 
 
@@ -50,7 +58,7 @@ def fit(weight: Array, weight_format: WeightFormat) -> dict[str, Array]:
     else:
         largest, smallest = grouped.max(-1), grouped.min(-1)
         extreme = np.where(largest > -smallest, largest, smallest)
-        signed = -low >= high and f.scales[-1].kind != "exponent"
+        signed = -low >= high and f.scales[-1].kind not in ("exponent", "e4m3")
         wanted = extreme / np.float32(low) if signed else np.abs(extreme) / np.float32(min(high, -low))
     scales = _write_factors(raw, f, f.scales, wanted)[..., None]
     numbers = (grouped - offsets) / np.where(scales == 0, np.float32(1), scales)
@@ -90,6 +98,10 @@ def _write_factors(raw: dict[str, Array], f: WeightFormat, fields: Sequence[Fiel
         write_integers(coarse, raw[coarse.part], bits.astype(np.uint8))
         return np.ldexp(np.float32(1), bits - coarse.bias)
     (fine,) = finer
+    if fine.is_float:
+        largest = np.abs(wanted).max(-1, keepdims=True) / np.float32(LARGEST[fine.kind])
+        whole = _write_floats(raw, f, coarse, largest)
+        return whole * _write_floats(raw, f, fine, wanted / np.where(whole == 0, np.float32(1), whole))
     least = -fine.bias if fine.kind != "signed" else -(1 << (fine.bits - 1))
     most = (1 << fine.bits) - 1 + least
     largest = np.abs(wanted).max(-1, keepdims=True)

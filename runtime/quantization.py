@@ -50,11 +50,10 @@ from sscc.ir.weight_formats.groups import MINIMUMS, SCALES, VALUES, ZEROS, Group
 from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, Encoding
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime import _native
-from sscc.runtime.block_quantizer import FLOATS, fit
+from sscc.runtime.block_quantizer import FLOATS, LARGEST, fit
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_LARGEST_E4M3 = 448
 _POWERS_OF_3 = np.array([1, 3, 9, 27, 81], np.uint8)
 _NUMBERS_AT_ONCE = 1 << 20
 """Numbers that a thread computes at once."""
@@ -260,7 +259,7 @@ def _blocks(weight: Array, weight_format: WeightFormat) -> Iterator[tuple[Array,
 def _quantize_block(block: Array, f: GroupFormat) -> dict[str, Array]:
     grouped = block.reshape(len(block), -1, f.group)
     if f.floating:
-        scales = _round_away(np.abs(grouped).max(axis=-1) / np.float32(_LARGEST_E4M3), f)
+        scales = _round_away(np.abs(grouped).max(axis=-1) / np.float32(LARGEST["e4m3"]), f)
         small = (grouped / _steps(scales)).astype(ml_dtypes.float8_e4m3fn)
         return {VALUES: as_bytes(small.reshape(block.shape)), SCALES: as_bytes(scales)}
     parts = {}

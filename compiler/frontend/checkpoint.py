@@ -61,7 +61,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 HARMLESS = re.compile(
     r"(^|\.)(inv_freq|position_ids|masked_bias|(self_attn|attn|attention|self_attention)\.(bias|masked_bias)"
-    r"|(cos|sin)_cached|num_batches_tracked|[kvq]_scale|input_scale|output_scale|[a-z_]*quant_state[a-z_0-9.]*)$"
+    r"|(cos|sin)_cached|num_batches_tracked|[kvq]_scale|input_scale|input_global_scale|output_scale|[a-z_]*quant_state[a-z_0-9.]*)$"
 )
 """Tensors that checkpoints hold besides parameters: tables and masks that are computed, scales of another cache."""
 

@@ -15,7 +15,11 @@ The layouts are the published ones, of weights [N, K] with groups of g along K:
                         [K / g, N / 8] alike; X.scales [K / g, N]
     compressed-tensors  X.weight_packed i32 [N, K bits / 32], low bits first, codes plus 2^(bits - 1), X.weight_shape,
                         perhaps X.weight_zero_point i32, packed alike along N, and X.weight_g_idx; or X.weight i8 or
-                        e4m3 [N, K]; X.weight_scale [N, K / g], [N, 1], one number, or one per block
+                        e4m3 [N, K]; X.weight_scale [N, K / g], [N, 1], one number, or one per block; or NVFP4:
+                        X.weight_packed u8 [N, K / 2], the even k in the low half of a byte, e2m1, X.weight_scale e4m3
+                        [N, K / 16], X.weight_global_scale, one number that scales are divided by
+    modelopt            X.weight e4m3 [N, K], X.weight_scale one number; or NVFP4: X.weight u8, X.weight_scale as above,
+                        X.weight_scale_2, one number that scales are multiplied by
 
 A weight is (code - zero point) * scale, in f32.
 """
@@ -32,12 +36,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sscc.compiler.frontend.quantization_config import AWQ, COMPRESSED, FP8, GPTQ, MXFP4
+from sscc.compiler.frontend.quantization_config import AWQ, COMPRESSED, FP8, GPTQ, MODELOPT, MXFP4
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.ir.errors import ErrorKind, InputError, SsccError
 from sscc.ir.weight_formats.fields import Kind
 from sscc.ir.weight_formats.groups import SCALES, VALUES, ZEROS, GroupFormat
-from sscc.ir.weight_formats.microscaling import BLOCKS, MXFP4_FORMAT
+from sscc.ir.weight_formats.microscaling import BLOCKS, MXFP4_FORMAT, NVFP4_GROUP, WHOLE, nvfp4_of
+from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.reference.arrays import to_array
 from sscc.runtime.quantization import Parts, as_bytes
 
@@ -490,15 +495,75 @@ def _awq_columns(values: torch.Tensor) -> torch.Tensor:
 
 def _find_compressed(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
     for stem in parts.ending(".weight_packed"):
-        yield f"{stem}.weight", _packed_weight(parts, stem, read)
+        packed = f"{stem}.weight_packed"
+        if parts.held[packed][1] == torch.uint8:
+            yield f"{stem}.weight", _nvfp4_weight(parts, stem, packed, f"{stem}.weight_global_scale", divides=True)
+        else:
+            yield f"{stem}.weight", _packed_weight(parts, stem, read)
     for stem in parts.ending(".weight_scale"):
         weight = f"{stem}.weight"
         if weight not in parts.held:
-            parts.shape(f"{stem}.weight_packed", (torch.int32,))
+            parts.shape(f"{stem}.weight_packed", (torch.int32, torch.uint8))
         elif parts.held[weight][1] == _FP8:
             yield weight, _compressed_fp8(parts, weight, fields)
         else:
             yield weight, _plain_codes(parts, stem)
+
+
+def _find_modelopt(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
+    for stem in parts.ending(".weight_scale"):
+        weight = f"{stem}.weight"
+        if parts.held.get(weight, ((), None))[1] == torch.uint8:
+            yield weight, _nvfp4_weight(parts, stem, weight, f"{stem}.weight_scale_2", divides=False)
+        else:
+            yield weight, _compressed_fp8(parts, weight, fields)
+
+
+def _nvfp4_weight(parts: _Parts, stem: str, packed: str, whole: str, *, divides: bool) -> QuantisedWeight:
+    """A weight of NVFP4, `whole` being the scale of the whole weight, or with `divides` the inverse of that."""
+    scale = f"{stem}.weight_scale"
+    n, half = parts.shape(packed, (torch.uint8,), 2)
+    shape = (n, 2 * half)
+    if shape[1] % NVFP4_GROUP:
+        raise parts.wrong(QuantizedShapeErrors.GROUPS, packed, columns=shape[1], groups=NVFP4_GROUP)
+    parts.expect(scale, (n, shape[1] // NVFP4_GROUP), (_FP8,), f"{packed!r}")
+    parts.shape(whole, (torch.float32,))
+    if prod(parts.held[whole][0]) != 1:
+        raise parts.wrong(QuantizedShapeErrors.OTHER, whole, of=f"{packed!r}", expected="[1]")
+    held, scales = nvfp4_of(shape[1]), partial(_nvfp4_scales, scale, whole, divides)
+    numbers = partial(_nvfp4_numbers, packed, scales, shape)
+    stored = None if held is None else partial(_nvfp4_parts, packed, scales, shape, held)
+    return QuantisedWeight(shape, (packed, scale, whole), StoredForm("nvfp4", held), numbers, stored)
+
+
+def _nvfp4_scales(scale: str, whole: str, divides: bool, read: Read) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the scales of groups, e4m3 [N, K / 16], and that of the weight, f32 []."""
+    factor = _finite(whole, read).reshape(())
+    return _finite(scale, read), _finite_number(whole, 1 / factor if divides else factor)
+
+
+def _nvfp4_numbers(
+    packed: str, scales: Callable[[Read], tuple[torch.Tensor, torch.Tensor]], shape: tuple[int, int], read: Read
+) -> torch.Tensor:
+    stored, (of_groups, whole) = read(packed), scales(read)
+    numbers = _E2M1[torch.stack([stored & 15, stored >> 4], -1).reshape(*of_groups.shape, -1).to(torch.int32)]
+    return (numbers * (of_groups.to(torch.float32) * whole)[..., None]).reshape(shape)
+
+
+def _nvfp4_parts(
+    packed: str,
+    scales: Callable[[Read], tuple[torch.Tensor, torch.Tensor]],
+    shape: tuple[int, int],
+    held: WeightFormat,
+    read: Read,
+) -> Parts:
+    of_groups, whole = scales(read)
+    halves = np.full((shape[0], shape[1] // held.block), whole.item() / 2, np.float32)  # codes are doubled
+    return {
+        BLOCKS: _array(read(packed).view(torch.int8)),
+        SCALES: as_bytes(_array(of_groups)),
+        WHOLE: as_bytes(halves),
+    }
 
 
 def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantisedWeight:
@@ -602,7 +667,11 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 def _finite(name: str, read: Read) -> torch.Tensor:
     """Scales. Raises InputError where one is no finite number."""
-    scales = read(name)
+    return _finite_number(name, read(name))
+
+
+def _finite_number(name: str, scales: torch.Tensor) -> torch.Tensor:
+    """Return scales. Raises InputError where one is no finite number."""
     if not bool(torch.isfinite(scales.to(torch.float32)).all()):
         raise QuantizedErrors.SCALE_NOT_FINITE(tensor=name)
     return scales
@@ -614,4 +683,5 @@ _FINDERS: Mapping[str, Callable[[_Parts, Mapping[str, Any], Read], Found]] = {
     GPTQ: _find_gptq,
     AWQ: _find_awq,
     COMPRESSED: _find_compressed,
+    MODELOPT: _find_modelopt,
 }

@@ -15,6 +15,7 @@ from typing import Any
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 
 FP8, MXFP4, GPTQ, AWQ, COMPRESSED = "fp8", "mxfp4", "gptq", "awq", "compressed-tensors"
+MODELOPT = "modelopt"
 
 _GPTQ_MAKING = "damp_percent damp_auto_increment static_groups true_sequential model_name_or_path model_file_base_name"
 _GPTQ_RUNNING = "use_exllama exllama_config max_input_length use_cuda_fp16 disable_exllama use_triton backend"
@@ -27,6 +28,8 @@ _HARMLESS: Mapping[str, str] = {
     GPTQ: f"{_GPTQ_MAKING} {_GPTQ_RUNNING} {_CALIBRATION} {_MODULES} group_size desc_act sym is_marlin_format",
     AWQ: f"group_size modules_to_not_convert fuse_max_seq_len do_fuse modules_to_fuse {_GPTQ_RUNNING} {_CALIBRATION}",
     COMPRESSED: "config_groups ignore global_compression_ratio quantization_status kv_cache_scheme version",
+    MODELOPT: "config_groups ignore exclude_modules group_size kv_cache_scheme kv_cache_quant_algo producer "
+    "quantized_layers",
 }
 """Fields that say what the tensors say as well, or how the weights were made or are multiplied elsewhere."""
 
@@ -38,9 +41,10 @@ _VALUES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     COMPRESSED: {
         "format": (
             *("dense", "int-quantized", "naive-quantized", "pack-quantized"),
-            *("float-quantized", "mixed-precision"),
+            *("float-quantized", "mixed-precision", "nvfp4-pack-quantized"),
         ),
     },
+    MODELOPT: {"quant_algo": ("FP8", "NVFP4", "W4A16_NVFP4", "MIXED_PRECISION")},
 }
 """Fields that have to have one of these values, where they are there."""
 

@@ -24,8 +24,8 @@ from safetensors import SafetensorError, safe_open
 from sscc.compiler.frontend.model_config import read_json
 from sscc.compiler.frontend.quiet import one_line
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UnsupportedError, quoted
-from sscc.ir.weight_formats.registry import Encoding
 from sscc.ir.weight_formats.ggml import FORMATS
+from sscc.ir.weight_formats.registry import Encoding
 from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
 from sscc.runtime.quantization import Parts, as_bytes
 

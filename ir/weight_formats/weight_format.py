@@ -99,7 +99,8 @@ class WeightFormat:
     def operations(self) -> int:
         """Operations per weight of computing its number from its bits."""
         pieces = len(self.codes.runs[0])
-        unpacking = 0 if self.codes.bits == 8 or self.codes.is_float else 3 * pieces - 1  # shift and mask of each piece, and joining them
+        whole = self.codes.bits == 8 or self.codes.is_float
+        unpacking = 0 if whole else 3 * pieces - 1  # shift and mask of each piece, and joining them
         based = self.zeros is not None or bool(self.codes.bias)
         return unpacking + 1 + based + bool(self.scales) + bool(self.minimums)
 

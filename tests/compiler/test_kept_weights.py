@@ -102,6 +102,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def small_floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NVFP4."""
+    path = tmp_path_factory.mktemp("kept") / "nvfp4"
+    quantization, make, _ = CASES["nvfp4"]
+    write(path, make, quantization)
+    return path
+
+
+@pytest.fixture(scope="module")
 def floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """e4m3 in blocks."""
     path = tmp_path_factory.mktemp("kept") / "fp8"
@@ -142,11 +151,11 @@ def encodings(artifact: Artifact) -> set[str]:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["gguf", "gptq", "fp8"])
+@pytest.mark.parametrize("kind", ["gguf", "gptq", "fp8", "nvfp4"])
 def test_every_level_computes_with_the_checkpoints_numbers(
-    kind: str, level: int, mixed_file: Path, folder: Path, floats: Path, tmp_path: Path
+    kind: str, level: int, mixed_file: Path, folder: Path, floats: Path, small_floats: Path, tmp_path: Path
 ) -> None:
-    model = {"gguf": mixed_file, "gptq": folder, "fp8": floats}[kind]
+    model = {"gguf": mixed_file, "gptq": folder, "fp8": floats, "nvfp4": small_floats}[kind]
     result = sscc.compile(model, output=tmp_path / "a.rdu", weights="keep", opt_level=level, **SHAPE)
     artifact = Artifact.load(result.path)
     formats = {encoding.partition("/")[0] for encoding in encodings(artifact)}
@@ -154,6 +163,8 @@ def test_every_level_computes_with_the_checkpoints_numbers(
         assert formats == {"int4:32:zero-point:f16"}
     elif kind == "fp8":
         assert formats == {"e4m3:16:f32"}
+    elif kind == "nvfp4":
+        assert formats == {"nvfp4:64"}
     else:
         assert formats == {"Q8_0", "Q4_0", "Q4_1", "F16"}
         assert "model.embed_tokens.weight.blocks" in {t.name for t in artifact.program.tensors}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,9 @@ from sscc.compiler.frontend.gguf.rope import TENSORS
 from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
-from sscc.ir.weight_formats import ggml
+from sscc.ir.weight_formats import ggml, microscaling
 from sscc.ir.weight_formats.weight_format import WeightFormat
-from sscc.runtime.quantization import Parts, read_field
+from sscc.runtime.quantization import Parts, as_bytes, read_field
 from sscc.runtime.quantization import dequantize as read_numbers
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -44,6 +45,7 @@ class GgufWeightErrors(ErrorKind):
     )
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
     NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
+    SCALES = InputError, "{path}: tensor {tensor!r} has shape {shape}, {other!r} asks for {count} numbers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
 
 
@@ -78,6 +80,7 @@ class GgufSource(TensorSource):
             Layout.GROUP_QKV: fields.get("num_kv_heads"),
         }
         self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
+        self._scales = _scales_of_tensors(header)
         self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or fields.get("n_layers") or 0)
         self._parts = {part: (name, at) for name, parts in family.joined.items() for at, part in enumerate(parts)}
         self._parameters = self._placed()
@@ -98,7 +101,9 @@ class GgufSource(TensorSource):
         for name, tensor in stored.items():
             pattern, number = _pattern(name)
             behind = int(number) - self._layers if number else -1
-            if name in TENSORS or 0 <= behind < predicted:
+            if name in TENSORS or name in self._scales.values() or 0 <= behind < predicted:
+                continue
+            if _is_scale_of_activations(name, stored):
                 continue
             placed = self._place(pattern) if behind < 0 else None
             if placed is None:
@@ -231,16 +236,17 @@ class GgufSource(TensorSource):
         """Return the numbers of a parameter, f32."""
         parameter, shape = self._parameters[name], self._shapes[name]
         if parameter.layout is Layout.LATENT:
-            keys, values = map(_numbers, parameter.parts)
+            keys, values = map(self._numbers, parameter.parts)
             return _owned(np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape))
         if parameter.layout is Layout.STACKED:
-            return _owned(_numbers(parameter.parts[0], parameter.place))
+            return _owned(self._numbers(parameter.parts[0], parameter.place))
         if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
             out = np.empty(shape, np.float32)
             for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
-                out[expert] = self._laid_out([_numbers(part, expert) for part in parameter.parts], parameter.layout)
+                matrices = [self._numbers(part, expert) for part in parameter.parts]
+                out[expert] = self._laid_out(matrices, parameter.layout)
             return torch.from_numpy(out)
-        arrays = [_numbers(part) for part in parameter.parts]
+        arrays = [self._numbers(part) for part in parameter.parts]
         if len(arrays) > 1:  # biases of experts, [X, N] each
             joined = np.stack(arrays, -1) if parameter.layout is Layout.INTERLEAVED else np.concatenate(arrays, 1)
             return _owned(joined.reshape(shape))
@@ -297,7 +303,13 @@ class GgufSource(TensorSource):
 
     def parts(self, name: str) -> Parts:
         parameter = self._parameters[name]
-        blocks = [_blocks(part) for part in parameter.parts]
+        stored = [self._parts_of(part) for part in parameter.parts]
+        whole = {kind: self._joined([part[kind] for part in stored], parameter) for kind in stored[0]}
+        self._check_finite(parameter.parts[0], whole)
+        return whole
+
+    def _joined(self, blocks: list[Numbers], parameter: _Parameter) -> Numbers:
+        """Return one part of a parameter, i8 [.., N, bytes], from those of the tensors that it is made of."""
         if parameter.layout is Layout.STACKED:
             blocks = [stack[parameter.place] for stack in blocks]
         if parameter.layout is Layout.INTERLEAVED:
@@ -305,15 +317,38 @@ class GgufSource(TensorSource):
             blocks = [joined.reshape(*joined.shape[:-3], -1, joined.shape[-1])]
         whole = np.concatenate(blocks, axis=-2) if len(blocks) > 1 else blocks[0]
         order = self._order(parameter.layout, whole.shape[0])
-        whole = whole if order is None else whole[order]
-        self._check_finite(parameter.parts[0], whole)
-        return {ggml.BLOCKS: whole}
+        return whole if order is None else whole[order]
 
-    def _check_finite(self, tensor: StoredTensor, blocks: Numbers) -> None:
-        """Raise InputError where a scale or a minimum of blocks [.., bytes] is no finite number."""
+    def _parts_of(self, tensor: StoredTensor) -> dict[str, Numbers]:
+        """Return the parts of a tensor's format, i8 [.., N, bytes]."""
+        blocks = np.asarray(tensor.stored()).reshape(*tensor.shape[:-1], -1)
+        if tensor.type is not GGMLQuantizationType.NVFP4:
+            return {ggml.BLOCKS: blocks.view(np.int8)}
+        held, scale = _format(tensor), self._scales.get(tensor.name)
+        assert held is not None
+        whole = np.full(tensor.shape[:-2], 1, np.float32)
+        if scale is not None:
+            whole *= _plain_numbers(self._header.tensors[scale]).reshape(whole.shape)
+        return nvfp4_parts(blocks, whole, held)
+
+    def _numbers(self, tensor: StoredTensor, expert: int | None = None) -> Numbers:
+        """Return the numbers of a tensor, or of one of its matrices, in f32."""
+        if tensor.type is GGMLQuantizationType.NVFP4 and _format(tensor) is not None:
+            held, parts = _format(tensor), self._parts_of(tensor)
+            assert held is not None
+            return read_numbers(parts if expert is None else {kind: part[expert] for kind, part in parts.items()}, held)
+        return _plain_numbers(tensor, expert)
+
+    def _check_finite(self, tensor: StoredTensor, parts: Parts) -> None:
+        """Raise InputError where a scale or a minimum of parts [.., bytes] is no finite number."""
         held = _format(tensor)
         assert held is not None  # whoever asks for parts knows that there is a format
-        raw = {ggml.BLOCKS: blocks.view(np.uint8).reshape(-1, blocks.shape[-1] // held.block_bytes, held.block_bytes)}
+        raw = {
+            part.name: np.ascontiguousarray(parts[part.name]).view(np.uint8).reshape(
+                -1, parts[part.name].shape[-1] // part.bytes, part.bytes
+            )
+            for part in held.parts
+        }  # fmt: skip
         floats = [field for field in (*held.scales, *held.minimums) if field.is_float]
         if not all(np.isfinite(read_field(field, raw)).all() for field in floats):
             raise GgufWeightErrors.NOT_FINITE(path=self._header.path, tensor=tensor.name)
@@ -347,8 +382,52 @@ def _is_read(kind: GGMLQuantizationType) -> bool:
     return True
 
 
-def _numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:
-    """Return the numbers of a tensor, or of one of its matrices, in f32."""
+def _scales_of_tensors(header: GgufHeader) -> dict[str, str]:
+    """Return the tensor that holds the scale of a whole tensor of NVFP4, one number or one per matrix, by the name of
+    the latter. Raises InputError where it has another shape."""
+    scales = {}
+    for name, tensor in header.tensors.items():
+        scale = f"{name.removesuffix('.weight')}.scale"
+        if tensor.type is not GGMLQuantizationType.NVFP4 or scale not in header.tensors:
+            continue
+        if prod(header.tensors[scale].shape) != prod(tensor.shape[:-2]):
+            shape = str(list(header.tensors[scale].shape))
+            raise GgufWeightErrors.SCALES(
+                path=header.path, tensor=scale, shape=shape, count=prod(tensor.shape[:-2]), other=name
+            )
+        scales[name] = scale
+    return scales
+
+
+def _is_scale_of_activations(name: str, stored: Mapping[str, StoredTensor]) -> bool:
+    """Return True for a number by which activations are divided before they are rounded, which is not done here."""
+    weight = stored.get(f"{name.removesuffix('.input_scale')}.weight")
+    return name.endswith(".input_scale") and weight is not None and weight.type is GGMLQuantizationType.NVFP4
+
+
+def nvfp4_parts(blocks: Numbers, whole: Numbers, held: WeightFormat) -> dict[str, Numbers]:
+    """Return the parts of NVFP4, i8 [.., N, bytes], from the blocks of a file.
+
+    Args:
+        blocks: u8 [.., N, 36 K / 64]: of each 64 numbers four e4m3 without sign, of which 127 stands for 0, and codes. 255 stands
+            for no number, and so it does in the parts.
+        whole: the scale of each matrix, f32 [..].
+    """
+    *outer, nbytes = blocks.shape
+    blocks = blocks.reshape(*outer, nbytes // 36, 36)
+    stored = blocks[..., :4]
+    scales = np.where(stored == 127, np.uint8(0), stored & np.uint8(127)).reshape(*outer, -1)
+    columns = scales.shape[-1] * microscaling.NVFP4_GROUP
+    half = np.broadcast_to((whole / 2)[..., None, None], (*outer, columns // held.block))
+    return {
+        microscaling.BLOCKS: blocks[..., 4:].reshape(*outer, -1).view(np.int8),
+        microscaling.SCALES: scales.view(np.int8),
+        microscaling.WHOLE: as_bytes(half.astype(np.float32)),
+    }
+
+
+def _plain_numbers(tensor: StoredTensor, expert: int | None = None) -> Numbers:
+    """Return the numbers of a tensor, or of one of its matrices, that no other tensor scales, in f32."""
     stored, shape = tensor.stored(), tensor.shape
     if expert is not None:
         stored, shape = stored[expert], shape[1:]
@@ -369,12 +448,9 @@ def _owned(values: Numbers) -> torch.Tensor:
 
 def _format(tensor: StoredTensor) -> WeightFormat | None:
     """Return the format of a tensor's blocks; None for a type whose blocks no program holds."""
+    if tensor.type is GGMLQuantizationType.NVFP4:
+        return microscaling.nvfp4_of(tensor.shape[-1], gguf=True) if tensor.shape else None
     return ggml.FORMATS.get(tensor.type.name)
-
-
-def _blocks(tensor: StoredTensor) -> Numbers:
-    """Return the blocks of a tensor [.., N, K] as they are stored, i8 [.., N, bytes]."""
-    return np.asarray(tensor.stored()).reshape(*tensor.shape[:-1], -1).view(np.int8)
 
 
 __all__ = ["GgufSource", "GgufWeightErrors"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from sscc.ir.sizes import align
-from sscc.runtime.backends.cpu import small_float_products, products, quantised_products
+from sscc.runtime.backends.cpu import products, quantised_products, small_float_products
 from sscc.runtime.backends.cpu.elementwise import Range, RegionPointers
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.indices import cut_index

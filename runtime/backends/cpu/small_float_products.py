@@ -2,8 +2,8 @@
 
 out[m, n] = sum over the groups of (sum over k of a[m, k] * code[n, k]) * scale[n, group], for a range of n, all in f32:
 the even k of a group in one chain of fused multiply-adds, the odd k in another, which are added; the product with the
-scale is fused with the addition to the groups before. Where there is no scale a group is a block. So its bits are the same for every number of rows, and in every
-range of n.
+scale is fused with the addition to the groups before. A block of floats without a scale is a group whose sum is added
+as it is. So the bits of a result are the same for every number of rows, and in every range of n.
 
 Packed rows are those of products with weights of f32: blocks of R rows as f32 [K][R].
 """

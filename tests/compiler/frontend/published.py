@@ -126,6 +126,23 @@ def fp8(
     return {".weight": values, suffix: factors}, values.float() * factors[rows][:, columns]
 
 
+def nvfp4(generator: torch.Generator, shape: tuple[int, int], *, modelopt: bool = False) -> tuple[Stored, torch.Tensor]:
+    """Codes, scales and the scale of the whole weight, which compressed-tensors stores inverted."""
+    n, k = shape
+    codes = torch.randint(0, 16, (n, k), generator=generator)
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    signed = torch.where(codes < 8, magnitudes[codes % 8], -magnitudes[codes % 8])
+    scales = (torch.rand(n, k // 16, generator=generator) * 400 + 1).to(torch.float8_e4m3fn)
+    whole = torch.rand(1, generator=generator) * 1e-4 if modelopt else torch.tensor([2.0**-13])
+    packed = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8)
+    numbers = signed * (scales.float() * whole).repeat_interleave(16, 1)
+    if modelopt:
+        stored = {".weight": packed, ".weight_scale_2": whole.reshape(()), ".input_scale": torch.tensor(0.5)}
+    else:
+        stored = {".weight_packed": packed, ".weight_global_scale": 1 / whole, ".input_global_scale": torch.ones(1)}
+    return {**stored, ".weight_scale": scales}, numbers
+
+
 def mxfp4(generator: torch.Generator, shape: tuple[int, int, int]) -> Stored:
     """Blocks and scales of a parameter [E, K, N]."""
     experts, k, n = shape

@@ -19,6 +19,7 @@ from sscc.compiler.frontend.gguf.unfused import GgufFusedErrors
 from sscc.compiler.frontend.gguf.weights import GgufWeightErrors, GgufWeightWarnings
 from sscc.compiler.warning import collecting
 from sscc.ir.errors import ErrorKind
+from sscc.runtime.quantization import dequantize
 from tests.compiler.frontend.test_checkpoint import gguf_tensors, tiny_llama, write_gguf
 from tests.errors import check, raises
 
@@ -230,6 +231,44 @@ def test_numbers_are_those_of_the_package(name: str, model: transformers.LlamaFo
     expected = gguf.quants.dequantize(stored, kind).reshape(ROWS, COLUMNS)
     assert ours.dtype == (torch.bfloat16 if name == "BF16" else torch.float32)
     assert np.array_equal(ours.float().numpy(), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("scale", [None, 0.37])
+@pytest.mark.parametrize("columns", [192, 512])
+def test_a_tensor_of_nvfp4_is_scaled_as_a_whole(scale: float | None, columns: int, tmp_path: Path) -> None:
+    """By the tensor `.scale` of llama.cpp's converter; `.input_scale` is of activations, which are not rounded."""
+    kind, draw = gguf.GGMLQuantizationType.NVFP4, np.random.default_rng(1)
+    stored = draw.integers(0, 256, (ROWS, columns // 64 * 36), np.uint8)
+    stored[stored == 255] = 127
+    metadata = {**SIZES, "embedding_length": columns, "block_count": 1, "attention.head_count": 2}
+    tensors: dict[str, Any] = {"token_embd.weight": np.zeros((16, columns), np.float32), UP: (stored, kind)}
+    if scale is not None:
+        tensors[UP.replace("weight", "scale")] = np.array([scale], np.float32)
+        tensors[UP.replace("weight", "input_scale")] = np.array([2], np.float32)
+    checkpoint = open_checkpoint(write(tmp_path / "m.gguf", "qwen2", metadata, tensors))
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert set(checkpoint.names()) == {"model.embed_tokens.weight", name}
+    expected = gguf.quants.dequantize(stored, kind).reshape(ROWS, columns) * np.float32(scale or 1)
+    np.testing.assert_allclose(checkpoint.tensor(name).numpy(), expected, rtol=1e-6)
+    form = checkpoint.stored_form(name)
+    assert form is not None
+    assert str(form.format) == ("NVFP4" if columns == 512 else "NVFP4:64")
+    assert checkpoint.source is not None
+    parts = checkpoint.source.parts(name)
+    assert np.array_equal(dequantize(parts, form.format), checkpoint.tensor(name).numpy())
+
+
+def test_a_scale_of_another_shape_is_refused(tmp_path: Path) -> None:
+    stored = np.zeros((ROWS, COLUMNS // 64 * 36), np.uint8)
+    metadata = {**SIZES, "embedding_length": COLUMNS, "block_count": 1, "attention.head_count": 2}
+    tensors: dict[str, Any] = {
+        "token_embd.weight": np.zeros((16, COLUMNS), np.float32),
+        UP: (stored, gguf.GGMLQuantizationType.NVFP4),
+        UP.replace("weight", "scale"): np.ones(2, np.float32),
+    }
+    path = write(tmp_path / "m.gguf", "qwen2", metadata, tensors)
+    with raises(GgufWeightErrors.SCALES, shape="[2]", count=1):
+        open_checkpoint(path)
 
 
 @pytest.mark.parametrize("name", ["Q8_1", "I8", "I32"])

@@ -7,7 +7,6 @@ import functools
 import itertools
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -16,13 +15,14 @@ from sscc.ir.weight_formats.registry import CHECKPOINT_FORMATS, format_named
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, MODELS, Features
-from sscc.runtime.backends.cpu.small_float_products import small_float_product
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Function, Module
 from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanelErrors, QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from sscc.runtime.backends.cpu.quantised_rows import RowForm
+from sscc.runtime.backends.cpu.small_float_products import small_float_product
+from sscc.runtime.block_quantizer import FLOATS
 from sscc.runtime.quantization import dequantize
 from tests.errors import raises
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
@@ -97,9 +97,9 @@ class Weight:
         for field_ in f.fields[1:]:
             place = raw[field_.part][..., field_.runs[0][0].at :]
             if field_.is_float:
-                dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32}[field_.kind]
-                numbers = normal(len(field_.name), panels.n, panels.blocks)[..., None] / 16
-                place[..., : 2 if field_.kind != "f32" else 4] = numbers.astype(dtype).view(np.uint8)
+                dtype = FLOATS[field_.kind]
+                numbers = normal(len(field_.name), panels.n, panels.blocks, field_.count) / 16
+                place[..., : dtype.itemsize * field_.count] = numbers.astype(dtype).view(np.uint8)
             elif field_.kind == "exponent":
                 place[..., 0] = rng.integers(118, 130, (panels.n, panels.blocks))
             elif field_.name == "zeros" and f.codes.bits == 4:
