@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.frontend.tokens import check_vocabulary
 from sscc.compiler.options import CompileOptions, ProgramShape
-from sscc.compiler.packaging import write_artifact
+from sscc.compiler.packaging import packing_weights, write_artifact
 from sscc.compiler.preflight import check_golden_prompt, check_outputs, chosen_weights, golden_prompt
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
 from sscc.compiler.referred_checkpoints import check_referable
@@ -209,24 +210,28 @@ class Opened:
     golden_prompt: Sequence[int] | None
 
 
-def compile_model(options: CompileOptions, checkpoint: Checkpoint | None = None) -> CompileResult:
+def compile_model(
+    options: CompileOptions, checkpoint: Checkpoint | None = None, *, pack: bool = False
+) -> CompileResult:
     """Compile as `options` say and write the artifact, or the module of a lower level.
 
     Args:
         checkpoint: the model, where it is open already; None opens `options.model`.
+        pack: for a run that follows: pack the weights that the artifact refers to into the user's cache meanwhile, and
+            verify the module after the last pass alone.
 
     Raises:
         SsccError: the subclass says whether the input, the model, an option or the output is at fault.
     """
     with recorded(Stages()) as stages, collecting() as warnings:
-        result = replace(_compile_model(options, checkpoint), warnings=tuple(warnings))
+        result = replace(_compile_model(options, checkpoint, pack), warnings=tuple(warnings))
         if options.timing:
             for line in stages.lines():
                 logger.info(line)
         return result
 
 
-def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None) -> CompileResult:
+def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None, pack: bool) -> CompileResult:
     brought = options.checkpoint if options.compile_from else options.model
     if options.weights == "reference" and brought is not None:
         check_referable(brought)
@@ -247,10 +252,10 @@ def _compile_model(options: CompileOptions, checkpoint: Checkpoint | None) -> Co
             ) from error
     opened = _opened(options, checkpoint)
     try:
-        return _compile(options, _from_model(options, opened))
+        return _compile(options, _from_model(options, opened), pack)
     except LayersDiffer as difference:
         logger.info("%s: capturing every layer", difference)
-        return _compile(options, _from_model(options, opened, every_layer=True))
+        return _compile(options, _from_model(options, opened, every_layer=True), pack)
 
 
 def _shard(options: CompileOptions) -> Shard | None:
@@ -258,7 +263,7 @@ def _shard(options: CompileOptions) -> Shard | None:
     return None if options.tp is None else Shard(options.tp, options.tp_sums)
 
 
-def _compile(options: CompileOptions, source: Source) -> CompileResult:
+def _compile(options: CompileOptions, source: Source, pack: bool = False) -> CompileResult:
     excerpt = Excerpt(options.ir_function, options.ir_locations)
     with mlir():
         dumps = _Dumps(source.module, excerpt, options.dump_ir_dir, options.model)
@@ -268,7 +273,8 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         printer = IrPrinter(source.module, options.print_ir_before, options.print_ir_after, sys.stderr, excerpt)
         observers: list[Observer] = [dumps] if options.dump_ir_dir else []
         with stage("verification of passes"):
-            times = run_passes(source.module, passes, [*observers, printer] if printer.is_needed else observers)
+            seen = [*observers, printer] if printer.is_needed else observers
+            times = run_passes(source.module, passes, seen, verify_each=not pack)
         for item in times:
             logger.debug("%9.4f s  %s%s", item.seconds, item.name, "" if item.changed else "  (no change)")
             if options.pass_statistics:
@@ -286,19 +292,21 @@ def _compile(options: CompileOptions, source: Source) -> CompileResult:
         target, (facts, geometry) = get_target(source.module), get_facts(source.module)
     shapes = {tensor.name: tensor.shape for tensor in program.tensors}
     signature = program_signature(facts, geometry, groups, heads, shapes)
-    with stage("validation"):
-        _prove(program, signature, target, options)
     if source.checkpoint is not None:
         layout = layout_of(program, "weight")
         source.checkpoint.check_ties({name for stack in layout.values() for name in stack.sources})
-    dumps.write_schedule(program)
-    with stage("goldens"):
-        golden = _golden(options, source, program, signature)
-    with stage("writing"):
-        constants = source.constants() if layout_of(program, "constant") else {}
-        report = write_artifact(
-            options, program, facts, signature, source.checkpoint, constants, golden, looping
-        )
+    packs = pack and source.checkpoint is not None and source.checkpoint.has_weights
+    with packing_weights(program, source.checkpoint) if packs and source.checkpoint else nullcontext() as packed:
+        with stage("validation"):
+            _prove(program, signature, target, options)
+        dumps.write_schedule(program)
+        with stage("goldens"):
+            golden = _golden(options, source, program, signature)
+        with stage("writing"):
+            constants = source.constants() if layout_of(program, "constant") else {}
+            report = write_artifact(
+                options, program, facts, signature, source.checkpoint, constants, golden, looping, packed
+            )
     return CompileResult(options.output_path, "schedule", tuple(report))
 
 
@@ -417,7 +425,7 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
         layers=layers,
         vocab_size=tokens,
         config=json.dumps({} if config is None else config_to_dict(config), sort_keys=True),
-        digest=checkpoint.digest if with_weights else "",
+        digest=checkpoint.digest if with_weights and options.shows_modules else "",
         eos=checkpoint.eos_token_ids,
     )
     with stage("import into MLIR"):

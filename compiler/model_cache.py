@@ -8,6 +8,7 @@ refer to their weights, which lie packed in the same cache (`sscc.compiler.weigh
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -15,15 +16,17 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sscc.compiler.garbage import collected_rarely
 from sscc.compiler.progress import status
 from sscc.compiler.referred_checkpoints import EXPORTED, files_of, is_remembered, remember
 from sscc.compiler.versions import compiler_digest, own_version, tool_versions
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.extras import COMPILE, require
+from sscc.ir.extras import COMPILE, is_installed, require
 from sscc.ir.files import file_digest, output_errors
 from sscc.ir.stages import Stages, recorded
 from sscc.runtime import _native
@@ -104,7 +107,12 @@ def artifact_of(model: Path, options: ModelOptions) -> Path:
         SsccError: as `compile_model`.
         UnsafeCacheError: somebody else could write to the cache.
     """
-    digest = _digest_of(model)
+    with collected_rarely():
+        return _artifact_of(model, options)
+
+
+def _artifact_of(model: Path, options: ModelOptions) -> Path:
+    digest = _digest_of(model, imports=True)
     name = f"{MODELS}/{_key(digest, options)}"
     folder = cache_folder() / name
     if not (folder / ARTIFACT / MANIFEST).is_file():
@@ -132,8 +140,12 @@ def cached_models() -> Iterator[CachedModel]:
 # ---------------------------------------------------------------------------------------------------------- content
 
 
-def _digest_of(model: Path) -> str:
-    """Return the sha256 of the bytes of a model's files, remembered while the files stay as they are."""
+def _digest_of(model: Path, *, imports: bool = False) -> str:
+    """Return the sha256 of the bytes of a model's files, remembered while the files stay as they are.
+
+    Args:
+        imports: import the compiler meanwhile where the model is a new one, which will probably be compiled.
+    """
     files = files_of(model)
     if not files:
         raise ModelCacheErrors.NO_FILES(path=model)
@@ -145,8 +157,13 @@ def _digest_of(model: Path) -> str:
         return str(note["digest"])
     with status(f"reading {model.name}"):
         folder = model if model.is_dir() else model.parent
-        digests = {file: file_digest(folder / file if file else model) for file in sorted(files)}
-    digest = hashlib.sha256(json.dumps(sorted(digests.values())).encode()).hexdigest()
+        paths = [folder / file if file else model for file in sorted(files)]
+        with ThreadPoolExecutor(1) as worker:  # a sha256 leaves the interpreter to other threads
+            hashing = worker.submit(lambda: list(map(file_digest, paths)))
+            if imports and not note and is_installed(COMPILE):
+                importlib.import_module("sscc.compiler.driver")
+            digests = hashing.result()
+    digest = hashlib.sha256(json.dumps(sorted(digests)).encode()).hexdigest()
     _write(name, {"digest": digest, "files": states})
     return digest
 
@@ -225,6 +242,7 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
                     **values,
                 ),
                 checkpoint,
+                pack=options.lora is None and model.suffix.lower() != EXPORTED,
             )
         target = cache_folder() / name
         make_cache_folder(name)

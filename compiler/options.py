@@ -267,9 +267,14 @@ class CompileOptions:
         check_choice("--dtype", self.dtype, DTYPES)
         check_choice("--compile-from", self.compile_from, LEVELS[:-1])
 
+    @property
+    def shows_modules(self) -> bool:
+        """True if a module of a lower level is written or printed."""
+        shown = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
+        return bool(shown) or self.compile_to != "schedule"
+
     def _check_shown(self) -> None:
-        shows = self.dump_ir_dir is not None or self.print_ir_before or self.print_ir_after
-        if not shows and self.compile_to == "schedule":
+        if not self.shows_modules:
             locations = None if self.ir_locations else True
             _absent(OptionErrors.NOTHING_SHOWN, ir_function=self.ir_function, no_ir_locations=locations)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -14,6 +15,7 @@ from sscc.compiler.options import CompileOptions
 from sscc.compiler.quantization_report import quantization_report
 from sscc.compiler.referred_checkpoints import check_referable, remember
 from sscc.compiler.versions import own_version, tool_versions
+from sscc.compiler.weight_cache import Progress, pack_weights, packed_ahead
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.layer_state.rows import selector_of
 from sscc.ir.levels import ProgramFacts
@@ -47,6 +49,7 @@ def write_artifact(
     constants: Mapping[str, torch.Tensor],
     golden: Golden | None,
     looping: Sequence[Looping] = (),
+    packed: Callable[[], str] | None = None,
 ) -> list[str]:
     """Writes OUT.rdu, complete or not at all, and returns the lines that report on it.
 
@@ -56,6 +59,7 @@ def write_artifact(
         checkpoint: where the weights and the tokenizer come from; None where there is none.
         constants: values by name, of at least the constants that the program uses.
         looping: what became of each run of equal layers.
+        packed: waits until the weights that the artifact refers to are packed, and returns their digest.
 
     Raises:
         InputError: the checkpoint lacks a tensor that the program wants, or has it in another shape.
@@ -72,21 +76,39 @@ def write_artifact(
                 writer.write_bytes(f"tokenizer/{name}", data)
         if golden is not None:
             golden.save(writer)
+        with stage("native code"):
+            native = [f"native code: {packer.lower()}"] if options.native_code else []
         with stage("weights"):
-            weights = _write_weights(writer, options, checkpoint, program, packer)
+            weights = _write_weights(writer, options, checkpoint, program, packer, packed)
         config = json.loads(facts.config)
         writer.finish(Manifest(own_version(), tool_versions(), FAMILY, config, signature, weights, tuple(looping)))
         remember_proof(writer.digest(SCHEDULE), signature)
     layout = layout_of(program, "weight")
     with stage("report of quantisation"):
         quantised = quantization_report(layout, facts.dtype, _reader(checkpoint), *_stored_forms(checkpoint))
-    with stage("native code"):
-        native = [f"native code: {packer.lower()}"] if options.native_code else []
     return [*_report(program, signature, weights, checkpoint), *native, *quantised]
 
 
+def packing_weights(program: Program, checkpoint: Checkpoint) -> AbstractContextManager[Callable[[], str]]:
+    """Pack a checkpoint's weights into the user's cache while the block runs, as a run of the program wants them, and
+    give it a function that waits for the end and returns their digest. It raises as `pack_weights` does."""
+    layout, read = layout_of(program, "weight"), checkpoint_reader(checkpoint, str(checkpoint.path))
+    whole = {name: stack.whole for name, stack in layout.items()}
+
+    def pack(progress: Progress) -> str:
+        packings = {} if program.grid else backend(DEFAULT_BACKEND, program).packings
+        return pack_weights(whole, read, progress, packings)
+
+    return packed_ahead(pack)
+
+
 def _write_weights(
-    writer: ArtifactWriter, options: CompileOptions, checkpoint: Checkpoint | None, program: Program, packer: Backend
+    writer: ArtifactWriter,
+    options: CompileOptions,
+    checkpoint: Checkpoint | None,
+    program: Program,
+    packer: Backend,
+    packed: Callable[[], str] | None,
 ) -> WeightsRecord:
     """Embed the weights, or state their digest and note in the user's cache where they are."""
     read = _reader(checkpoint)
@@ -99,7 +121,7 @@ def _write_weights(
         digest = writer.write_weights(layout, read, packer.packings)
         return WeightsRecord("embedded", digest, packer.name, tuple(sorted(packer.packings)))
     check_referable(checkpoint.path)
-    digest = digest_of(layout, read)
+    digest = digest_of(layout, read) if packed is None else packed()
     remember(digest, checkpoint.path)
     return WeightsRecord("reference", digest)
 

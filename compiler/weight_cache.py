@@ -9,7 +9,13 @@ writer was killed, is packed again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 
 from sscc.ir.errors import ErrorKind, InputError
@@ -31,11 +37,14 @@ from sscc.runtime.artifact.tensor_files import (
     write_tensors,
 )
 from sscc.runtime.user_cache import WEIGHTS, UnsafeCacheError, cache_folder, open_cached, replacing_cached
-from sscc.runtime.verification import Claim, verify_files
+from sscc.runtime.verification import Claim, note_written, verify_files
 
 DATA = ".safetensors"
 DIGEST = ".sha256"
 _DIGEST_BYTES = 64
+_SWITCH_SECONDS = 2e-4
+"""Seconds after which a thread hands on the interpreter while weights are packed: the packing, which needs it between
+long calls of native code, would wait 5 ms for it each time."""
 _LOGGER = logging.getLogger("sscc")
 
 
@@ -79,7 +88,7 @@ def packed_weights(
     name = f"{WEIGHTS}/{record.digest}"
     packed = _packed(name, stored_specs(layout, packings or {}), verify)
     if packed is None:
-        _pack(name, record, layout, read, progress, packings)
+        pack_weights(layout, read, progress, packings, expected=record.digest)
         file = open_cached(name + DATA)
         if file is None:
             raise WeightCacheErrors.LOST(path=_data_path(name))
@@ -120,9 +129,21 @@ def _recorded(name: str) -> str | None:
         return file.read(_DIGEST_BYTES).decode("ascii", "replace")
 
 
-def _pack(
-    name: str, record: WeightsRecord, layout: Layout, read: Reader, progress: Progress, packings: Packings | None
-) -> None:
+def pack_weights(
+    layout: Layout,
+    read: Reader,
+    progress: Progress,
+    packings: Packings | None = None,
+    *,
+    expected: str | None = None,
+) -> str:
+    """Pack weights into the cache and return their digest, under which they lie there.
+
+    Args:
+        expected: the digest that they must have; None for any.
+
+    Raises as `packed_weights` does.
+    """
     total = sum(len(stack.sources) * stack.source.nbytes for stack in layout.values())
     done = 0
 
@@ -142,12 +163,43 @@ def _pack(
             count(TensorSpec(encoding.source_shape(array.shape), "f32").nbytes)
         return array
 
-    counted = KeepingReader(numbers, kept)
-    with replacing_cached(name + DATA) as raw:
+    digest = ""
+    unnamed = f"{WEIGHTS}/packing-{os.getpid()}-{threading.get_ident()}"
+    with replacing_cached(unnamed, lambda: f"{digest}{DATA}") as raw:
         file = HashingFile(raw)
-        digests = write_tensors(file, layout, counted, packings)
-        digest = weights_digest(digests, layout)
-        if digest != record.digest:
-            raise WeightCacheErrors.DIGEST_DIFFERS(digest=digest, expected=record.digest)
-    with replacing_cached(name + DIGEST) as raw:
+        digest = weights_digest(write_tensors(file, layout, KeepingReader(numbers, kept), packings), layout)
+        if expected is not None and digest != expected:
+            raise WeightCacheErrors.DIGEST_DIFFERS(digest=digest, expected=expected)
+    with replacing_cached(f"{WEIGHTS}/{digest}{DIGEST}") as raw:
         raw.write(file.sha256().encode())
+    data = open_cached(f"{WEIGHTS}/{digest}{DATA}")
+    if data is not None:
+        with data:
+            note_written(data, file.sha256())
+    return digest
+
+
+@contextmanager
+def packed_ahead(pack: Callable[[Progress], str]) -> Iterator[Callable[[], str]]:
+    """Give a function that waits for `pack`, which runs in a thread of its own meanwhile and calls its argument now and
+    then. A block that ends before that stops it.
+    """
+
+    def proceed(done: int, total: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+
+    stopped = threading.Event()
+    usual = sys.getswitchinterval()
+    with ThreadPoolExecutor(1) as worker:
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        packing = worker.submit(copy_context().run, pack, proceed)
+        try:
+            yield packing.result
+        finally:
+            stopped.set()
+            sys.setswitchinterval(usual)
+
+
+class _Stopped(Exception):
+    """Nobody waits for the packed weights any more."""

@@ -450,7 +450,9 @@ def error_enums() -> list[type[ErrorKind]]:
         spec = importlib.util.find_spec(module.name)
         origin = spec.origin if spec else None
         of_tests = module.name.startswith("sscc.tests.")  # beside the packages in an editable install
-        if origin and not of_tests and origin.endswith(".py") and _DECLARES.search(Path(origin).read_text(encoding="utf-8")):
+        if of_tests or not origin or not origin.endswith(".py"):
+            continue
+        if _DECLARES.search(Path(origin).read_text(encoding="utf-8")):
             importlib.import_module(module.name)
     return sorted((enum for enum in _enums(ErrorKind) if enum.__members__), key=_area)
 

@@ -52,6 +52,11 @@ def require(extra: str, purpose: str) -> None:
         raise ExtraErrors.NOT_INSTALLED(purpose=purpose, packages=missing, extra=extra)
 
 
+def is_installed(extra: str) -> bool:
+    """Return True if the modules of an extra are installed."""
+    return all(map(_is_installed, EXTRAS[extra]))
+
+
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,8 @@ _SYNCED_AT_ONCE = 16
 _CREATING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _NO_FILES_NAME = (errno.ENAMETOOLONG, errno.EINVAL)
 _SHOWN_LETTERS = 100
+_HASHED_BESIDE = 1 << 19
+"""Bytes from which on a thread of its own pays for hashing a piece."""
 
 
 class FileErrors(ErrorKind):
@@ -47,7 +50,9 @@ class FileErrors(ErrorKind):
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, *, hint: str = "", mode: int = 0o666, name: Callable[[], str] | None = None
+) -> Iterator[BinaryIO]:
     """A binary file to write, which takes the place of `path` when the block ends: complete or not at all.
 
     It is written under a temporary name beside `path`, flushed to the disk and renamed, and so is the new name. If the
@@ -57,6 +62,7 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
     Args:
         hint: what to do where it cannot be written, appended to the message.
         mode: permissions of the file, less those that the umask takes away.
+        name: called when the block has ended; the file then takes the place of the file of this name beside `path`.
 
     Raises:
         UsageError: no file can have this name.
@@ -70,7 +76,7 @@ def replacing(path: Path, *, hint: str = "", mode: int = 0o666) -> Iterator[Bina
             yield file
         with output_errors(path, hint):
             os.fsync(descriptor)
-            os.replace(temporary, target)
+            os.replace(temporary, target if name is None else target.with_name(name()))
             sync(target.parent)
     finally:
         with contextlib.suppress(OSError):
@@ -428,7 +434,8 @@ def sources_digest(package: ModuleType, skipped: tuple[str, ...] = ()) -> str:
 
 
 class HashingFile:
-    """A file that knows the size and sha256 of what is written to it from now on."""
+    """A file that knows the size and sha256 of what is written to it from now on. Large pieces are hashed while they
+    are written, so they must stay as they are until the next call."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -436,8 +443,16 @@ class HashingFile:
         self.size = 0
 
     def write(self, data: bytes | memoryview, /) -> int:
-        self._file.write(data)
-        self._hash.update(data)
+        if len(data) < _HASHED_BESIDE:
+            self._hash.update(data)
+            self._file.write(data)
+        else:
+            hashing = threading.Thread(target=self._hash.update, args=(data,))
+            hashing.start()
+            try:
+                self._file.write(data)
+            finally:
+                hashing.join()
         self.size += len(data)
         return len(data)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -74,9 +74,9 @@ def open_cached(name: str) -> BufferedReader | None:
 
 
 @contextlib.contextmanager
-def replacing_cached(name: str) -> Iterator[BinaryIO]:
+def replacing_cached(name: str, named: Callable[[], str] | None = None) -> Iterator[BinaryIO]:
     """Give a file of the cache to write, complete or not at all (see `replacing`). Its folder is made where it is
-    missing.
+    missing. `named` gives its name when it has been written, where that depends on its contents.
 
     Raises:
         UnsafeCacheError: somebody else could write there.
@@ -86,7 +86,7 @@ def replacing_cached(name: str) -> Iterator[BinaryIO]:
     clear_leftovers(make_cache_folder(str(Path(name).parent)))
     if path.is_symlink():
         raise CacheErrors.LINK(path=path, advice=HINT)
-    with replacing(path, hint=HINT, mode=0o600) as file:
+    with replacing(path, hint=HINT, mode=0o600, name=named) as file:
         yield file
 
 

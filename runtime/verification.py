@@ -28,6 +28,7 @@ _TOLD_BYTES = 2 * 2**30
 _SETTLED_NS = 2 * 10**9
 """A file that changed less than this ago may change again and keep its times: file systems count in up to 2 s."""
 
+_WRITTEN: dict[str, str] = {}
 _LOGGER = logging.getLogger("sscc")
 
 
@@ -46,6 +47,11 @@ class Claim:
     sha256: str
 
 
+def note_written(file: BufferedReader, sha256: str) -> None:
+    """Note the sha256 (hex) of a file that this process has written: it does not read it again to verify it."""
+    _WRITTEN[_identity(file)] = sha256
+
+
 def verify_files(claims: Sequence[Claim]) -> None:
     """Read every file that was not right before, or that has changed since; several at a time.
 
@@ -55,7 +61,7 @@ def verify_files(claims: Sequence[Claim]) -> None:
         InputError: a file is damaged, changes while it is read, or cannot be read.
         UnsafeCacheError: somebody else could have written what the cache remembers.
     """
-    table = TABLE.read()
+    table = {**TABLE.read(), **_WRITTEN}
     pending = [claim for claim in claims if table.get(_identity(claim.file)) != claim.sha256]
     if not pending:
         return

@@ -81,6 +81,7 @@ LAYERS: Layers = (
         "sscc.compiler.policy",
         "sscc.compiler.pretty",
         "sscc.compiler.printing",
+        "sscc.compiler.garbage",
         "sscc.compiler.progress",
         "sscc.compiler.prompt",
         "sscc.compiler.quantization_report",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sscc.compiler.commands.noise import add_quiet_argument
+from sscc.compiler.garbage import collected_rarely
 from sscc.compiler.options import (
     DEFAULT_BATCH,
     DEFAULT_BUDGET,
@@ -266,9 +267,10 @@ def _compile(args: argparse.Namespace, options: CompileOptions, stages: Stages) 
     logging.getLogger("sscc").setLevel(level)
 
     require(COMPILE, "sscc compile")
-    with stages.stage("imports"):
-        from sscc.compiler.driver import compile_model
-        from sscc.compiler.frontend.quiet import quiet_libraries
+    with collected_rarely():
+        with stages.stage("imports"):
+            from sscc.compiler.driver import compile_model
+            from sscc.compiler.frontend.quiet import quiet_libraries
 
-    with quiet_libraries() if args.quiet else nullcontext(), recorded(stages):
-        return compile_model(options)
+        with quiet_libraries() if args.quiet else nullcontext(), recorded(stages):
+            return compile_model(options)

@@ -47,15 +47,15 @@ def tokenizer_of(files: Mapping[str, bytes], origin: str = TOKENIZER_FILE) -> To
     """Return the tokenizer among a checkpoint's files; None where there is none. Raises InputError where it is
     damaged."""
     data = files.get(TOKENIZER_FILE)
-    return None if data is None else _parsed(data, origin)
+    try:
+        return None if data is None else _parsed(data)
+    except Exception as error:  # the library raises bare Exception
+        raise TokenErrors.NO_TOKENIZER(origin=origin, cause=quoted(error)) from None
 
 
 @lru_cache(maxsize=1)
-def _parsed(data: bytes, origin: str) -> Tokenizer:
-    try:
-        return encode_whole(Tokenizer.from_str(data.decode()))
-    except Exception as error:  # the library raises bare Exception
-        raise TokenErrors.NO_TOKENIZER(origin=origin, cause=quoted(error)) from None
+def _parsed(data: bytes) -> Tokenizer:
+    return encode_whole(Tokenizer.from_str(data.decode()))
 
 
 def stated_ends(

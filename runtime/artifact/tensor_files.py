@@ -13,7 +13,7 @@ import hashlib
 import json
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -221,6 +221,9 @@ class Packing(Protocol):
     def pack(self, array: Array, *others: Array) -> Array:
         """A tensor as it is stored, with its companions."""
 
+    def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
+        """What `pack` gives, in pieces that follow each other in memory."""
+
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""
 
@@ -345,8 +348,8 @@ def write_tensors(
     packings: Packings | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Write the tensors of `layout`, holding two sources in memory at a time: one is read and packed while the one
-    before it is written. Equal tensors give equal bytes.
+    """Write the tensors of `layout`, one source at a time in memory, and of what it is packed to a few pieces: one is
+    packed while the one before it is written. Equal tensors give equal bytes.
 
     Args:
         packings: how some of them are packed on the way.
@@ -367,26 +370,30 @@ def write_tensors(
     file.write(tensors_header(order, specs))
     digests = {name: hashlib.sha256() for name in order}
 
-    def packed(name: str, source: str) -> memoryview:
-        """Return the bytes of a source as files hold them, and add its plain ones to the tensor's digest."""
-        array = layout[name].read(source, read)
-        data = tensor_bytes(array)
-        digests[name].update(data)
-        packing = packing_of.get(name)
-        if packing is None:
-            return data
-        others = [layout[part].read(source, read) for part in packing.companions(name)]
-        return tensor_bytes(packing.pack(array, *others))
+    def pieces() -> Iterator[memoryview]:
+        """Yield the bytes of all sources as files hold them, and add their plain ones to the digests."""
+        for name in order:
+            for source in layout[name].sources:
+                array = layout[name].read(source, read)
+                data = tensor_bytes(array)
+                digests[name].update(data)
+                packing = packing_of.get(name)
+                if packing is None:
+                    yield data
+                    continue
+                others = [layout[part].read(source, read) for part in packing.companions(name)]
+                yield from map(tensor_bytes, packing.pieces(array, *others))
+
+    remaining, context = pieces(), copy_context()
+
+    def following() -> memoryview | None:
+        return context.run(lambda: next(remaining, None))
 
     with ThreadPoolExecutor(1) as worker:
-        ahead: Future[memoryview] | None = None
-        for tensor, source in ((name, source) for name in order for source in layout[name].sources):
-            following = worker.submit(copy_context().run, packed, tensor, source)
-            if ahead is not None:
-                file.write(ahead.result())
-            ahead = following
-        if ahead is not None:
-            file.write(ahead.result())
+        ahead = worker.submit(following)
+        while (piece := ahead.result()) is not None:
+            ahead = worker.submit(following)
+            file.write(piece)
     return {name: digest.hexdigest() for name, digest in digests.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -102,9 +102,11 @@ def prove_kernel(
     target: Target | None,
     limits: Limits,
     longest: float,
+    proved: set[Hashable] | None = None,
 ) -> KernelFacts:
-    """Raises InputError naming kernel, pipeline, stage and numbers where it is not right."""
-    return _KernelProof(kernel, bodies, caller, target, limits, longest).prove()
+    """Raises InputError naming kernel, pipeline, stage and numbers where it is not right. `proved` is that of
+    `check_tokens`."""
+    return _KernelProof(kernel, bodies, caller, target, limits, longest, set() if proved is None else proved).prove()
 
 
 @dataclass
@@ -115,6 +117,7 @@ class _KernelProof:
     _target: Target | None
     _limits: Limits
     _longest: float
+    _proved: set[Hashable]
 
     def __post_init__(self) -> None:
         kernel = self._kernel
@@ -166,7 +169,7 @@ class _KernelProof:
         self._facts.proved += sum(len(s.ports) + len(s.body.needs) for s in view.stages) - len(bounds)
         check_rates(view)
         check_covers(view, self._limits)
-        check_tokens(view, self._limits)
+        check_tokens(view, self._limits, self._proved)
         check_waits(view)
         self._check_read_before(view)
         self._note_data(view)

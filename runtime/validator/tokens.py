@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from math import gcd, inf, lcm
 from operator import itemgetter
@@ -282,8 +282,40 @@ def simulate(streams: Streams, limits: Limits) -> list[tuple[int, int]]:
     raise FiringProofErrors.TOO_MANY_ROUNDS(where=streams.view.where, rounds=limits.rounds)
 
 
-def check_tokens(view: PipelineView, limits: Limits) -> None:
-    """No deadlock and no overwriting, for the iterations that it has, or for any number that it may have."""
+def check_tokens(view: PipelineView, limits: Limits, proved: set[Hashable] | None = None) -> None:
+    """Prove that streams neither deadlock nor overwrite, for the iterations that a pipeline has, or for any number that
+    it may have.
+
+    Args:
+        proved: the structures of pipelines for which that is known, within the same limits; this one is added.
+    """
+    structure = _structure(view)
+    if proved is not None and structure in proved:
+        return
+    _play(view, limits)
+    if proved is not None:
+        proved.add(structure)
+
+
+def _structure(view: PipelineView) -> Hashable:
+    """Return all that firings depend on; buffers are known by their number instead of their name."""
+    numbers = {name: number for number, name in enumerate(view.buffers)}
+    stages = tuple(
+        (
+            facts.stage.when,
+            facts.trips,
+            tuple(
+                (numbers[port.name], port.port.per, port.port.lag, port.writes, port.name in facts.stage.waits)
+                for port in facts.ports
+                if not port.memory
+            ),
+        )
+        for facts in view.stages
+    )
+    return view.iterations, view.most_iterations, tuple(view.buffers[name].depth for name in numbers), stages
+
+
+def _play(view: PipelineView, limits: Limits) -> None:
     trips = sum(facts.trips for facts in view.stages)
     most = view.most_iterations
     if view.iterations is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 
 from sscc.ir import schedule as sch
@@ -71,8 +71,10 @@ def validate(
     by_name = {kernel.name: kernel for kernel in program.kernels}
     entries = [prove_entry(entry, tensors, by_name, ranges or {}, loops) for entry in program.entries]
     callers_of = callers(entries, by_name)
+    firing: set[Hashable] = set()
     kernels = {
-        name: prove_kernel(kernel, bodies, callers_of[name], target, limits, loops) for name, kernel in by_name.items()
+        name: prove_kernel(kernel, bodies, callers_of[name], target, limits, loops, firing)
+        for name, kernel in by_name.items()
     }
     lives = {facts.entry.name: lifetimes(facts, tensors, limits) for facts in entries}
     check_overlaps(program, entries, lives, kernels)

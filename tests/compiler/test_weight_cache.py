@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +15,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sscc.compiler.weight_cache import WeightCacheErrors, packed_weights
-from sscc.ir.errors import ErrorKind
+from sscc.compiler.weight_cache import WeightCacheErrors, pack_weights, packed_ahead, packed_weights
+from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors, file_digest
+from sscc.runtime import verification
 from sscc.runtime.artifact.manifest import WeightsRecord
 from sscc.runtime.artifact.tensor_files import (
     Array,
@@ -64,6 +67,42 @@ def no_progress(done: int, total: int) -> None:
 
 def unread(source: str, spec: TensorSpec) -> Array:
     raise AssertionError(source)
+
+
+def test_weights_that_are_packed_ahead_are_read_at_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie under their digest, and are not read again to be verified by the process that wrote them."""
+    with packed_ahead(lambda progress: pack_weights(LAYOUT, READ, progress)) as digest:
+        assert digest() == RECORD.digest
+    assert files(cache) == [f"{RECORD.digest}.safetensors", f"{RECORD.digest}.sha256"]
+    monkeypatch.setattr(verification, "_verified", unread)
+    found = packed_weights(RECORD, LAYOUT, unread, no_progress)
+    assert all(np.array_equal(found[name], WEIGHTS[name]) for name in WEIGHTS)
+
+
+def test_packing_stops_with_the_block_that_wants_it(cache: Path) -> None:
+    going, usual = threading.Event(), sys.getswitchinterval()
+
+    def slowly(source: str, spec: TensorSpec) -> Array:
+        going.set()
+        assert stopped.wait(60)
+        return READ(source, spec)
+
+    stopped = threading.Event()
+    with packed_ahead(lambda progress: pack_weights(LAYOUT, slowly, progress)):
+        assert going.wait(60)
+        threading.Timer(0.1, stopped.set).start()
+    assert files(cache) == []
+    assert sys.getswitchinterval() == usual
+
+
+def test_an_error_of_packing_reaches_who_waits(cache: Path) -> None:
+    wrong = {"a": Stack(TensorSpec((2, 2, 3), "f32"), ("layers.0.a", "b"))}
+    with (
+        packed_ahead(lambda progress: pack_weights(wrong, READ, progress)) as digest,
+        pytest.raises(InputError),
+    ):
+        digest()
+    assert files(cache) == []
 
 
 def test_packs_once_and_then_reads_the_cache(cache: Path) -> None:

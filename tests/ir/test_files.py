@@ -16,6 +16,7 @@ import pytest
 from sscc.ir.errors import InputError
 from sscc.ir.files import (
     FileErrors,
+    HashingFile,
     check_name,
     file_digest,
     mapped,
@@ -201,3 +202,14 @@ def test_links_that_the_user_names_are_followed(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with raises(FileErrors.CANNOT_READ, path=tmp_path / "loop"):
         state_of(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_a_hashing_file_knows_what_was_written(size: int, tmp_path: Path) -> None:
+    """Small and large pieces, in any order."""
+    pieces = [bytes([number]) * length for number, length in enumerate((size, 7, size, size + 1))]
+    with (tmp_path / "f").open("wb") as raw:
+        file = HashingFile(raw)
+        assert [file.write(memoryview(piece)) for piece in pieces] == [len(piece) for piece in pieces]
+    assert file.size == sum(map(len, pieces))
+    assert file.sha256() == file_digest(tmp_path / "f") == hashlib.sha256(b"".join(pieces)).hexdigest()

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -216,6 +216,10 @@ class GgufSource(TensorSource):
         )
 
     def names(self) -> dict[str, TensorInfo]:
+        return self._infos
+
+    @cached_property
+    def _infos(self) -> dict[str, TensorInfo]:
         constants = {name: (values.shape, torch.float32) for name, values in self._constants.items()}
         return {name: (shape, self._dtype(name)) for name, shape in self._shapes.items()} | constants
 
@@ -409,8 +413,8 @@ def nvfp4_parts(blocks: Numbers, whole: Numbers, held: WeightFormat) -> dict[str
     """Return the parts of NVFP4, i8 [.., N, bytes], from the blocks of a file.
 
     Args:
-        blocks: u8 [.., N, 36 K / 64]: of each 64 numbers four e4m3 without sign, of which 127 stands for 0, and codes. 255 stands
-            for no number, and so it does in the parts.
+        blocks: u8 [.., N, 36 K / 64]: of each 64 numbers four e4m3 without sign, and codes. 127 stands for 0, and 255
+            for no number, as it does in the parts.
         whole: the scale of each matrix, f32 [..].
     """
     *outer, nbytes = blocks.shape

@@ -6,7 +6,7 @@ a panel. The copying is native (`_native.pack_panels`), driven by tables that th
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -18,7 +18,7 @@ from sscc.ir.weight_formats.fields import DIGITS, FLOAT_BYTES, Field
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime import _native
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.figures import LINE
+from sscc.runtime.backends.cpu.figures import LINE, PACKED_AT_ONCE
 
 Table = npt.NDArray[np.int32]
 
@@ -256,22 +256,21 @@ class QuantisedPanels:
             InputError: where shapes or dtypes do not fit.
         """
         stacked = self._check(parts)
-        slices = int(np.prod(stacked))
-        packed = np.zeros((slices, self.count, self.blocks, self.block_bytes), np.uint8)
+        pieces = [np.empty((0, self.blocks, self.block_bytes), np.uint8), *self.pieces(*parts)]
+        return np.concatenate(pieces).reshape(*stacked, self.count, self.blocks, self.block_bytes)
+
+    def pieces(self, *parts: npt.NDArray[np.generic]) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield what `pack` returns in pieces, panels [some, blocks, block_bytes], which fit a processor's cache."""
+        slices = int(np.prod(self._check(parts)))
         stored = [np.ascontiguousarray(part).view(np.uint8).reshape(slices, self.n, -1) for part in parts]
-        step = max(1, -(-self.count // _native.usable_threads()))
-
-        def fill(place: tuple[int, int]) -> None:
-            number, first = place
-            rows = slice(first * LANES, min((first + step) * LANES, self.n))
-            target = packed[number, first : first + step]
-            _native.pack_panels([part[number, rows] for part in stored], target, rows.stop - rows.start, *self._tables)
-
-        places = [(number, first) for number in range(slices) for first in range(0, self.count, step)]
-        with ThreadPoolExecutor(_native.usable_threads()) as pool:
-            for _ in pool.map(fill, places):
-                pass
-        return packed.reshape(*stacked, *packed.shape[1:])
+        step = max(1, PACKED_AT_ONCE // self.panel_bytes)
+        for number in range(slices):
+            for first in range(0, self.count, step):
+                rows = slice(first * LANES, min((first + step) * LANES, self.n))
+                piece = np.empty((min(step, self.count - first), self.blocks, self.block_bytes), np.uint8)
+                some = [part[number, rows] for part in stored]
+                _native.pack_panels(some, piece, rows.stop - rows.start, *self._tables)
+                yield piece
 
     def unpack(self, packed: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.int8]]:
         """Return the parts that `pack` was given, i8 [.., N, bytes]."""

@@ -6,7 +6,7 @@ and zero points or minimums of their groups between them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +73,15 @@ class PanelPacking:
             return self.panels.pack(raw, stack=1).view(array.dtype)
         parts = [np.ascontiguousarray(part).reshape(slices, self.panels.n, -1) for part in (array, *others)]
         return self.panels.pack(*parts).view(array.dtype)
+
+    def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
+        """Yield what `pack` returns in pieces, as they follow each other in memory."""
+        if isinstance(self.panels, Panels):
+            yield self.pack(array)
+            return
+        slices = array.size // self.slice_elements
+        parts = [np.ascontiguousarray(part).reshape(slices, self.panels.n, -1) for part in (array, *others)]
+        yield from self.panels.pieces(*parts)
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""
