@@ -261,8 +261,8 @@ class CheckedFunction(Function):
     def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
         super().store_masked(value, self._checked("a store", pointer, value.type, mask), mask)
 
-    def load_tile(self, tile: int, pointer: Value, rows: int) -> None:
-        super().load_tile(tile, self._checked("a load", pointer, vector(I8, rows * TILE_ROW)), rows)
+    def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
+        super().load_tile(tile, self._checked("a load", pointer, vector(I8, rows * width)), rows, width)
 
     def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
         super().store_tile(tile, self._checked("a store", pointer, vector(I8, rows * TILE_ROW)), rows)

@@ -81,6 +81,11 @@ class Features:
         return {"amx_tile", "amx_bf16", "avx512f"} <= self.extensions
 
     @property
+    def int8_tiles(self) -> bool:
+        """Products of tiles of 8-bit integers summed in i32: 16 rows of 64 by 64 of 16 (AMX_INT8)."""
+        return {"amx_tile", "amx_int8", "avx512f"} <= self.extensions
+
+    @property
     def int8_dot(self) -> bool:
         """Products of quadruples of 8-bit integers summed in i32 (AVX512_VNNI)."""
         return "avx512_vnni" in self.extensions

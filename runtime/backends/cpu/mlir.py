@@ -519,12 +519,13 @@ class Function:
         )
         return value
 
-    # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is dense rows of 64 bytes.
+    # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is dense rows of up to 64 bytes.
 
-    def configure_tiles(self, rows: Sequence[int], where: Value) -> None:
-        """Sets the number of rows of the first tile registers, each row of 64 bytes; until `release_tiles`. Writes 64
+    def configure_tiles(self, shapes: Sequence[tuple[int, int]], where: Value) -> None:
+        """Sets the number of rows and the bytes of a row of the first tile registers, until `release_tiles`. Writes 64
         bytes of memory."""
-        widths = [byte for _ in rows for byte in (TILE_ROW, 0)]
+        rows = [count for count, _ in shapes]
+        widths = [byte for _, width in shapes for byte in (width, 0)]
         palette = [1, *[0] * 15, *widths, *[0] * (32 - len(widths)), *rows, *[0] * (16 - len(rows))]
         self.store(self.values(palette, I8), where)
         self._effect("llvm.x86.ldtilecfg", [where])
@@ -535,9 +536,9 @@ class Function:
     def zero_tile(self, tile: int) -> None:
         self._effect("llvm.x86.tilezero", [self.constant(tile, I8)])
 
-    def load_tile(self, tile: int, pointer: Value, rows: int) -> None:
-        """Fills a register that is configured for so many rows."""
-        self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, self.constant(TILE_ROW)])
+    def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
+        """Fills a register that is configured for so many rows of so many bytes."""
+        self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, self.constant(width)])
 
     def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
         self._effect("llvm.x86.tilestored64", [self.constant(tile, I8), pointer, self.constant(TILE_ROW)])
@@ -545,6 +546,10 @@ class Function:
     def dot_tiles(self, sums: int, left: int, right: int) -> None:
         """sums[m][n] += left[m] . right[n]: f32 [m][16] by bf16 [m][16][2] and bf16 [16][n][2] (AMX_BF16)."""
         self._effect("llvm.x86.tdpbf16ps", [self.constant(tile, I8) for tile in (sums, left, right)])
+
+    def dot_bytes(self, sums: int, left: int, right: int) -> None:
+        """sums[m][n] += left[m] . right[n]: i32 [m][16] by i8 [m][k][4] and u8 [k][n][4] (AMX_INT8)."""
+        self._effect("llvm.x86.tdpbsud", [self.constant(tile, I8) for tile in (sums, left, right)])
 
     def stack(self, nbytes: int) -> Value:
         """Memory of this call, aligned to a line, undefined at first. To be asked for outside of loops."""

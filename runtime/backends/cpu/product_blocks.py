@@ -113,7 +113,8 @@ class PackedProduct:
             `RowPlaces`, the first row, then `depths`, then where the block goes. It may write up to `SPILL` bytes more.
         form: of packed rows, a name; rows of one form with equal `depths` and blocks are packed alike.
         depths: what `pack` has to know about the summed dimension.
-        tile_rows: of the tile registers that kernels use, in their order; none where they use no such.
+        registers: rows and bytes of a row of the tile registers that kernels use, in their order; none where they use
+            no such.
     """
 
     a: Operand
@@ -126,12 +127,12 @@ class PackedProduct:
     pack: Callable[[Module, int, RowPlaces], Function]
     form: str
     depths: tuple[int, ...]
-    tile_rows: tuple[int, ...] = ()
+    registers: tuple[tuple[int, int], ...] = ()
 
     @property
     def scratch_bytes(self) -> int:
         """Of memory that only one call writes; the operands' pointers are not looked at."""
-        return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.tile_rows else 0)
+        return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.registers else 0)
 
     @property
     def packs_at_once(self) -> bool:
@@ -199,8 +200,8 @@ class PackedProduct:
         count = f.integer(blocks.count) if listed is None else f.ceildiv(listed.count, blocks.tile.rows)
         if live is not None:
             count = f.min(f.ceildiv(live, blocks.tile.rows), count)
-        if self.tile_rows:
-            f.configure_tiles(self.tile_rows, scratch + (self.scratch_bytes - LINE))
+        if self.registers:
+            f.configure_tiles(self.registers, scratch + (self.scratch_bytes - LINE))
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
             if not blocks.in_place and not packed:
@@ -208,7 +209,7 @@ class PackedProduct:
             left = (rows, f.integer(blocks.block_bytes), outer.index, last, m)
             right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
             f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
-        if self.tile_rows:
+        if self.registers:
             f.release_tiles()
 
 

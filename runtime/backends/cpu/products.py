@@ -36,7 +36,7 @@ def packed_product(a: Operand, out: Operand, panels: Panels, features: Features,
     check_operands(a, panels.n, panels.k, out)
     kind, blocks = kind_of(a.dtype, panels, features), _blocks(a, panels, features, rows)
     make, pack = partial(_kernel, kind), partial(pack_block, a.dtype, kind)
-    tiles = tile_rows(blocks.tile.rows) if kind == "matrix" else ()
+    tiles = tuple((rows, LINE) for rows in tile_rows(blocks.tile.rows)) if kind == "matrix" else ()
     form, name = f"{a.dtype} {kind}", f"product_{kind}"
     return PackedProduct(a, out, panels.panel_bytes, panels.units, blocks, name, make, pack, form, (panels.k,), tiles)
 

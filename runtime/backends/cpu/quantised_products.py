@@ -40,6 +40,7 @@ from sscc.runtime.backends.cpu.product_blocks import (
 )
 from sscc.runtime.backends.cpu.quantised_packing import QUAD, QuantisedPanels
 from sscc.runtime.backends.cpu.quantised_rows import RowForm, joined, pack_block, sum_pairs
+from sscc.runtime.backends.cpu.tiled_quantised_products import TILE_SIZES, TileForm, pack_tiles, tile_kernel
 
 _EXACT_K = 512  # 255 * 128 * 512 < 2**24: so many products of a code and a part have an exact sum in f32
 _QUADS_AT_ONCE = {"dot": 8, "pairs": 4, "plain": 4}
@@ -51,14 +52,23 @@ def quantised_product(
 ) -> PackedProduct:
     """As `products.packed_product`."""
     check_operands(a, panels.n, panels.k, out)
+    tiles, size = TileForm.of(panels, features), _rows(row_count(a), panels, features, rows)
+    based = panels.format.zeros is not None or bool(panels.format.minimums)
+    depths = (panels.groups, 1 if based else panels.offset)
+    if tiles is not None and size in TILE_SIZES:
+        blocks = Blocks(row_count(a), Tile(size, 1), panels.groups * tiles.group_bytes(size))
+        name = f"product_{symbol_of(panels)}_{tiles.name}"
+        make, pack = tile_kernel(name, tiles, panels, features), partial(pack_tiles, a.dtype, tiles)
+        rows_form, registers = f"{a.dtype} {tiles.name} {panels.group}", tiles.registers(size)
+        return PackedProduct(
+            a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, rows_form, depths, registers
+        )
     form = RowForm.of(panels, features)
     name = f"product_{symbol_of(panels)}_{form.name}"
     add = partial(_add_block, panels, form, features)
     make = block_kernel(name, lambda rows: panels.block_groups * _group_bytes(form, panels, rows), panels, add)
     pack = partial(pack_block, a.dtype, form, panels)
-    based = panels.format.zeros is not None or bool(panels.format.minimums)
-    depths = (panels.groups, 1 if based else panels.offset)
-    blocks = _blocks(a, panels, features, rows)
+    blocks = Blocks(row_count(a), Tile(size, 1), panels.groups * form.group_bytes(size, panels.quads))
     rows_form = f"{a.dtype} {form.name} {panels.group}"
     return PackedProduct(a, out, panels.panel_bytes, panels.blocks, blocks, name, make, pack, rows_form, depths)
 
@@ -74,21 +84,23 @@ def _group_bytes(form: RowForm, panels: QuantisedPanels, rows: int) -> int:
 
 def listed_rows(panels: QuantisedPanels, features: Features) -> list[int]:
     """As `products.listed_rows`."""
-    return [tile.rows for tile in reversed(_tiles(RowForm.of(panels, features), features))]
+    return list(reversed(_sizes(panels, features)))
 
 
-def _blocks(a: Operand, panels: QuantisedPanels, features: Features, block: int) -> Blocks:
-    m, form = row_count(a), RowForm.of(panels, features)
-    tile = next(tile for tile in _tiles(form, features) if tile.rows <= (block or m))
-    return Blocks(m, tile, panels.groups * form.group_bytes(tile.rows, panels.quads))
+def _rows(m: int, panels: QuantisedPanels, features: Features, rows: int) -> int:
+    """Return the rows of a block of a product of `m` rows, at most `rows` unless that is 0."""
+    return next(size for size in _sizes(panels, features) if size <= (rows or m))
 
 
-def _tiles(form: RowForm, features: Features) -> list[Tile]:
-    """Return the tiles from the largest on. They read a panel at a time, because memory is fastest as one stream."""
+def _sizes(panels: QuantisedPanels, features: Features) -> list[int]:
+    """Return the rows that blocks may have, the most first. A block reads a panel at a time, because memory is fastest
+    as one stream."""
+    form = RowForm.of(panels, features)
     most = QUANTISED_TILE_ROWS[form.kind] // (1 if features.wide_registers else 4 if form.signed else 2)
     if form.kind == "pairs":
         most //= form.parts
-    return [Tile(rows, 1) for rows in (8, 4, 2, 1) if rows <= most]
+    tiles = () if TileForm.of(panels, features) is None else TILE_SIZES
+    return [*tiles, *(rows for rows in (8, 4, 2, 1) if rows <= most)]
 
 
 def block_kernel(

@@ -28,7 +28,7 @@ from sscc.runtime.backends.cpu.transposition import interleave
 
 LARGEST = 127 * 256 + 127
 """The largest magnitude of the integers: with it, both of their parts are signed bytes."""
-_SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
+SMALLEST = 1e-30  # groups whose largest magnitude is less count as zeros
 _CHUNK = 2 * LANES
 _MAGNITUDE = {I16: 0x7FFF, I32: 0x7FFFFFFF}
 Chunk = Callable[[Value, int, Sequence[Value]], list[Value]]
@@ -142,15 +142,15 @@ def pack_block(
     with f.loop(0, f["groups"]) as loop:
         head = f["out"] + loop.index * form.group_bytes(rows, quads)
         starts = [source + loop.index * (group * SIZE[dtype]) for source in sources]
-        largest = _largest(f, starts, dtype, group)
-        inverses = f.select(largest > _SMALLEST, f.like(LARGEST, largest) / largest, 0.0)
+        most = largest(f, starts, dtype, group)
+        inverses = f.select(most > SMALLEST, f.like(LARGEST, most) / most, 0.0)
         # The last lanes may write beyond the group; the group that follows overwrites that.
         sums = _split_rows(f, starts, dtype, group, inverses, head + form.head_bytes * rows, form)
         folded = 0 - _fold(f, sums, form.parts * rows)
         each = [f.shuffle(folded, folded, range(part * rows, (part + 1) * rows)) for part in range(form.parts)]
         if form.whole and form.parts == 2:
             each = [(each[0] << 8) + each[1]]
-        steps = largest * (1.0 / LARGEST)
+        steps = most * (1.0 / LARGEST)
         f.store(steps, head)
         for number, part in enumerate(each):
             f.store(part * zero, head + 4 * rows * (1 + number))
@@ -171,7 +171,7 @@ def _chunks(f: Function, group: int, state: Sequence[Value], add: Chunk) -> list
     return add(f.constant(whole * _CHUNK), rest, state) if rest else list(state)
 
 
-def _load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes: int) -> Value:
+def load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes: int) -> Value:
     """Return elements of a group from the first on as they are stored, zeros after `count`."""
     type, pointer = vector(STORED[dtype], lanes), start + first * SIZE[dtype]
     if count >= lanes:
@@ -179,7 +179,7 @@ def _load(f: Function, start: Value, dtype: str, first: Value, count: int, lanes
     return f.load_masked(pointer, f.first_lanes(max(count, 0), lanes), type)
 
 
-def _largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Value:
+def largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Value:
     """Return the largest magnitude of a group of each row, f32 [rows].
 
     Magnitudes are compared as integers: floats without a sign have the order of their bits. NaN is the largest.
@@ -187,7 +187,7 @@ def _largest(f: Function, starts: Sequence[Value], dtype: str, group: int) -> Va
     bits, lanes = (I16, 2 * LANES) if dtype == "bf16" else (I32, LANES)
 
     def magnitudes(start: Value, first: Value, count: int) -> Value:
-        halves = [_load(f, start, dtype, first + at, count - at, lanes) for at in range(0, _CHUNK, lanes)]
+        halves = [load(f, start, dtype, first + at, count - at, lanes) for at in range(0, _CHUNK, lanes)]
         positive = [f.bitcast(half, vector(bits, lanes)) & _MAGNITUDE[bits] for half in halves]
         return positive[0] if len(positive) == 1 else f.max(*positive)
 
@@ -227,8 +227,8 @@ def _split_rows(
     def add(first: Value, count: int, state: Sequence[Value]) -> list[Value]:
         (sums,), packed = state, []
         for start, factor in zip(starts, factors, strict=True):
-            halves = [f.widen(_load(f, start, dtype, first + at, count - at, LANES)) for at in (0, LANES)]
-            packed.append(_as_form(f, [_integers(f, half * factor) for half in halves], form))
+            halves = [f.widen(load(f, start, dtype, first + at, count - at, LANES)) for at in (0, LANES)]
+            packed.append(_as_form(f, [integers(f, half * factor) for half in halves], form))
         at = out + first * (rows * form.quad_bytes // QUAD)
         # Per row some vectors, each of which has neighbours in those of the other rows.
         dense = [line for column in zip(*packed, strict=True) for line in _neighbours(f, column)]
@@ -264,18 +264,18 @@ def _as_form(f: Function, halves: Sequence[Value], form: RowForm) -> list[tuple[
         return [(_as_quads(f, halves),)]
     if form.kind == "pairs" and form.parts == 1:
         return [(_as_pairs(f, halves),)]
-    parts = [_split(f, integers) for integers in halves]
+    parts = [split(f, integers) for integers in halves]
     if form.kind == "pairs":
         return [tuple(_as_pairs(f, part) for part in zip(*parts, strict=True))]
     return [(line,) for line in _as_floats(f, parts)]
 
 
-def _integers(f: Function, scaled: Value) -> Value:
+def integers(f: Function, scaled: Value) -> Value:
     """Return 16 numbers rounded to integers, halves to even."""
     return f.intrinsic("llvm.lrint.v16i32.v16f32", [scaled], _LANES32)
 
 
-def _split(f: Function, integer: Value) -> tuple[Value, Value]:
+def split(f: Function, integer: Value) -> tuple[Value, Value]:
     """Return the high and the low part of integers of 16 or 32 bits, of which the high part has 8 bits."""
     spare = {I16: 8, I32: 24}[element_of(integer.type)]
     low = f.binary("arith.shrsi", integer << spare, spare)
@@ -296,7 +296,7 @@ def _as_pairs(f: Function, halves: Sequence[Value]) -> Value:
 
 def _as_quads(f: Function, halves: Sequence[Value]) -> Value:
     """Return the parts of 32 integers as bytes, quads in i32 lanes, each quad of high parts before that of low ones."""
-    parts = _split(f, _words(f, halves, range(2 * LANES)))
+    parts = split(f, _words(f, halves, range(2 * LANES)))
     high, low = (f.bitcast(f.cast("arith.trunci", part, I8), vector(I32, LANES // 2)) for part in parts)
     return f.shuffle(high, low, [quad + LANES // 2 * part for quad in range(LANES // 2) for part in range(2)])
 

@@ -21,11 +21,14 @@ from sscc.runtime.backends.cpu.phases import Operand
 from sscc.runtime.backends.cpu.product_blocks import PackedProductErrors
 from sscc.runtime.backends.cpu.products import packed_product
 from tests.errors import raises
+from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored, strided
 
 HOST = Features.of_host()
 WITHOUT_TILES = Features(extensions=HOST.extensions - {"amx_tile"})
 FEATURES = {"host": HOST, "without-tiles": WITHOUT_TILES, "generic": GENERIC, "avx2": AVX2}
+if HOST.bf16_dot and not HOST.bf16_tiles:
+    FEATURES["emulated"] = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"})
 GUARD = 7.0
 
 
@@ -90,7 +93,7 @@ class CompiledProducts:
     @classmethod
     @functools.cache
     def of(cls, features: Features) -> CompiledProducts:
-        module, scratch = Module(), {}
+        module, scratch = EmulatedModule() if features is FEATURES.get("emulated") else Module(), {}
         for number, case in enumerate(CASES):
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)

@@ -22,9 +22,11 @@ from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanelErrors, Qu
 from sscc.runtime.backends.cpu.quantised_products import quantised_product
 from sscc.runtime.backends.cpu.quantised_rows import RowForm
 from sscc.runtime.backends.cpu.small_float_products import small_float_product
+from sscc.runtime.backends.cpu.tiled_quantised_products import TileForm
 from sscc.runtime.block_quantizer import FLOATS
 from sscc.runtime.quantization import dequantize
 from tests.errors import raises
+from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.product_data import AlignedArray, loaded, normal, stored
 
 FEATURES = {"host": Features.of_host(), "generic": GENERIC}
@@ -33,6 +35,10 @@ FEATURES |= {  # what this CPU can run
     for name, features in (("avx2", AVX2), ("avx512", Features("x86-64-v4", frozenset(MODELS["x86-64-v4"]))))
     if features.extensions <= FEATURES["host"].extensions
 }
+TILES = frozenset({"amx_tile", "amx_int8"})
+if FEATURES["host"].int8_dot:
+    FEATURES["tiles"] = Features("", FEATURES["host"].extensions | TILES)
+    FEATURES["host"] = Features("", FEATURES["host"].extensions - TILES)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,10 @@ CASES = [
     QuantisedCase(2, 40, 24, "e4m3:8:bf16", a="bf16", out="bf16"),
     QuantisedCase(3, 20, 26, "e4m3:26:f16"),
     *(QuantisedCase(m, 37, 512, name) for name in CHECKPOINT_FORMATS for m in (1, 3)),
+    *(QuantisedCase(16 + 27 * (number % 2), 37, 512, name) for number, name in enumerate(CHECKPOINT_FORMATS)),
+    *(QuantisedCase(33, 37, 512, f"{kind}:512") for kind in ("int8", "int4")),
+    *(QuantisedCase(16, 20, 64, f"int8:{group}:zero-point", a="bf16", out="bf16") for group in (16, 64)),
+    QuantisedCase(17, 20, 256, "int4:128:minimum:f16"),
 ]
 
 
@@ -121,7 +131,8 @@ class CompiledQuantisedProducts:
     @classmethod
     @functools.cache
     def of(cls, kind: str) -> CompiledQuantisedProducts:
-        features, module, scratch = FEATURES[kind], Module(), {}
+        features, scratch = FEATURES[kind], {}
+        module = EmulatedModule() if kind == "tiles" else Module()
         for number, case in enumerate(CASES):
             params = [(name, PTR) for name in ("a", "weights", "out", "scratch")] + [("begin", I64), ("end", I64)]
             f = module.function(f"case{number}", params, exported=True)
@@ -197,7 +208,9 @@ def test_no_group_is_summed_whole_that_might_overflow() -> None:
 def test_rows_and_ranges_do_not_change_bits(kind: str, case: QuantisedCase) -> None:
     compiled, a, weight = CompiledQuantisedProducts.of(kind), normal(3, case.m, case.k), Weight.of(case.panels)
     whole = compiled.run(case, a, weight)
-    (alone,) = (c for c in CASES if (c.m, c.n, c.name) == (1, 37, case.name))
+    alone = next((c for c in CASES if (c.m, c.n, c.k, c.name) == (1, 37, case.k, case.name)), None)
+    if alone is None:
+        pytest.skip("no case has one row of it")
     rows = np.concatenate([compiled.run(alone, a[m : m + 1], weight) for m in range(case.m)])
     assert (whole.view(np.uint32) == rows.view(np.uint32)).all()
     assert (whole.view(np.uint32) == compiled.run(case, a, weight, (16, 32)).view(np.uint32)).all()
@@ -273,3 +286,28 @@ def test_weights_are_asked_for_ahead_of_time(extensions: tuple[str, ...], m: int
     product.emit(f, f["weights"], 0, 16, f["scratch"])
     f.returns()
     assert "prefetch" in module.text()
+
+
+@pytest.mark.skipif(not FEATURES["host"].int8_dot, reason="no x86 CPU with AVX512_VNNI")
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "int8:512", "mxfp4"])
+def test_many_rows_take_tile_registers(name: str) -> None:
+    """LLVM makes code of the instructions themselves, for a CPU that has them."""
+    features = Features("sapphirerapids", FEATURES["host"].extensions | TILES)
+    panels = QuantisedPanels(16, 512, format_named(name))
+    for m, registers in ((8, 0), (16, 4), (31, 4), (32, 6), (40, 6)):
+        f = (module := Module()).function("f", [(n, PTR) for n in ("a", "weights", "out", "scratch")], exported=True)
+        a, out = Operand(f["a"], (m, 512), (512, 1), "bf16"), Operand(f["out"], (m, 16), (16, 1), "bf16")
+        product = quantised_product(a, out, panels, features)
+        assert len(product.registers) == registers
+        product.emit(f, f["weights"], 0, 16, f["scratch"])
+        f.returns()
+        assert ("tdpbsud" in module.text()) == bool(registers)
+    assert Jit(module, features.cpu).addresses.keys() == {"f"}
+
+
+def test_groups_that_fit_no_tile_register_take_none() -> None:
+    features = Features("", frozenset({"avx512f", "avx512_vnni"}) | TILES)
+    for name in ("int8:8", "int4:24", "int8:80"):
+        assert TileForm.of(QuantisedPanels(16, 240, format_named(name)), features) is None
+    without = Features("", features.extensions - TILES)
+    assert TileForm.of(QuantisedPanels(16, 256, format_named("Q6_K")), without) is None
