@@ -318,16 +318,18 @@ class LayerKinds:
     Attributes:
         path: the module path of their ModuleList.
         first: per layer, the first layer of its kind.
+        both_ends: the last layer of every kind is captured too.
     """
 
     path: str
     first: tuple[int, ...]
+    both_ends: bool = True
 
     @property
     def captured(self) -> tuple[int, ...]:
         """The first and the last layer of every kind, in order: those that the frontend exports."""
         last = {kind: layer for layer, kind in enumerate(self.first)}
-        return tuple(sorted({*last, *last.values()}))
+        return tuple(sorted({*last, *(last.values() if self.both_ends else ())}))
 
 
 def renamed(name: str, path: str, layer: int, other: int) -> str:

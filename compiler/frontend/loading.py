@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
 
 from sscc.compiler.frontend.capture import layer_count
 from sscc.compiler.frontend.checkpoint import Checkpoint
-from sscc.compiler.frontend.construction import build_model, canonical_names
+from sscc.compiler.frontend.construction import build_model, build_skeleton, canonical_names
 from sscc.compiler.frontend.distinct import layer_stack, only_captured
 from sscc.compiler.frontend.frequencies import stretched, with_first_length
 from sscc.compiler.frontend.headless import Headed
@@ -25,6 +25,7 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.levels import LayerKinds
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_formats.registry import Encoding
+from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Layout
 from sscc.runtime.quantization import dequantize, round_trip
 
@@ -33,8 +34,8 @@ logger = logging.getLogger("sscc")
 REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 """Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 
-RESIDENT_BYTES = 4 << 30
-"""Most bytes of numbers of a model whose layers all have their weights at once."""
+RESIDENT_BYTES = max(4 << 30, (_native.memory_limit() or _native.total_memory()) // 3)
+"""Most bytes of numbers of a model whose layers all have their weights at once: a third of the memory, or 4 GiB."""
 
 
 class LoadingErrors(ErrorKind):
@@ -192,6 +193,16 @@ class _Numbers:
         if key not in self._shared:
             self._shared[key] = self.read(name, dtype, quantised=quantised)
         return self._shared[key]
+
+
+def affordable(checkpoint: Checkpoint, dtype: torch.dtype, kinds: LayerKinds) -> LayerKinds:
+    """Return the layers whose numbers lie in memory at once: the captured ones, or, where these are too many, the first
+    of each kind."""
+    assert checkpoint.config is not None
+    skeleton = build_skeleton(checkpoint.config)
+    with only_captured(skeleton, kinds):
+        numbers = sum(parameter.numel() for parameter in skeleton.parameters())
+    return kinds if numbers * dtype.itemsize <= RESIDENT_BYTES else replace(kinds, both_ends=False)
 
 
 def _stream_layers(

@@ -15,7 +15,7 @@ from sscc.compiler.frontend.distinct import only_captured
 from sscc.compiler.frontend.eager import NO_SOURCES, Forward, make_golden, model_forward, plain_forward
 from sscc.compiler.frontend.frequencies import fix_frequencies, fixed_frequencies
 from sscc.compiler.frontend.headless import Headed, around
-from sscc.compiler.frontend.loading import load_model
+from sscc.compiler.frontend.loading import affordable, load_model
 from sscc.compiler.frontend.operator import context_limit, observing
 from sscc.compiler.frontend.quiet import one_line, quiet_libraries
 from sscc.compiler.frontend.stateful import computing
@@ -95,6 +95,8 @@ def probe(
     complaint = None
     # The numbers of quantized weights are computed anew for each run, and f32 decides in the end.
     quantized = kinds is not None and checkpoint.is_quantized
+    if quantized and kinds is not None:
+        kinds = affordable(checkpoint, torch.float32, kinds)
     for used in (torch.float32,) if quantized else dict.fromkeys((dtype, torch.float32)):
         with quiet_libraries():
             tokens = _tokens(ids, vocabulary) if quantized else None

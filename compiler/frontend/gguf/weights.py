@@ -245,11 +245,18 @@ class GgufSource(TensorSource):
         if parameter.layout is Layout.STACKED:
             return _owned(self._numbers(parameter.parts[0], parameter.place))
         if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
-            out = np.empty(shape, np.float32)
+            turned = parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED)
+            out = np.empty((shape[0], shape[2], shape[1]) if turned else shape, np.float32)
             for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
                 matrices = [self._numbers(part, expert) for part in parameter.parts]
-                out[expert] = self._laid_out(matrices, parameter.layout)
-            return torch.from_numpy(out)
+                if parameter.layout is Layout.INTERLEAVED:
+                    for number, matrix in enumerate(matrices):
+                        out[expert, number :: len(matrices)] = matrix
+                else:
+                    laid_out = self._laid_out(matrices, parameter.layout)
+                    out[expert] = laid_out.T if turned else laid_out
+            # A view: the numbers of a transposed parameter stay where they are.
+            return torch.from_numpy(out).transpose(1, 2) if turned else torch.from_numpy(out)
         arrays = [self._numbers(part) for part in parameter.parts]
         if len(arrays) > 1:  # biases of experts, [X, N] each
             joined = np.stack(arrays, -1) if parameter.layout is Layout.INTERLEAVED else np.concatenate(arrays, 1)
