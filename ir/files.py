@@ -434,8 +434,8 @@ def sources_digest(package: ModuleType, skipped: tuple[str, ...] = ()) -> str:
 
 
 class HashingFile:
-    """A file that knows the size and sha256 of what is written to it from now on. Large pieces are hashed while they
-    are written, so they must stay as they are until the next call."""
+    """A file with the size and the sha256 of all bytes that are written to it from now on. A large piece is hashed while
+    it is written, so it must not change before the call returns."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -26,7 +26,7 @@ MXFP4_FORMAT = WeightFormat(
 
 
 def _nvfp4(name: str, block: int, side: int) -> WeightFormat:
-    """Return NVFP4 with the codes of so many neighboring numbers in the low halves of as many bytes."""
+    """Return NVFP4 in which `side` neighboring numbers lie in the low halves of `side` bytes."""
     groups = block // NVFP4_GROUP
     return WeightFormat(
         name if block == _NVFP4_BLOCKS[0] else f"{name}:{block}",
@@ -45,7 +45,7 @@ _OF_GGUF = tuple(_nvfp4("NVFP4", block, 8) for block in _NVFP4_BLOCKS)
 
 
 def nvfp4_of(columns: int, *, gguf: bool = False) -> WeightFormat | None:
-    """Return the NVFP4 format of rows of so many numbers; None where they are no whole blocks."""
+    """Return the NVFP4 format of rows of `columns` numbers; None for rows that are no whole blocks."""
     known = _OF_GGUF if gguf else _OF_SAFETENSORS
     return next((item for item in known if columns % item.block == 0), None)
 

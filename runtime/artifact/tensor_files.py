@@ -222,7 +222,7 @@ class Packing(Protocol):
         """A tensor as it is stored, with its companions."""
 
     def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
-        """What `pack` gives, in pieces that follow each other in memory."""
+        """Yield the result of `pack` in pieces, in the order of memory."""
 
     def unpack(self, stored: Array, shape: tuple[int, ...]) -> Array:
         """What `pack` was given, in its shape."""
@@ -348,7 +348,7 @@ def write_tensors(
     packings: Packings | None = None,
     names: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Write the tensors of `layout`, one source at a time in memory, and of what it is packed to a few pieces: one is
+    """Write the tensors of `layout`. One source at a time is in memory, with a few packed pieces of it: one piece is
     packed while the one before it is written. Equal tensors give equal bytes.
 
     Args:

@@ -537,7 +537,7 @@ class Function:
         self._effect("llvm.x86.tilezero", [self.constant(tile, I8)])
 
     def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
-        """Fills a register that is configured for so many rows of so many bytes."""
+        """Fills a register that is configured for `rows` rows of `width` bytes."""
         self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, self.constant(width)])
 
     def store_tile(self, tile: int, pointer: Value, rows: int) -> None:

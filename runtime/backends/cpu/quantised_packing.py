@@ -260,7 +260,7 @@ class QuantisedPanels:
         return np.concatenate(pieces).reshape(*stacked, self.count, self.blocks, self.block_bytes)
 
     def pieces(self, *parts: npt.NDArray[np.generic]) -> Iterator[npt.NDArray[np.uint8]]:
-        """Yield what `pack` returns in pieces, panels [some, blocks, block_bytes], which fit a processor's cache."""
+        """Yield the result of `pack` in pieces, panels [some, blocks, block_bytes], which fit a processor's cache."""
         slices = int(np.prod(self._check(parts)))
         stored = [np.ascontiguousarray(part).view(np.uint8).reshape(slices, self.n, -1) for part in parts]
         step = max(1, PACKED_AT_ONCE // self.panel_bytes)

@@ -75,7 +75,7 @@ class PanelPacking:
         return self.panels.pack(*parts).view(array.dtype)
 
     def pieces(self, array: Array, *others: Array) -> Iterator[Array]:
-        """Yield what `pack` returns in pieces, as they follow each other in memory."""
+        """Yield the result of `pack` in pieces, in the order of memory."""
         if isinstance(self.panels, Panels):
             yield self.pack(array)
             return

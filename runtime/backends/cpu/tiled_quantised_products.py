@@ -34,7 +34,7 @@ _LANESF = vector(F32, LANES)
 
 @dataclass(frozen=True)
 class TileForm:
-    """How integers are packed for tile registers.
+    """The form of packed integers for tile registers.
 
     Attributes:
         row: the form of sums and heads.
