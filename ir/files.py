@@ -434,8 +434,8 @@ def sources_digest(package: ModuleType, skipped: tuple[str, ...] = ()) -> str:
 
 
 class HashingFile:
-    """A file with the size and the sha256 of all bytes that are written to it from now on. A large piece is hashed while
-    it is written, so it must not change before the call returns."""
+    """A file with the size and the sha256 of all bytes that are written to it from now on. A large piece is hashed
+    while it is written, so it must not change before the call returns."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
