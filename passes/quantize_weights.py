@@ -159,8 +159,11 @@ def _format_of(
             return None
         return weights
     kept = stored.get(argument.name)
-    fits = kept is not None and kept.transposed == (reading.axis != value.type.rank - 1)
-    return kept.format if kept is not None and fits else None
+    if kept is None:
+        return None
+    turned = reading.axis != value.type.rank - 1
+    # Floats without scales are the same numbers along either axis.
+    return kept.format if kept.transposed == turned or not kept.format.scales else None
 
 
 def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator[Argument]:

@@ -129,8 +129,7 @@ class TensorSource(ABC):
         """Return the stored form of a weight where a program may hold it in a format; None of one that it holds as
         numbers. Floats of 16 bits that are no bf16 have the format F16."""
         shape, dtype = self.names()[name]
-        fits = dtype == torch.float16 and len(shape) in RANKS and shape[-1] % F16.block == 0
-        return StoredForm("f16", F16) if fits else None
+        return StoredForm("f16", F16) if dtype == torch.float16 and len(shape) in RANKS else None
 
     def parts(self, name: str) -> Parts:
         """Return the stored parts of a weight [.., N, K] whose stored form has a format."""

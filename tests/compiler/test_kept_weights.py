@@ -211,6 +211,22 @@ def test_a_checkpoint_of_16_bits_stays_one(form: str, tmp_path: Path) -> None:
     assert not encodings(dense)
 
 
+def test_weights_of_f16_are_held_along_either_axis(tmp_path: Path) -> None:
+    """GPT-2 has its matrices as [K, N]."""
+    torch.manual_seed(3)
+    config = transformers.GPT2Config(
+        n_embd=64, n_layer=2, n_head=4, vocab_size=64, n_positions=CONTEXT, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).half()
+    model.save_pretrained(tmp_path / "m")
+    path = sscc.compile(tmp_path / "m", output=tmp_path / "a.rdu", max_context=CONTEXT, prefill_chunk=10).path
+    assert encodings(Artifact.load(path)) == {"F16/blocks", "F16/blocks/transposed"}
+    ids = tokens(20)
+    expected = model.float()(torch.tensor([ids])).logits[0, -1].detach().numpy()
+    found = np.asarray(sscc.load(path).prefill(0, ids))
+    assert np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
 def test_codes_are_the_checkpoints(mixed_file: Path, tmp_path: Path) -> None:
     """Rows of Llama's queries are in another order in a .gguf; scales are its own f16."""
     numbers = write_gguf(tmp_path / "again.gguf", mixed)
