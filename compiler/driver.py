@@ -295,8 +295,8 @@ def _compile(options: CompileOptions, source: Source, pack: bool = False) -> Com
     if source.checkpoint is not None:
         layout = layout_of(program, "weight")
         source.checkpoint.check_ties({name for stack in layout.values() for name in stack.sources})
-    packs = pack and source.checkpoint is not None and source.checkpoint.has_weights
-    with packing_weights(program, source.checkpoint) if packs and source.checkpoint else nullcontext() as packed:
+    packs = source.checkpoint if pack else None
+    with nullcontext() if packs is None or not packs.has_weights else packing_weights(program, packs) as packed:
         with stage("validation"):
             _prove(program, signature, target, options)
         dumps.write_schedule(program)

@@ -307,8 +307,8 @@ def _mxfp4_numbers(blocks: str, scales: str, shape: tuple[int, int, int], read: 
     stored, exponents = read(blocks), _exponents(scales, read)
     out = torch.empty(shape)
     for expert in range(experts):
-        low_first = torch.stack([stored[expert] & 15, stored[expert] >> 4], -1).reshape(rows, -1, 2 * _MXFP4_BYTES)
-        scaled = torch.ldexp(_E2M1[low_first.to(torch.int32)], exponents[expert].to(torch.int32)[..., None] - 127)
+        numbers = _E2M1[_nibbles(stored[expert]).to(torch.int32)]
+        scaled = torch.ldexp(numbers, exponents[expert].to(torch.int32)[..., None] - 127)
         out[expert] = scaled.reshape(rows, columns).T
     return out
 
@@ -546,7 +546,7 @@ def _nvfp4_numbers(
     packed: str, scales: Callable[[Read], tuple[torch.Tensor, torch.Tensor]], shape: tuple[int, int], read: Read
 ) -> torch.Tensor:
     stored, (of_groups, whole) = read(packed), scales(read)
-    numbers = _E2M1[torch.stack([stored & 15, stored >> 4], -1).reshape(*of_groups.shape, -1).to(torch.int32)]
+    numbers = _E2M1[_nibbles(stored).reshape(*of_groups.shape, -1).to(torch.int32)]
     return (numbers * (of_groups.to(torch.float32) * whole)[..., None]).reshape(shape)
 
 
@@ -662,7 +662,12 @@ def _block_sides(fields: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Words of i32 [rows, columns], low bits first, as u8 [rows, columns * 32 / bits]."""
     raw = words.contiguous().view(torch.uint8)  # bytes of a word follow each other from the low bits on
-    return raw if bits == 8 else torch.stack([raw & 15, raw >> 4], -1).reshape(len(words), -1)
+    return raw if bits == 8 else _nibbles(raw)
+
+
+def _nibbles(raw: torch.Tensor) -> torch.Tensor:
+    """Return the halves of bytes [.., n], the low one of each first, as u8 [.., 2 n]."""
+    return torch.stack([raw & 15, raw >> 4], -1).flatten(-2)
 
 
 def _finite(name: str, read: Read) -> torch.Tensor:

@@ -298,7 +298,7 @@ def check_tokens(view: PipelineView, limits: Limits, proved: set[Hashable] | Non
 
 
 def _structure(view: PipelineView) -> Hashable:
-    """Return the numbers on which firings depend. Buffers are known by their number instead of their name."""
+    """Return the numbers on which firings depend. A buffer's number stands for its name."""
     numbers = {name: number for number, name in enumerate(view.buffers)}
     stages = tuple(
         (

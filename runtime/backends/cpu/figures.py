@@ -28,7 +28,7 @@ QUANTISED_TILE_ROWS = {"dot": 8, "pairs": 8, "plain": 4}
 quarter where 32 of them have 128 bits."""
 
 FLOAT8_TILE_ROWS = 8
-"""Rows of a tile of a product with floats of 8 bits where registers are wide; a quarter of it elsewhere."""
+"""Rows of a tile of a product with floats of 8 or 16 bits where registers are wide; a quarter of it elsewhere."""
 
 AHEAD_UNITS = 64
 """Units of 64 bytes of a panel that a prefetch is ahead of the loads."""

@@ -32,6 +32,12 @@ class BlockHeads:
         """Return the minimums of a group, f32 [16]; None of a format without."""
         return self._product(self.panels.format.minimums, first, number)
 
+    def below(self, first: Value | int, number: int) -> Value | None:
+        """Return the factors of minus the sum of a group's numbers, which its minimums add; None of a format without
+        minimums."""
+        minimums = self.minimums(first, number)
+        return minimums if minimums is None or self.panels.format.subtracts else 0.0 - minimums
+
     def zeros(self, first: Value | int, number: int) -> Value | None:
         """Return the zero points of a group, i32 [16]; None of a format without."""
         field = self.panels.format.zeros

@@ -192,8 +192,8 @@ class _Kernel:
             step = f.broadcast(f.load(a + 4 * row, F32), LANES)
             step = step if scales is None else step * scales
             added.append(f.fma(joined(f, sums[form.sums * row : form.sums * (row + 1)]), step, before))
-        minimums = self.heads.minimums(first, number)
-        return added if minimums is None else self._with_minimums(minimums, a, added)
+        factors = self.heads.below(first, number)
+        return added if factors is None else self._with_minimums(factors, a, added)
 
     def _corrections(self, first: Value | int, number: int, a: Value) -> Sequence[Value | None]:
         """Return what zero points add to the sums of a group, None for nothing."""
@@ -209,10 +209,9 @@ class _Kernel:
             zeros = zeros + panels.offset
         return [value * zeros for value in spread]
 
-    def _with_minimums(self, minimums: Value, a: Value, sums: Sequence[Value]) -> list[Value]:
+    def _with_minimums(self, factors: Value, a: Value, sums: Sequence[Value]) -> list[Value]:
         """Return the sums of rows with the minimums of a group times the sums of their numbers."""
         f, rows, added = self.f, len(sums), []
-        factors = minimums if self.panels.format.subtracts else 0.0 - minimums
         for row, state in enumerate(sums):
             below = f.load(a + 4 * (rows * (1 + self.form.sums) + row), F32)  # minus the sum of the group
             added.append(f.fma(f.broadcast(below, LANES), factors, state))

@@ -203,10 +203,9 @@ class _Kernel:
     def _add(self, a: Value, heads: BlockHeads, group: Value) -> None:
         """Add the sums of a group to those of the rows."""
         f, panels, rows, form = self.f, self.panels, self.rows, self.form.row
-        scales, minimums, zeros = heads.scales(group, 0), heads.minimums(group, 0), heads.zeros(group, 0)
+        scales, factors, zeros = heads.scales(group, 0), heads.below(group, 0), heads.zeros(group, 0)
         if zeros is not None and panels.flipped:
             zeros = zeros + panels.offset
-        factors = None if minimums is None else minimums if panels.format.subtracts else 0.0 - minimums
         with f.loop(0, rows) as row:
             head, place = a + row.index * 4, row.index * LINE
             high, low = (f.load(self.sums + (part * rows * LINE) + place, _LANES32) for part in range(_PARTS))
