@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from sscc.ir.weight_formats.registry import ordered_source
 from sscc.runtime.artifact.tensor_files import Array, KeepingReader, reading
 from sscc.runtime.backends.reference.arrays import to_array
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class CheckpointTensors(Mapping[str, Array]):
-    """A checkpoint's weights by name, each read when it is asked for, on the memory that torch read it into.
+    """A checkpoint's weights by name, each read when it is asked for, on the memory that torch read it into, and under
+    the name `order_of` a weight the order of its columns.
 
     Raises as `Checkpoint.tensor` does, and InputError for a dtype that numpy lacks.
     """
@@ -24,6 +26,9 @@ class CheckpointTensors(Mapping[str, Array]):
         self._checkpoint = checkpoint
 
     def __getitem__(self, name: str) -> Array:
+        weight = ordered_source(name)
+        if weight is not None and (order := self._checkpoint.order(weight)) is not None:
+            return order
         if name not in self._checkpoint.names():
             raise KeyError(name)
         return to_array(self._checkpoint.tensor(name))

@@ -87,7 +87,7 @@ def stored_formats(checkpoint: Checkpoint) -> dict[str, Encoding]:
     """Return the formats in which a checkpoint stores weights, by name; weights that are numbers are not among them."""
     stored = {name: checkpoint.stored_form(name) for name in checkpoint.names()}
     return {
-        name: Encoding(form.format, form.format.parts[0].name, form.transposed)
+        name: Encoding(form.format, form.format.parts[0].name, form.transposed, form.ordered)
         for name, form in stored.items()
         if form is not None and form.format is not None
     }

@@ -7,7 +7,9 @@ their numbers, in the weight's dtype; the formula is the format's.
 
 With `keep` every weight gets the format in which the checkpoint stores it, which the module says (`sscc.stored`), and
 one that is stored as numbers stays as it is. Then nothing is rounded: the checkpoint's own codes are stored. A table
-whose rows are looked up (an embedding) is kept so too, and read by `kv.look_up`.
+whose rows are looked up (an embedding) is kept so too, and read by `kv.look_up`. Of a weight whose groups have columns
+that lie apart (GPTQ's `desc_act`), the columns are stored group by group, and a further argument is their order: each
+product reads its other operand in that order.
 
 Why: decoding reads every weight once per token and does little with it. In 8 or 4 bits that is a half or a quarter of
 the bytes of bf16.
@@ -63,7 +65,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from torch_mlir import ir
-from torch_mlir.dialects import linalg, tensor
+from torch_mlir.dialects import arith, linalg, tensor
 
 from sscc.ir.builders import Argument, arguments_of, tensor_type
 from sscc.ir.dialects import kv
@@ -74,7 +76,7 @@ from sscc.ir.rewriting import functions
 from sscc.ir.sharding import Cut
 from sscc.ir.views import permutation_of
 from sscc.ir.weight_formats.groups import GroupFormat
-from sscc.ir.weight_formats.registry import DENSE, Encoding, Weights, parse_format
+from sscc.ir.weight_formats.registry import DENSE, KEEP, ORDER, Encoding, Weights, order_of, parse_format
 from sscc.ir.weight_formats.weight_format import RANKS, WeightFormat
 from sscc.passes.base import Pass, count
 from sscc.passes.tiling import dims_of, is_contraction
@@ -129,9 +131,18 @@ def _quantize_function(function: Any, weights: Weights, stored: Mapping[str, Enc
         if any(size % chosen.block for size in _summed_sizes(argument, reading.axis)):
             count("weights that groups do not fit")
             continue
+        ordered = weights == KEEP and stored[argument.name].ordered
+        if ordered and not _can_reorder(argument, reading):
+            count("weights whose columns are needed in their own order")
+            continue
         count("weights quantised")
-        parts = list(_parts(argument, reading.axis, chosen))
+        parts = list(_parts(argument, reading.axis, chosen, ordered))
         added = [block.add_argument(part.type, value.owner.owner.location) for part in parts]
+        if ordered:
+            parts.append(_order(argument, reading.axis))
+            order = block.add_argument(parts[-1].type, value.owner.owner.location)
+            for product in _products(value):
+                _reorder(product, order)
         for use in list(value.uses):
             reading.replace(use, added, value.type, chosen)
         new_arguments += parts
@@ -166,15 +177,27 @@ def _format_of(
     return kept.format if kept.transposed == turned or not kept.format.scales else None
 
 
-def _parts(weight: Argument, axis: int, weight_format: WeightFormat) -> Iterator[Argument]:
+def _parts(weight: Argument, axis: int, weight_format: WeightFormat, ordered: bool) -> Iterator[Argument]:
     """The stored arguments that a weight becomes."""
     *outer, columns = _summed_last(weight.type.shape, axis)
     for part in weight_format.parts:
-        encoding = Encoding(weight_format, part.name, transposed=axis != weight.type.rank - 1)
+        encoding = Encoding(weight_format, part.name, axis != weight.type.rank - 1, ordered)
         shape = weight_format.stored(part.name, *outer, columns)
         type_ = tensor_type(shape, ir.IntegerType.get_signless(8))
         cut = str(encoding.cut_of_part(Cut.parse(weight.cut), weight.type.rank)) if weight.cut else ""
         yield Argument(weight.role, f"{weight.name}.{part.name}", type_, weight.made_of, str(encoding), cut)
+
+
+def _order(weight: Argument, axis: int) -> Argument:
+    """The stored argument that is the order of the columns of a weight."""
+    type_ = tensor_type([weight.type.shape[axis]], ir.IntegerType.get_signless(64))
+    return Argument(weight.role, f"{weight.name}.{ORDER}", type_, tuple(map(order_of, weight.made_of)))
+
+
+def _can_reorder(weight: Argument, reading: _Reading) -> bool:
+    """Return True for a matrix that products sum over whole: a rank's part of a row has some columns of each group."""
+    cut = bool(weight.cut) and Cut.parse(weight.cut).axis == reading.axis
+    return not cut and not isinstance(reading, _LookedUp) and weight.type.rank == min(RANKS)
 
 
 def _summed_sizes(weight: Argument, axis: int) -> list[int]:
@@ -226,6 +249,34 @@ def _reading(weight: ir.Value) -> _Reading | None:
         return _Reading(axis)
     uses = list(weight.uses)
     return _LookedUp(1) if uses and weight.type.rank == 2 and all(map(_is_look_up, uses)) else None
+
+
+def _products(weight: ir.Value) -> list[ir.Operation]:
+    """Return the products that read a weight, transposed or not."""
+    readers = [use.owner.operation for use in weight.uses]
+    turned = [use.owner.operation for op in readers if permutation_of(op) is not None for use in op.results[0].uses]
+    return [op for op in readers if permutation_of(op) is None] + turned
+
+
+def _reorder(product: ir.Operation, order: ir.Value) -> None:
+    """Let a product read its first operand, along the axis that it sums over, in an order, i64 [K]."""
+    rows = product.operands[0]
+    first, *_ = linalg.get_indexing_maps(product)
+    (summed,) = linalg.infer_contraction_dimensions(product).k
+    axis, rank = dims_of(first).index(summed), rows.type.rank
+    identity = ir.AffineMap.get_identity(rank)
+    along = ir.AffineMap.get(rank, 0, [identity.results[axis]])
+    with ir.InsertionPoint(product), product.location:
+        empty = tensor.EmptyOp(list(rows.type.shape), rows.type.element_type).result
+        maps = ir.ArrayAttr.get([ir.AffineMapAttr.get(along), ir.AffineMapAttr.get(identity)])
+        kinds = ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank)
+        generic = linalg.GenericOp([rows.type], [order], [empty], maps, kinds)
+        body = generic.regions[0].blocks.append(order.type.element_type, rows.type.element_type)
+        with ir.InsertionPoint(body):
+            column = arith.index_cast(ir.IndexType.get(), body.arguments[0])
+            places = [column if dim == axis else linalg.IndexOp(dim).result for dim in range(rank)]
+            linalg.YieldOp([tensor.extract(rows, places)])
+    product.operands[0] = generic.results[0]
 
 
 def _outermost(op: ir.Operation) -> ir.Operation:

@@ -65,6 +65,7 @@ class QuantizationErrors(ErrorKind):
     GROUPS = InputError, "rows of {columns} weights cannot be cut into groups of {group}"
     NOT_FINITE = InputError, "a weight that is not finite cannot be quantised"
     TOO_LARGE = InputError, "a weight is too large for scales of f16"
+    ORDERED = InputError, "numbers do not say in which order a weight's columns are stored"
 
 
 Parts = Mapping[str, Array]
@@ -90,8 +91,11 @@ def encode(source: Array, encoding: Encoding) -> Array:
     """Return the stored tensor that `encoding` makes of a source of any floating dtype.
 
     Raises:
-        InputError: the source holds a number that is not finite, or K is not a multiple of the block.
+        InputError: the source holds a number that is not finite, K is not a multiple of the block, or the columns are
+            stored in another order than the source's.
     """
+    if encoding.ordered:
+        raise QuantizationErrors.ORDERED()
     weight = _as_summed(source, encoding)
     return quantize(weight, encoding.format)[encoding.part]
 

@@ -20,7 +20,7 @@ from sscc.ir.errors import CheckError, ErrorKind, InputError, SsccError, UsageEr
 from sscc.ir.extras import COMPILE, require
 from sscc.ir.files import STANDARD, shown_name
 from sscc.ir.terminal import send_log_to_stderr
-from sscc.ir.weight_formats.registry import parse_format
+from sscc.ir.weight_formats.registry import order_of, parse_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -234,6 +234,7 @@ def _outcomes(
 def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constants: Layout) -> dict[str, Tensor]:
     """The checkpoint's tensors, random ones where there is no checkpoint, and the constants, if there are any."""
     from sscc.compiler.interpret.weights import random_tensors
+    from sscc.runtime.backends.reference.arrays import to_tensors
 
     checkpoint = source.checkpoint
     if checkpoint is None or not checkpoint.has_weights:
@@ -241,6 +242,9 @@ def _tensors(args: argparse.Namespace, source: Source, weights: Layout, constant
     else:
         names = {name for stack in weights.values() for name in stack.sources}
         tensors = {name: checkpoint.tensor(name) for name in names & checkpoint.names().keys()}
+        # Passes that come later ask for them.
+        orders = {name: checkpoint.order(name) for name in tensors}
+        tensors |= to_tensors({order_of(name): order for name, order in orders.items() if order is not None})
     return {**tensors, **(source.constants() if constants else {})}
 
 

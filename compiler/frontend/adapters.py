@@ -242,7 +242,10 @@ class AdaptedSource(TensorSource):
         """Return the form of the checkpoint; its codes are not those of a weight that the adapter changes."""
         form = self._source.stored_form(name)
         changed = name in self._factors or name in self._replaced
-        return replace(form, is_exact=False) if changed and form is not None else form
+        if form is None or not changed:
+            return form
+        # New numbers have scales of their own, and nothing says which columns should share them.
+        return replace(form, is_exact=False, format=None if form.ordered else form.format)
 
     def parts(self, name: str) -> Parts:
         return self._source.parts(name)

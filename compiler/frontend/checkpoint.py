@@ -50,7 +50,7 @@ from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError, UsageError, quoted
 from sscc.ir.files import file_digest, output_errors, replacing
 from sscc.ir.suggestions import similar_file
-from sscc.ir.weight_formats.registry import Encoding
+from sscc.ir.weight_formats.registry import ORDER, Encoding
 from sscc.runtime.quantization import Array
 
 FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -239,6 +239,13 @@ class Checkpoint:
         if self.source is None or not self.stores(name, encoding):
             return None
         return self.source.parts(name)[encoding.part]
+
+    def order(self, name: str) -> Array | None:
+        """The order in which the columns of a weight are stored, i64 [K]; None where it is their own."""
+        form = self.stored_form(name)
+        if self.source is None or form is None or form.format is None or not form.ordered:
+            return None
+        return self.source.parts(name)[ORDER]
 
 
 # ------------------------------------------------------------------------------------------------------- opening

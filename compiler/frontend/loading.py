@@ -177,7 +177,7 @@ class _Numbers:
     def _quantized_rows(self, name: str) -> torch.Tensor | None:
         """Return the rows of `tokens` of a matrix whose rows are quantized one by one; None for any other."""
         form = self.checkpoint.stored_form(name)
-        if form is None or form.format is None or form.transposed:
+        if form is None or form.format is None or form.transposed or form.ordered:
             return None
         parts = {}
         for part in form.format.parts:

@@ -141,7 +141,7 @@ class RenamedSource(TensorSource):
 
     def _joins_codes(self, name: str, joined: Joined, form: StoredForm) -> bool:
         """Whether the rule that joins numbers, applied to each part of codes, gives the parts of what is joined."""
-        if form.format is None or form.transposed:
+        if form.format is None or form.transposed or form.ordered:
             return False
         shape, _ = self.names()[name]
         held = self._source.names()

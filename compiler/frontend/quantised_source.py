@@ -42,6 +42,7 @@ from sscc.ir.errors import ErrorKind, InputError, SsccError
 from sscc.ir.weight_formats.fields import Kind
 from sscc.ir.weight_formats.groups import SCALES, VALUES, ZEROS, GroupFormat
 from sscc.ir.weight_formats.microscaling import BLOCKS, MXFP4_FORMAT, NVFP4_GROUP, WHOLE, nvfp4_of
+from sscc.ir.weight_formats.registry import ORDER
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.backends.reference.arrays import to_array
 from sscc.runtime.quantization import Parts, as_bytes
@@ -339,14 +340,14 @@ def _integer_weight(
     *,
     method: str,
     zero_point: bool,
-    index: str | None,
+    index: _Index | None,
     unpack: Callable[[Read], _Codes],
 ) -> QuantisedWeight:
     """A weight of codes.
 
     Args:
         groups: along K.
-        index: the stored tensor that says of which group each column is; None where groups lie side by side.
+        index: says of which group each column is; None where groups lie side by side.
         unpack: reads the codes, which are from 0 to 2^bits - 1.
     """
     group = shape[1] // groups
@@ -356,28 +357,41 @@ def _integer_weight(
     words = f"{method}, {bits} bits, groups of {group}{', with zero points' if zero_point else ''}"
     fits = cut % 2 == 0
     held = GroupFormat(bits, cut, zero_point, scales=_SCALE_DTYPES[scale_dtype]) if fits else None
-    ordered = index is None
+    words += "" if index is None else ", columns out of order"
     numbers = partial(_integer_numbers, shape, groups, bits, index, unpack)
-    if held is None or not ordered:
-        return QuantisedWeight(
-            shape, parts, StoredForm(words if ordered else f"{words}, columns out of order"), numbers
-        )
-    stored = partial(_kept_codes, held, group // cut, unpack)
-    return QuantisedWeight(shape, parts, StoredForm(words, held.descriptor), numbers, stored)
+    if held is None or not (index is None or index.is_even):
+        return QuantisedWeight(shape, parts, StoredForm(words), numbers)
+    stored = partial(_kept_codes, held, group // cut, unpack, index)
+    form = StoredForm(words, held.descriptor, ordered=index is not None)
+    return QuantisedWeight(shape, parts, form, numbers, stored)
 
 
-def _order(parts: _Parts, index: str, k: int, groups: int, read: Read) -> str | None:
-    """The stored tensor that says of which group each column is; None where they lie side by side."""
-    if index not in parts.held:
+@dataclass(frozen=True)
+class _Index:
+    """A stored tensor that says of which group each column is, where the columns of a group do not lie side by side.
+
+    Attributes:
+        is_even: every group has the same number of columns.
+    """
+
+    tensor: str
+    is_even: bool
+
+
+def _index(parts: _Parts, tensor: str, k: int, groups: int, read: Read) -> _Index | None:
+    """Return the index of that name; None where it is not there or the columns lie side by side."""
+    if tensor not in parts.held:
         return None
-    parts.expect(index, (k,), (torch.int32, torch.int64), f"a weight of {k} columns")
-    of_column = read(index).to(torch.int64)
+    parts.expect(tensor, (k,), (torch.int32, torch.int64), f"a weight of {k} columns")
+    of_column = read(tensor).to(torch.int64)
     beside = torch.arange(k) // (k // groups)
-    return None if torch.equal(of_column, beside) or bool((of_column == -1).all()) else index
+    if torch.equal(of_column, beside) or bool((of_column == -1).all()):
+        return None
+    return _Index(tensor, torch.equal(of_column.sort().values, beside))
 
 
 def _integer_numbers(
-    shape: tuple[int, int], groups: int, bits: int, index: str | None, unpack: Callable[[Read], _Codes], read: Read
+    shape: tuple[int, int], groups: int, bits: int, index: _Index | None, unpack: Callable[[Read], _Codes], read: Read
 ) -> torch.Tensor:
     """(code - zero point) * scale, f32."""
     codes = unpack(read)
@@ -389,26 +403,30 @@ def _integer_numbers(
         grouped -= zeros[..., None]
         grouped *= scales[..., None]
         return numbers
-    of_column = read(index).to(torch.int64)
+    of_column = read(index.tensor).to(torch.int64)
     if bool(((of_column < 0) | (of_column >= groups)).any()):
-        raise QuantizedErrors.GROUP(tensor=index, groups=groups)
+        raise QuantizedErrors.GROUP(tensor=index.tensor, groups=groups)
     for group in range(groups):  # what is gathered for all columns at once would be as large as the weight
         columns = of_column == group
         numbers[:, columns] = (numbers[:, columns] - zeros[:, group, None]) * scales[:, group, None]
     return numbers
 
 
-def _kept_codes(held: GroupFormat, times: int, unpack: Callable[[Read], _Codes], read: Read) -> Parts:
-    """Return codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits."""
+def _kept_codes(
+    held: GroupFormat, times: int, unpack: Callable[[Read], _Codes], index: _Index | None, read: Read
+) -> Parts:
+    """Return codes as a program holds them: from -h on with 8 bits, two in a byte with 4 bits; with an index, groups
+    side by side."""
     codes = unpack(read)
-    values = codes.values.numpy().view(np.uint8)
+    order = None if index is None else read(index.tensor).argsort(stable=True)
+    values = (codes.values if order is None else codes.values[:, order]).numpy().view(np.uint8)
     low = held.half if held.bits == 8 else 0
     stored = values ^ np.uint8(128) if held.bits == 8 else values[:, 0::2] | (values[:, 1::2] << 4)
     parts = {VALUES: stored.view(np.int8), SCALES: as_bytes(np.repeat(to_array(codes.scales), times, axis=1))}
     if codes.zeros is not None:
         zeros = np.repeat((codes.zeros.numpy().astype(np.int16) - low).astype(np.int8), times, axis=1)
         parts[ZEROS] = as_bytes(zeros)
-    return parts
+    return parts if order is None else parts | {ORDER: order.numpy()}
 
 
 def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
@@ -434,7 +452,7 @@ def _find_gptq(parts: _Parts, fields: Mapping[str, Any], read: Read) -> Found:
                 parts.held[names[2]][1],
                 method="GPTQ",
                 zero_point=True,
-                index=_order(parts, index, k, groups, read),
+                index=_index(parts, index, k, groups, read),
                 unpack=partial(_unpack_gptq, names[0], names[1], names[2], n, bits, one_less),
             ),
         )
@@ -590,7 +608,7 @@ def _packed_weight(parts: _Parts, stem: str, read: Read) -> QuantisedWeight:
         parts.held[scale][1],
         method=COMPRESSED,
         zero_point=zeros in parts.held,
-        index=_order(parts, index, k, groups, read),
+        index=_index(parts, index, k, groups, read),
         unpack=partial(_unpack_compressed, packed, scale, zeros if zeros in parts.held else None, (n, k), bits),
     )
 

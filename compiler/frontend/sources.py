@@ -97,16 +97,20 @@ class StoredForm:
         format: the format of the program that holds exactly the same; None where there is none.
         transposed: True for a weight [.., K, N], K being the axis along which groups share a scale.
         is_exact: False if the numbers are others than those of the stored codes.
+        ordered: True if the columns of a group lie apart. Codes are given in an order in which they lie side by side,
+            and `TensorSource.parts` has that `ORDER` too.
     """
 
     text: str
     format: WeightFormat | None = None
     transposed: bool = False
     is_exact: bool = True
+    ordered: bool = False
 
     def gives(self, encoding: Encoding) -> bool:
         """Return True if the stored codes are those that `encoding` would make of the numbers."""
-        return self.is_exact and (self.format, self.transposed) == (encoding.format, encoding.transposed)
+        own = self.format, self.transposed, self.ordered
+        return self.is_exact and own == (encoding.format, encoding.transposed, encoding.ordered)
 
 
 class TensorSource(ABC):

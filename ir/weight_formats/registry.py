@@ -28,6 +28,11 @@ Weights = Union[WeightFormat, Literal["keep"]]
 """A storage of weights other than numbers of the program's dtype."""
 
 _TRANSPOSED = "transposed"
+_ORDERED = "ordered"
+ORDER = "order"
+"""The name beside those of a format's parts of the order of columns, i64 [K]: number i of a row of codes is that of
+column `order[i]`."""
+_SOURCE_OF_ORDER = "#order"
 
 
 WeightChoice = Union[WeightFormat, Literal["keep", "dense"]]
@@ -56,19 +61,21 @@ class Encoding:
     Attributes:
         part: the name of a part of the format.
         transposed: the source is [.., K, N] instead of [.., N, K], written ``int4:32/values/transposed``.
+        ordered: the columns of the source are stored in another order, so that those of a group lie side by side,
+            written ``int4:32/values/ordered``.
     """
 
     format: WeightFormat
     part: str
     transposed: bool = False
+    ordered: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Encoding:
         """Read an encoding as `__str__` writes it. Raises InputError for any other text."""
         name, *words = text.split("/")
-        transposed = words[1:] == [_TRANSPOSED]
         try:
-            encoding = cls(format_named(name), words[0] if words else "", transposed)
+            encoding = cls(format_named(name), words[0] if words else "", _TRANSPOSED in words, _ORDERED in words)
         except UsageError as error:
             raise EncodingErrors.FORMAT(text=text, cause=error) from None
         if str(encoding) != text or encoding.part not in encoding.format.bytes_of:
@@ -76,7 +83,8 @@ class Encoding:
         return encoding
 
     def __str__(self) -> str:
-        return f"{self.format}/{self.part}" + (f"/{_TRANSPOSED}" if self.transposed else "")
+        marks = {_TRANSPOSED: self.transposed, _ORDERED: self.ordered}
+        return "/".join([str(self.format), self.part, *(mark for mark, has in marks.items() if has)])
 
     @property
     def is_first(self) -> bool:
@@ -106,3 +114,13 @@ class Encoding:
         if (axis if of_source else cut.axis) != rank - 1:
             return Cut(axis, cut.segments)
         return Cut(axis, tuple(Segment(segment.size // divisor * factor, segment.parts) for segment in cut.segments))
+
+
+def order_of(source: str) -> str:
+    """Return the name under which a program has the order of the columns of a source."""
+    return source + _SOURCE_OF_ORDER
+
+
+def ordered_source(name: str) -> str | None:
+    """Return the source whose order of columns has this name; None for any other name."""
+    return name.removesuffix(_SOURCE_OF_ORDER) if name.endswith(_SOURCE_OF_ORDER) else None

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 import sscc
 from sscc.compiler import cli
+from sscc.compiler.frontend.adapters import with_adapter
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.compiler.frontend.construction import build_skeleton
 from sscc.compiler.frontend.gguf.weights import GgufWeightErrors
@@ -26,9 +27,11 @@ from sscc.compiler.frontend.loading import load_model
 from sscc.compiler.preflight import PreflightErrors
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.artifact.tensor_files import TensorErrors
 from sscc.runtime.session import Session
 from tests.compiler.frontend import published
-from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, write, write_config
+from tests.compiler.frontend.test_adapters import factors, save
+from tests.compiler.frontend.test_quantised_source import CASES, LLAMA, is_quantised, write, write_config
 from tests.errors import raises
 from tests.families import random_tokens
 from tests.oracles.independent import IndependentSnapStream
@@ -101,6 +104,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def two_layers() -> transformers.LlamaConfig:
+    return transformers.LlamaConfig(**LLAMA.to_dict() | {"num_hidden_layers": 2})
+
+
+@pytest.fixture(scope="module")
+def shuffled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """GPTQ whose columns of a group lie apart, in an order of each weight's own."""
+    path = tmp_path_factory.mktemp("kept") / "desc_act"
+    quantization, make, _ = CASES["desc_act"]
+    write(path, make, quantization, two_layers())
+    return path
+
+
 @pytest.fixture(scope="module")
 def small_floats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """NVFP4."""
@@ -151,16 +167,28 @@ def encodings(artifact: Artifact) -> set[str]:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["gguf", "gptq", "fp8", "nvfp4"])
+@pytest.mark.parametrize("kind", ["gguf", "gptq", "desc_act", "fp8", "nvfp4"])
 def test_every_level_computes_with_the_checkpoints_numbers(
-    kind: str, level: int, mixed_file: Path, folder: Path, floats: Path, small_floats: Path, tmp_path: Path
+    kind: str,
+    level: int,
+    mixed_file: Path,
+    folder: Path,
+    shuffled: Path,
+    floats: Path,
+    small_floats: Path,
+    tmp_path: Path,
 ) -> None:
-    model = {"gguf": mixed_file, "gptq": folder, "fp8": floats, "nvfp4": small_floats}[kind]
+    models = {"gguf": mixed_file, "gptq": folder, "desc_act": shuffled, "fp8": floats, "nvfp4": small_floats}
+    model = models[kind]
     result = sscc.compile(model, output=tmp_path / "a.rdu", weights="keep", opt_level=level, **SHAPE)
     artifact = Artifact.load(result.path)
     formats = {encoding.partition("/")[0] for encoding in encodings(artifact)}
     if kind == "gptq":
         assert formats == {"int4:32:zero-point:f16"}
+    elif kind == "desc_act":
+        assert formats == {"int4:32:zero-point"}
+        orders = [t for t in artifact.program.tensors if t.name.endswith("_proj.weight.order")]
+        assert {t.dtype for t in orders} == {"i64"}
     elif kind == "fp8":
         assert formats == {"e4m3:16:f32"}
     elif kind == "nvfp4":
@@ -176,12 +204,12 @@ def test_every_level_computes_with_the_checkpoints_numbers(
 
 
 @pytest.mark.parametrize("precision", ["f32", "f64"])
-@pytest.mark.parametrize("kind", ["gguf", "fp8"])
+@pytest.mark.parametrize("kind", ["gguf", "fp8", "desc_act"])
 def test_passes_agree(
-    kind: str, precision: str, mixed_file: Path, floats: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, precision: str, mixed_file: Path, floats: Path, shuffled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [f"--{name.replace('_', '-')}={value}" for name, value in ROWS.items()]
-    model = str(mixed_file if kind == "gguf" else floats)
+    model = str({"gguf": mixed_file, "fp8": floats, "desc_act": shuffled}[kind])
     arguments = ["bisect", model, "--weights", "keep", "--prefill-chunk", "10", "--max-context", "64", *rows]
     arguments += ["--dtype", "f32"]
     assert cli.main([*arguments, "--precision", precision]) == 0
@@ -259,6 +287,35 @@ def test_by_reference_and_with_other_weights(mixed_file: Path, folder: Path, tmp
     write_gguf(tmp_path / "plain.gguf", lambda name: "F16")
     other = sscc.load(embedded, checkpoint=tmp_path / "plain.gguf").prefill(0, prompt)
     assert np.isfinite(np.asarray(other)).all()
+
+
+def test_ordered_columns_that_are_cut_over_ranks_become_numbers(shuffled: Path, tmp_path: Path) -> None:
+    """A rank has some columns of every group: each has all columns of the other weights' rows, in their order."""
+    path = sscc.compile(shuffled, output=tmp_path / "a.rdu", tp=2, **SHAPE).path
+    kept = {source for t in Artifact.load(path).program.tensors if t.encoding for source in t.sources}
+    cut = {name for name in open_checkpoint(shuffled).names() if "o_proj" in name or "down_proj" in name}
+    assert kept == {name for name in open_checkpoint(shuffled).names() if is_quantised(name)} - cut
+    found = np.asarray(sscc.load(path).prefill(0, tokens(31)))
+    assert difference(torch.from_numpy(found)[None], expected_logits(shuffled)[:1]) <= TOLERANCE["native"]
+
+
+def test_an_adapter_gives_ordered_columns_numbers_of_their_own(shuffled: Path, tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    adapter = save(tmp_path / "a", factors(name, 64, 64))
+    result = sscc.compile(shuffled, output=tmp_path / "a.rdu", lora=str(adapter), **SHAPE)
+    program = Artifact.load(result.path).program
+    assert f"{name}.weight" in {source for t in program.tensors if not t.encoding for source in t.sources}
+    assert any(line.startswith("dequantised: ") for line in result.report)
+    merged = with_adapter(open_checkpoint(shuffled), adapter)
+    assert merged.order(f"{name}.weight") is None
+    assert merged.order(name.replace("0", "1") + ".weight") is not None
+
+
+def test_numbers_do_not_say_how_columns_are_ordered(shuffled: Path, tmp_path: Path) -> None:
+    artifact = sscc.compile(shuffled, output=tmp_path / "a.rdu", **SHAPE).path
+    write(tmp_path / "m", CASES["gptq"][1], CASES["gptq"][0], two_layers())
+    with raises(TensorErrors.NOT_ENCODED, tensor=re.compile("_proj.weight$")):
+        sscc.load(artifact, checkpoint=tmp_path / "m")
 
 
 def test_a_dump_says_what_is_kept(mixed_file: Path, tmp_path: Path) -> None:

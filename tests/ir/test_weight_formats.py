@@ -46,6 +46,7 @@ def test_groups_are_even(group: int) -> None:
         ("int4:32:minimum:f32/minimums", (9, 8), (9, 64)),
         ("int4:32/values/transposed", (9, 32), (64, 9)),
         ("int8:64/scales/transposed", (9, 2), (64, 9)),
+        ("int4:32/values/ordered", (9, 32), (9, 64)),
         ("Q4_K/blocks", (9, 288), (9, 512)),
         ("mxfp4/scales/transposed", (9, 2), (64, 9)),
     ],
