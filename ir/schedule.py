@@ -64,8 +64,8 @@ class Tensor:
 
     `encoding` says how each source becomes the stored tensor: "" as it is (floating dtypes are converted), or a part of
     a weight format, as bytes of i8: "int8:32/values", "int4:32:zero-point/zeros", "Q4_K/blocks", each with
-    "/transposed" where the source is [K, N], and with "/ordered" where the columns are stored in another order, which is
-    the source with "#order" after its name, i64 [K]. `sscc.ir.weight_formats` has the formats.
+    "/transposed" where the source is [K, N], and with "/ordered" where the columns are stored in another order, which
+    is the source with "#order" after its name, i64 [K]. `sscc.ir.weight_formats` has the formats.
 
     `cut` says which part of the whole weight or constant a rank has, as `sscc.ir.sharding.Cut` is written; "" for all
     of it. `shape` is that of the part.

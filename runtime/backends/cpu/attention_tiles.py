@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from sscc.ir.geometry import Span
 from sscc.runtime.backends.cpu.approximations import LOG2E, exp2_not_positive
 from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, Function, Module, Value, vector
+from sscc.runtime.backends.cpu.matrix_attention import matrix_scores, matrix_sums
+from sscc.runtime.backends.cpu.mlir import BF16, F32, I32, I64, PTR, TILE_ROW, Function, Module, Value, vector
 from sscc.runtime.backends.cpu.row_copies import copy_row, transpose_kernel
 from sscc.runtime.backends.cpu.scoring import Scoring
 
@@ -41,6 +42,7 @@ class AttentionTiling:
 
     Attributes:
         pairs: products of pairs of bf16 (queries, keys and values are bf16), else of f32.
+        matrix: products by tile registers (`matrix_attention`), which take pairs.
         keys: keys, or columns of values, of a register tile; even.
         vectors: vectors of query rows of a register tile.
         block: keys whose scores are made before they are used; a multiple of `keys`.
@@ -50,6 +52,7 @@ class AttentionTiling:
     keys: int
     vectors: int
     block: int
+    matrix: bool = False
 
     @property
     def panel(self) -> int:
@@ -65,12 +68,16 @@ class AttentionTiling:
 
     @property
     def name(self) -> str:
-        return f"{'bf16' if self.pairs else 'f32'}_{self.keys}x{self.vectors}"
+        kind = "tiles" if self.matrix else "bf16" if self.pairs else "f32"
+        return f"{kind}_{self.keys}x{self.vectors}"
 
 
-def tiling(features: Features, dtypes: Sequence[str], depth: int) -> AttentionTiling:
-    """Register tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even."""
+def tiling(features: Features, dtypes: Sequence[str], depth: int, *, matrix: bool = False) -> AttentionTiling:
+    """Register tiles for the CPU: bf16 pairs where all of `dtypes` are bf16 and `depth` is even; with `matrix` tile
+    registers where the CPU has them and `depth` fills their rows."""
     pairs = features.bf16_dot and set(dtypes) == {"bf16"} and depth % 2 == 0
+    if matrix and pairs and features.bf16_tiles and depth % (TILE_ROW // 2) == 0:
+        return AttentionTiling(pairs, keys=32, vectors=2, block=64, matrix=True)
     if pairs or features.wide_registers:
         return AttentionTiling(pairs, keys=8, vectors=3, block=64)
     return AttentionTiling(pairs, keys=4, vectors=1, block=64)
@@ -106,6 +113,8 @@ def scores_kernel(module: Module, tiles: AttentionTiling, words: int) -> Functio
     name = f"attention_scores_{tiles.name}_{words}"
     if module.has(name):
         return module.get(name)
+    if tiles.matrix:
+        return matrix_scores(module, name, words, tiles.row_bytes)
     f = module.function(
         name, [("query", PTR), ("key", PTR), ("stride", I64), ("last", I64), ("count", I64), ("scores", PTR)]
     )
@@ -230,12 +239,14 @@ def _interleaved(f: Function, a: Value, b: Value) -> Value:
 def sums_kernel(module: Module, tiles: AttentionTiling, columns: int) -> Function:
     """sums[column][row] = sums * shrink[row] + sum over steps of value[step][column] * weights[step][row].
 
-    A step is a key, or a pair of them. Parameters: weights, value, stride (bytes from step to step), count (of
-    steps), shrink, sums.
+    A step is a key, or a pair of them. Parameters: weights, value, stride (bytes from step to step; for tile registers
+    from column to column), count (of steps), shrink, sums.
     """
     name = f"attention_sums_{tiles.name}_{columns}"
     if module.has(name):
         return module.get(name)
+    if tiles.matrix:
+        return matrix_sums(module, name, columns, tiles.row_bytes)
     f = module.function(
         name, [("weights", PTR), ("value", PTR), ("stride", I64), ("count", I64), ("shrink", PTR), ("sums", PTR)]
     )

@@ -261,19 +261,40 @@ class CheckedFunction(Function):
     def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
         super().store_masked(value, self._checked("a store", pointer, value.type, mask), mask)
 
-    def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
-        super().load_tile(tile, self._checked("a load", pointer, vector(I8, rows * width)), rows, width)
+    def load_tile(
+        self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW, stride: Value | int | None = None
+    ) -> None:
+        place, step = self._checked_rows("a load", pointer, rows, width, stride)
+        super().load_tile(tile, place, rows, width, step)
 
-    def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
-        super().store_tile(tile, self._checked("a store", pointer, vector(I8, rows * TILE_ROW)), rows)
+    def store_tile(self, tile: int, pointer: Value, rows: int, stride: Value | int | None = None) -> None:
+        place, step = self._checked_rows("a store", pointer, rows, TILE_ROW, stride)
+        super().store_tile(tile, place, rows, step)
 
-    def _checked(self, what: str, pointer: Value, type: str, mask: Value | None = None) -> Value:
-        """The pointer, or where the access leaves its bounds, the place where it does no harm."""
+    def _checked_rows(
+        self, what: str, pointer: Value, rows: int, width: int, stride: Value | int | None
+    ) -> tuple[Value, Value]:
+        """The first of some rows and the bytes from one to the next, or where one of them leaves its bounds, those of
+        dense rows where they do no harm."""
+        step = self.integer(width if stride is None else stride)
+        place = self._checked(what, pointer, I8, nbytes=step * (rows - 1) + width)
+        return place, self.select(self.address_of(place).eq(self.address_of(pointer)), step, width)
+
+    def _checked(
+        self, what: str, pointer: Value, type: str, mask: Value | None = None, nbytes: Value | None = None
+    ) -> Value:
+        """The pointer, or where the access leaves its bounds, the place where it does no harm.
+
+        Args:
+            type: of what is accessed. mask: its lanes that are. nbytes: in place of the bytes of the type.
+        """
         if pointer.name in self._free:
             return pointer
         size, module = max(1, bits_of(element_of(type)) // 8), self._module
         begin = self.address_of(pointer)
-        if mask is None:
+        if nbytes is not None:
+            end = begin + nbytes
+        elif mask is None:
             end = begin + size * max(1, lanes_of(type))
         else:
             first, behind = super().call(module.lanes(lanes_of(mask.type)), mask)

@@ -12,6 +12,7 @@ Products of rows with the matrices are those of keys with queries: a matrix's ro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from sscc.ir.geometry import Span
 from sscc.ir.operations import LatentChunkAttention
@@ -74,7 +75,7 @@ class _Latent(Causal):
         columns, width, rank = operands[step.out][0][3], operands[step.new_latent][0][3], operands[step.k_up][0][2]
         latent = query_type if stored == "i8" else stored
         types = (query_type, latent, *(operands[up][2] for up in ups))
-        tiles = tiling(features, types, depth if rank % 2 == 0 else 1)
+        tiles = tiling(features, types, gcd(depth, rank), matrix=True)
         queries = block_of_queries(1, chunk, tiles.panel, LARGEST_LATENT_BLOCK)
         rows = QueryRows(tiles, depth, -(-queries // tiles.panel))
         up_rows = tuple(QueryRows(tiles, rank, -(-operands[up][0][1] // tiles.panel)) for up in ups)

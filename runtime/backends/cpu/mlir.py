@@ -519,7 +519,7 @@ class Function:
         )
         return value
 
-    # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is dense rows of up to 64 bytes.
+    # -- tile registers (AMX), by number: 0 .. 7. In memory a tile is rows of up to 64 bytes, dense or a stride apart.
 
     def configure_tiles(self, shapes: Sequence[tuple[int, int]], where: Value) -> None:
         """Sets the number of rows and the bytes of a row of the first tile registers, until `release_tiles`. Writes 64
@@ -536,12 +536,18 @@ class Function:
     def zero_tile(self, tile: int) -> None:
         self._effect("llvm.x86.tilezero", [self.constant(tile, I8)])
 
-    def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
-        """Fills a register that is configured for `rows` rows of `width` bytes."""
-        self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, self.constant(width)])
+    def load_tile(
+        self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW, stride: Value | int | None = None
+    ) -> None:
+        """Fills a register that is configured for `rows` rows of `width` bytes, which lie `stride` bytes apart (None:
+        dense)."""
+        step = self.integer(width if stride is None else stride)
+        self._effect("llvm.x86.tileloadd64", [self.constant(tile, I8), pointer, step])
 
-    def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
-        self._effect("llvm.x86.tilestored64", [self.constant(tile, I8), pointer, self.constant(TILE_ROW)])
+    def store_tile(self, tile: int, pointer: Value, rows: int, stride: Value | int | None = None) -> None:
+        """Writes a register that is configured for `rows` rows of 64 bytes."""
+        step = self.integer(TILE_ROW if stride is None else stride)
+        self._effect("llvm.x86.tilestored64", [self.constant(tile, I8), pointer, step])
 
     def dot_tiles(self, sums: int, left: int, right: int) -> None:
         """sums[m][n] += left[m] . right[n]: f32 [m][16] by bf16 [m][16][2] and bf16 [16][n][2] (AMX_BF16)."""

@@ -40,7 +40,8 @@ from sscc.runtime.backends.cpu.attention_tiles import (
 from sscc.runtime.backends.cpu.decode_attention_chunks import Rows, load_f32
 from sscc.runtime.backends.cpu.encoded_rows import decode_rows, write_row
 from sscc.runtime.backends.cpu.features import Features
-from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, ROW_BLOCK
+from sscc.runtime.backends.cpu.figures import KEY_WALK_ROWS, LARGEST_BLOCK_ROWS, LARGEST_QUERY_BLOCK, LINE, ROW_BLOCK
+from sscc.runtime.backends.cpu.matrix_attention import REGISTERS, UNIT
 from sscc.runtime.backends.cpu.mlir import F32, I32, Value, vector
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import (
@@ -153,7 +154,7 @@ class Causal:
         (_, kv_heads, limit, _), _, key_type = operands[key]
         value_type = operands[value][2]
         numbers = (query_type, query_type) if key_type == "i8" else (key_type, value_type)  # decoded as queries are
-        tiles = tiling(features, (query_type, *numbers), depth)
+        tiles = tiling(features, (query_type, *numbers), depth, matrix=True)
         group = heads // kv_heads
         queries = block_of_queries(group, chunk, tiles.panel)
         rows = QueryRows(tiles, depth, -(-queries * group // tiles.panel))
@@ -197,11 +198,18 @@ class Causal:
             "key": 0 if self.key_as_it_lies else tiles.block * self.depth * 4,
             "value": 0 if self.value_as_it_lies else tiles.block * self.padded_columns * 4,
             "decoded": tiles.block * self.columns * 2 if self.encoded and tiles.pairs else 0,
+            "turned": self.padded_columns * self.turned_stride if tiles.matrix else 0,
+            "registers": LINE if tiles.matrix else 0,
         }
 
     @property
     def padded_columns(self) -> int:
         return -(-self.columns // 16) * 16
+
+    @property
+    def turned_stride(self) -> int:
+        """Bytes of a column of turned values: pairs of the keys of a block."""
+        return self.tiles.block // 2 * 4
 
     @property
     def panel_sums(self) -> int:
@@ -247,6 +255,8 @@ class Causal:
         """Units [begin, end)."""
         f = context.f
         live = self.live(context)
+        if self.tiles.matrix:
+            f.configure_tiles(REGISTERS, self.scratch.at(context.private)["registers"])
         with f.when(self.fits(context.scalars[self.start])), f.loop(context.begin, context.end) as unit:
             head, pair = unit.index // self.pairs, unit.index % self.pairs
             with f.loop(0, 2) as side:
@@ -255,6 +265,8 @@ class Causal:
                 begin = block * self.queries
                 with f.when((first | block.ne(pair)) & (begin < live)):
                     self.block_at(context, head, begin, live).emit()
+        if self.tiles.matrix:
+            f.release_tiles()
 
 
 def append_phase(attention: Causal, parts: Sequence[tuple[str, str]]) -> Phase:
@@ -395,11 +407,19 @@ class QueryBlock:
         return (key, key_stride), (value, value_stride)
 
     def _pairs(self, value: Value, stride: int, last: Value, used: Value) -> tuple[Value, int]:
-        """Values of bf16 in pairs of rows."""
+        """Values of bf16 in pairs of rows, for tile registers turned, and bytes from pair to pair or column to
+        column."""
         f, a = self.f, self.a
-        steps = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2)
+        steps, pair_bytes = f.ceildiv(used, a.tiles.keys) * (a.tiles.keys // 2), a.padded_columns * 4
         pack_pairs(f, value, stride, last, steps, self.at["value"], a.columns)
-        return self.at["value"], a.padded_columns * 4
+        if not a.tiles.matrix:
+            return self.at["value"], pair_bytes
+        turn = transpose_kernel(f.module)
+        with f.loop(0, steps, UNIT) as step, f.loop(0, a.padded_columns, 16) as column:
+            source = self.at["value"] + (step.index * pair_bytes + column.index * 4)
+            target = self.at["turned"] + (column.index * a.turned_stride + step.index * 4)
+            f.call(turn, source, pair_bytes, target, a.turned_stride)
+        return self.at["turned"], a.turned_stride
 
     def _position(self, positions: Value, lane: int) -> Value:
         return self.f.cast("arith.extsi", self.f.load(positions + lane * 4, I32), "i64")

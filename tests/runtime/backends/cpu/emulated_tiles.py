@@ -19,12 +19,13 @@ class EmulatedModule(Module):
 class _Emulated(Function):
     """A function whose registers are 8 KiB of its stack. What loads a register comes before what reads it."""
 
-    _tiles: Value | None = None
-
-    def stack(self, nbytes: int) -> Value:
-        if self._tiles is None:
-            self._tiles, self._shapes = super().stack(8 * _TILE), dict[int, tuple[int, int]]()
-        return super().stack(nbytes)
+    def __init__(
+        self, module: Module, name: str, params: Sequence[tuple[str, str]], results: Sequence[str], exported: bool
+    ) -> None:
+        super().__init__(module, name, params, results, exported)
+        inlined = self.inlined
+        self._tiles, self._shapes = self.stack(8 * _TILE), dict[int, tuple[int, int]]()
+        self.inlined = inlined
 
     def configure_tiles(self, shapes: Sequence[tuple[int, int]], where: Value) -> None:
         assert len(shapes) <= 8
@@ -37,16 +38,20 @@ class _Emulated(Function):
         with self.loop(0, _TILE, TILE_ROW) as at:
             self.store(self.splat(0, LANES, I32), self._tile(tile) + at.index)
 
-    def load_tile(self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW) -> None:
+    def load_tile(
+        self, tile: int, pointer: Value, rows: int, width: int = TILE_ROW, stride: Value | int | None = None
+    ) -> None:
         self.zero_tile(tile)
         self._shapes[tile] = rows, width
+        step = width if stride is None else stride
         with self.loop(0, rows) as row, self.loop(0, width) as byte:
-            value = self.load(pointer + (row.index * width + byte.index), I8)
+            value = self.load(pointer + (row.index * step + byte.index), I8)
             self.store(value, self._tile(tile) + (row.index * TILE_ROW + byte.index))
 
-    def store_tile(self, tile: int, pointer: Value, rows: int) -> None:
-        with self.loop(0, rows * TILE_ROW, TILE_ROW) as at:
-            self.store(self.load(self._tile(tile) + at.index, _ROW), pointer + at.index)
+    def store_tile(self, tile: int, pointer: Value, rows: int, stride: Value | int | None = None) -> None:
+        step = TILE_ROW if stride is None else stride
+        with self.loop(0, rows) as row:
+            self.store(self.load(self._tile(tile) + row.index * TILE_ROW, _ROW), pointer + row.index * step)
 
     def dot_bytes(self, sums: int, left: int, right: int) -> None:
         """i32 sums of signed bytes times unsigned ones."""
@@ -80,5 +85,4 @@ class _Emulated(Function):
             self.store(self.load(at, _LANESF) + (even + odd_sum), at)
 
     def _tile(self, tile: int) -> Value:
-        assert self._tiles is not None
         return self._tiles + tile * _TILE

@@ -16,6 +16,7 @@ from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import I64, PTR, Module
 from sscc.runtime.backends.cpu.phases import Context, Lowered, Operand, Phase
 from sscc.runtime.backends.cpu.row_copies import Meta
+from tests.runtime.backends.cpu.emulated_tiles import EmulatedModule
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "i1", torch.int8: "i8"}
@@ -55,7 +56,8 @@ class CompiledStages:
         self.scalars = list(scalars)
         self.lowered = lower(step, self.operands, features)
         self._violations = Violations()
-        self._module = CheckedModule(self._violations) if checked else Module()
+        emulated = features.bf16_tiles and not Features.of_host().bf16_tiles
+        self._module = EmulatedModule() if emulated else CheckedModule(self._violations) if checked else Module()
         names = [f"phase{i}" for i in range(len(self.lowered.phases))]
         for name, phase in zip(names, self.lowered.phases, strict=True):
             self._function(name, phase)

@@ -21,7 +21,7 @@ from sscc.runtime.backends.cpu.compile import Jit
 from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.cpu.library import make_code
-from sscc.runtime.backends.cpu.mlir import F32, I1, I64, PTR, Function, Value, vector
+from sscc.runtime.backends.cpu.mlir import F32, I1, I64, PTR, TILE_ROW, Function, Value, vector
 from sscc.runtime.backends.cpu.planner import plan_program
 from tests.errors import raises
 from tests.fuzz.corpus import CorpusProgram, load_corpus
@@ -164,7 +164,7 @@ def test_what_leaves_its_bounds_is_named_and_touches_nothing(name: str) -> None:
 def test_tile_registers_are_checked_by_their_rows() -> None:
     def moved(rows: int, offset: int) -> Emit:
         def emit(f: Function, to: Value) -> None:
-            f.configure_tiles([rows], f.stack(64))
+            f.configure_tiles([(rows, TILE_ROW)], f.stack(64))
             f.zero_tile(0)
             f.store_tile(0, to + offset, rows)
             f.load_tile(0, to, rows)

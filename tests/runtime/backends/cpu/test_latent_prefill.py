@@ -18,6 +18,9 @@ from tests.runtime.backends.cpu.harness_prefill import CompiledStages, check_pie
 
 HOST = Features.of_host()
 F32, BF16 = torch.float32, torch.bfloat16
+TILES = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"})
+"""Tile registers, emulated where the CPU lacks them."""
+NEEDS_PAIRS = pytest.mark.skipif(not HOST.bf16_dot, reason="this CPU has no products of pairs of bf16")
 STEP = LatentChunkAttention("query", "new", "rows", "k_up", "v_up", "out", "start", "n", 0.3, 0, "sums")
 # Heads, chunk, numbers that keys and values are made of, made columns of keys, where they begin, others, columns of V.
 SIZES = {
@@ -70,6 +73,8 @@ def reference(tensors: dict[str, torch.Tensor], step: LatentChunkAttention, **sc
         ("wide", F32, HOST, INT4),
         ("wide", BF16, AVX2, INT8),
         ("wide", BF16, HOST, INT8),
+        pytest.param("wide", BF16, TILES, None, marks=NEEDS_PAIRS),
+        pytest.param("wide", BF16, TILES, INT8, marks=NEEDS_PAIRS),
     ],
 )
 def test_native_code_is_the_references(

@@ -10,6 +10,7 @@ import torch
 
 from sscc.ir.kv_rows import INT4, INT8, RowFormat
 from sscc.ir.operations import CausalAttention, ChunkAttention, Observe
+from sscc.runtime.backends.cpu.attention_tiles import tiling
 from sscc.runtime.backends.cpu.features import AVX2, GENERIC, Features
 from sscc.runtime.backends.cpu.prefill_attention import (
     block_of_queries,
@@ -34,6 +35,7 @@ from tests.runtime.backends.cpu.harness_prefill import (
 Tensors = dict[str, torch.Tensor]
 
 CPUS = [pytest.param(AVX2, id="avx2"), pytest.param(GENERIC, id="generic"), pytest.param(Features.of_host(), id="host")]
+HOST = Features.of_host()
 DTYPES = [torch.float32, torch.bfloat16]
 CAUSAL = CausalAttention("query", "key", "value", "out", "start", "n", 0.3, "sums")
 CHUNK = ChunkAttention("query", "new_key", "new_value", "k_scratch", "v_scratch", "out", "start", "n", 0.4, "sums")
@@ -154,6 +156,41 @@ def test_encoded_keys_and_values_are_what_they_stand_for(
         torch.testing.assert_close(got["out"].double(), want["out"], rtol=tolerance(dtype), atol=tolerance(dtype))
         limit = 1e-5 if dtype == torch.float32 else 1e-2  # where products are of pairs, keys are rounded to bf16
         torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=limit, atol=limit)
+
+
+@pytest.mark.skipif(not HOST.bf16_dot, reason="this CPU has no products of pairs of bf16")
+@pytest.mark.parametrize(
+    ("group", "chunk", "depth", "width", "rows", "window", "row_format"),
+    [(3, 37, 64, 40, 150, 0, None), (1, 70, 32, 16, 133, 9, None), (2, 20, 128, 128, 84, 0, INT8)],
+)
+def test_by_tile_registers(
+    group: int, chunk: int, depth: int, width: int, rows: int, window: int, row_format: RowFormat | None
+) -> None:
+    """AMX_BF16, emulated where the CPU lacks it: blocks of keys that end anywhere, one half of a tile of columns."""
+    features, kv_heads = Features(extensions=HOST.extensions | {"amx_tile", "amx_bf16"}), 2
+    assert tiling(features, ["bf16"], depth, matrix=True).matrix
+    plain = {
+        "query": strided(torch.randn(1, kv_heads * group, chunk, depth).bfloat16(), (0, 2, 1, 3)),
+        "key": torch.randn(1, kv_heads, rows, depth).bfloat16(),
+        "value": torch.randn(1, kv_heads, rows, width).bfloat16(),
+        "out": torch.full((1, kv_heads * group, chunk, width), 9.0).bfloat16(),
+        "sums": torch.full((1, kv_heads * group, chunk), 9.0),
+    }
+    tensors = dict(plain)
+    if row_format is not None:
+        tensors |= {name: encode(plain[name], row_format) for name in ("key", "value")}
+        plain |= {name: decode(tensors[name], row_format).bfloat16() for name in ("key", "value")}
+    step = replace(CAUSAL, window=window)
+    compiled = CompiledStages(step, lower_causal_attention, tensors, ["start", "n"], features)
+    for start in (0, rows - chunk):
+        memory = {name: like(tensor) for name, tensor in tensors.items()}
+        if row_format is None:
+            memory["key"][:, :, start + chunk :] = torch.nan  # rows that are not read
+            memory["value"][:, :, start + chunk :] = torch.nan
+        got = check_pieces(compiled, memory, {"start": start, "n": WHOLE}, ["out", "sums"])
+        want = causal_reference(plain, start, step.scale, window)
+        torch.testing.assert_close(got["out"].double(), want["out"], rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(got["sums"].double(), want["sums"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("types", ["query", "key", "value", "out"])
