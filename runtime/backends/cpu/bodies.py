@@ -38,6 +38,7 @@ from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, Strides
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
 from sscc.runtime.backends.cpu.phases import Context, Operand, Phase, Stream
+from sscc.runtime.backends.cpu.plan import NOTE_BYTES
 from sscc.runtime.backends.cpu.positions import Positions
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.cpu.refusal import NoNativeCode
@@ -339,19 +340,20 @@ class _Lowering:
             behind = len(self.body.params) + 1 + bool(self.stream_bytes) + place
             window = f.limit(f.load(f["args"] + 8 * behind, PTR), nbytes)
             places[name] = RegionPointer(window, self.regions.dtypes[name])
-        offsets, used = {}, 0
+        offsets, used = {}, NOTE_BYTES
         for name in sorted(private):
             offsets[name] = used
             used += align(self._unit_bytes(name, group.splits[name]) * block)
         narrow = {name: (group.splits[name], block) for name in private}
         steps = self._member_steps(group, narrow)
         rows: dict[tuple[object, ...], Value] = {}
-        for key, sharing in _packed_rows(steps, private).items():
+        sharings = list(_packed_rows(steps, private).items())[: NOTE_BYTES // 8]
+        for number, (key, sharing) in enumerate(sharings):
             rows[key] = f["scratch"] + used
             matmul, live = sharing[0].matmul, sharing[0].live(self._live(f))
             assert matmul is not None
             with f.when(f["begin"] < f["end"]):
-                matmul.emit_packing(f, places, self.regions.dtypes, rows[key], live)
+                matmul.emit_packing(f, places, self.regions.dtypes, rows[key], live, f["scratch"] + 8 * number)
             used += align(max(step.private_bytes for step in sharing))
         with f.loop(f["begin"], f["end"], block) as loop:
             first, last = loop.index, f.min(loop.index + block, f["end"])

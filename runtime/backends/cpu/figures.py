@@ -10,6 +10,9 @@ L1_ROWS_BYTES = 16 << 10
 """Packed rows that stay in half of a first-level cache."""
 L2_BYTES = 1 << 20
 """What fits a core's second-level cache beside what streams through it."""
+PACKED_ROWS_BYTES = 16 << 20
+"""Packed rows of a product that a thread keeps while it goes over the weights, at most: in memory or a cache that is
+shared, from which parts of them come to the second-level one."""
 PACKED_AT_ONCE = 1 << 20
 """Elements of a weight that are brought into panels at once, when it is packed."""
 

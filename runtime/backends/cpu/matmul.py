@@ -116,18 +116,31 @@ class Matmul:
             return None
         access = self.nest.inputs[0]
         product = self._product(self._operand(access, dtypes, None), self._operand(self.nest.output, dtypes, None))
-        if not product.packs_at_once:
+        if not product.blocks.kept:
             return None
         rows = tuple((self.nest.dims[d], access.coefficients[d]) for d in self.shape.rows)
         return (access.region, access.constant, rows, *product.packed_form)
 
     def emit_packing(
-        self, f: Function, places: RegionPointers, dtypes: Mapping[str, str], scratch: Value, live: Value | None
+        self,
+        f: Function,
+        places: RegionPointers,
+        dtypes: Mapping[str, str],
+        scratch: Value,
+        live: Value | None,
+        note: Value,
     ) -> None:
-        """Emit the packing of the left operand for calls of `emit` with `packed`."""
+        """Emit the packing of the left operand for calls of `emit` with `packed`.
+
+        Args:
+            note: pointer to a word: the address of the operand that is packed in `scratch`, 0 for none.
+        """
         access = self.nest.inputs[0]
         left = self._operand(access, dtypes, places[access.region].at(f, f.constant(access.constant)))
-        self._product(left, self._operand(self.nest.output, dtypes, None)).emit_packing(f, scratch, live)
+        address = f.address_of(left.pointer)
+        with f.when(f.load(note, I64).ne(address)):
+            self._product(left, self._operand(self.nest.output, dtypes, None)).emit_packing(f, scratch, live)
+            f.store(address, note)
 
     def emit(
         self,

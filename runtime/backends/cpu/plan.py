@@ -26,6 +26,8 @@ MAGIC = int.from_bytes(b"sscc-pln", "little")
 VERSION = 2
 MEMORY = "memory"
 """The region with the program's tensors, weights and constants aside, at the schedule's addresses."""
+NOTE_BYTES = 64
+"""Bytes at the start of scratch that say what a function keeps there."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 MODES: tuple[Mode, ...] = get_args(Mode)
 OPS = tuple("add sub mul floordiv ceildiv mod min max eq ne lt le gt ge and or select lookup".split())
@@ -83,6 +85,9 @@ class PlanRun:
     """One phase of one stage: the function is called for every firing of the grid.
 
     A function is ``void f(void** arguments, const int64_t* scalars, int64_t begin, int64_t end, void* scratch)``.
+    Scratch keeps its bytes from one call to the next of a run that is split, whose firings do not read what others
+    write. Its first `NOTE_BYTES` are zero in the first call of a thread, and in each call of other runs, and are a
+    function's to note what it keeps. All other bytes are undefined then.
 
     Attributes:
         function: an index into the plan's functions.

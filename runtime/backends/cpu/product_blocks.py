@@ -1,7 +1,8 @@
 """Products with packed weights, whatever the kernel: blocks of packed rows against panels of 16 columns.
 
-The rows of the left operand are packed in blocks, a few blocks at a time so that they stay in cache; then each group of
-panels of weights is read once for all of these blocks.
+The rows of the left operand are packed in blocks. Some blocks at a time, so that they stay in cache, meet each group of
+panels of weights, which is read once for all of these blocks. The rows are packed before all of this, where there is
+room for them, else some blocks at a time too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import prod
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.sizes import align
 from sscc.runtime.backends.cpu.features import LANES
-from sscc.runtime.backends.cpu.figures import L2_BYTES, LINE
+from sscc.runtime.backends.cpu.figures import L2_BYTES, LINE, PACKED_ROWS_BYTES
 from sscc.runtime.backends.cpu.mlir import BF16, F32, I16, I64, PTR, Function, Module, Value, with_element
 from sscc.runtime.backends.cpu.phases import Operand
 
@@ -64,13 +65,20 @@ class Blocks:
 
     @property
     def held(self) -> int:
-        """The number of blocks that are packed at once."""
+        """The number of blocks with which the weights are gone through at once."""
         return min(self.count, max(1, L2_BYTES // self.block_bytes))
 
     @property
+    def kept(self) -> bool:
+        """True if all blocks may be packed before the first product with them."""
+        return not self.in_place and self.count * self.block_bytes <= PACKED_ROWS_BYTES
+
+    @property
     def packed_bytes(self) -> int:
-        """Bytes of the blocks that are packed at once, in whole lines, and of what packing may write after them."""
-        return 0 if self.in_place else -(-self.held * self.block_bytes // LINE) * LINE + SPILL
+        """Bytes of the packed blocks that there are at a time, in whole lines, and of what packing may write after
+        them."""
+        blocks = self.count if self.kept else self.held
+        return 0 if self.in_place else -(-blocks * self.block_bytes // LINE) * LINE + SPILL
 
     def scratch_bytes(self, dtype: str) -> int:
         """Bytes of the packed blocks and of one tile of results of this dtype."""
@@ -135,11 +143,6 @@ class PackedProduct:
         return align(self.blocks.scratch_bytes(self.out.dtype)) + (LINE if self.registers else 0)
 
     @property
-    def packs_at_once(self) -> bool:
-        """True if all rows are packed before the first product with them."""
-        return not self.blocks.in_place and self.blocks.count <= self.blocks.held
-
-    @property
     def packed_form(self) -> tuple[object, ...]:
         """Equal for products whose equal rows are packed to equal bytes."""
         return (self.form, self.depths, self.blocks.m, self.blocks.tile.rows, self.blocks.block_bytes)
@@ -188,7 +191,7 @@ class PackedProduct:
             scratch: pointer to `scratch_bytes` of memory, 64-byte aligned.
             live: how many rows, from the first on, have to be written; None means all of them.
             listed: the rows, where they are not those of the operands' shapes.
-            packed: `emit_packing` has written the rows to `scratch` (`packs_at_once`).
+            packed: `emit_packing` has written the rows to `scratch` (`Blocks.kept`).
         """
         a, out, blocks = self.a, self.out, self.blocks
         rows_of_a: Sequence[Value | int] = _rows(a) if listed is None else (listed.a,)
@@ -204,9 +207,12 @@ class PackedProduct:
             f.configure_tiles(self.registers, scratch + (self.scratch_bytes - LINE))
         with f.loop(0, count, blocks.held) as outer:
             last = f.min(outer.index + blocks.held, count)
-            if not blocks.in_place and not packed:
+            some = rows
+            if packed:
+                some = rows + outer.index * blocks.block_bytes
+            elif not blocks.in_place:
                 self._pack(f, places, rows_of_a, m, (outer.index, last), scratch)
-            left = (rows, f.integer(blocks.block_bytes), outer.index, last, m)
+            left = (some, f.integer(blocks.block_bytes), outer.index, last, m)
             right = (weights, f.integer(self.panel_bytes), f.integer(self.units))
             f.call(multiply, *left, *right, out.pointer, *rows_of_out, *columns, scratch + blocks.packed_bytes)
         if self.registers:

@@ -114,6 +114,7 @@ class Core {
     bool barrier(Member& member);
     bool meet(Member& member, std::int64_t bytes);
     bool execute(Member& member, std::uint32_t index);
+    void forget(Member& member) const;
     void fire(Member& member, const Run& run);
     void fire_grid(Member& member, const Run& run, std::int64_t begin, std::int64_t end,
                    std::span<const GridAxis> grid);

@@ -15,6 +15,7 @@ namespace {
 __extension__ using Wide = __int128;  // holds every sum that a plan's bounds allow
 
 constexpr std::chrono::nanoseconds kPollEvery = std::chrono::milliseconds(20);
+constexpr std::int64_t kNoteBytes = 64;
 constexpr std::uint32_t kTicks = 256;  // iterations and firings between two checks whether the walk has to end
 
 // The time of a clock that is cheap to read, and exact to a few milliseconds.
@@ -136,6 +137,12 @@ bool Core::execute(Member& member, std::uint32_t index) {
     return team_->barrier();
 }
 
+// What a function has noted at the start of its scratch about what it keeps there from call to call (plan.py, PlanRun).
+void Core::forget(Member& member) const {
+    const auto bytes = std::min(plan_.scratch_bytes, kNoteBytes);
+    std::fill_n(member.scratch, bytes, std::byte{0});
+}
+
 // This thread's part of a run.
 void Core::fire(Member& member, const Run& run) {
     std::int64_t begin = 0, end = run.total;
@@ -147,6 +154,7 @@ void Core::fire(Member& member, const Run& run) {
     }
     const auto grid = std::span(plan_.grid).subspan(run.grid.begin, run.grid.end - run.grid.begin);
     if (begin < end) {
+        forget(member);
         if (grid.empty()) {
             call(member, run, begin, end);
         } else {
@@ -179,6 +187,9 @@ void Core::fire_grid(Member& member, const Run& run, std::int64_t begin, std::in
 }
 
 void Core::call(Member& member, const Run& run, std::int64_t begin, std::int64_t end) {
+    if (run.mode != Mode::kSplit) {  // a firing may read what one before it wrote
+        forget(member);
+    }
     auto pointer = member.arguments;
     for (auto i = run.arguments.begin; i < run.arguments.end; ++i) {
         const auto& argument = plan_.arguments[i];

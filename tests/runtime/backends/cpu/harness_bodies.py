@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from sscc.runtime.backends.cpu.features import Features
 from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.nests import Strides
 from sscc.runtime.backends.cpu.packing import Panels
+from sscc.runtime.backends.cpu.plan import NOTE_BYTES
 from sscc.runtime.backends.cpu.quantised_packing import QuantisedPanels
 from sscc.runtime.backends.reference.arrays import to_array
 from tests.runtime.backends.cpu.product_data import AlignedArray
 from tests.runtime.backends.cpu.scalar_words import ScalarWords
 from tests.runtime.programs import DTYPES, one_stage, run_kernel
 
-Shares = Callable[[int], Sequence[tuple[int, int]]]
+Shares = Callable[[int], Iterable[tuple[int, int]]]
 """The ranges in which a function is called, of its number of units."""
 
 _FUNCTION = ctypes.CFUNCTYPE(
@@ -79,17 +80,27 @@ class NativeBody:
         """Units of each function, in order."""
         return [r.units for r in self.code.routines]
 
-    def run(self, memory: Mapping[str, np.ndarray], scalars: Sequence[int] = (), shares: Shares = at_once) -> None:
-        """Calls all functions on what the parameters point to; every call finds garbage in its scratch. `reported` says
-        whether one found an index outside of what it indexes."""
+    def run(
+        self,
+        memory: Mapping[str, np.ndarray],
+        scalars: Sequence[int] = (),
+        shares: Shares = at_once,
+        *,
+        keep: bool = False,
+    ) -> None:
+        """Call all functions on what the parameters point to; every call finds garbage in its scratch, or with `keep`
+        what the call before it left there. `reported` says whether one found an index outside of what it indexes."""
         shared, private = AlignedArray(self.code.shared_bytes), AlignedArray(self.code.private_bytes)
         shared.bytes[:] = _GARBAGE
         pointers = [*(memory[p.name].ctypes.data for p in self.body.params), shared.address]
         arguments = (ctypes.c_void_p * len(pointers))(*pointers)
         words = ScalarWords(scalars)
         for function, units in zip(self.functions, self.units, strict=True):
+            private.bytes[:] = _GARBAGE
+            private.bytes[:NOTE_BYTES] = 0
             for begin, end in shares(units):
-                private.bytes[:] = _GARBAGE
+                if not keep:
+                    private.bytes[:] = _GARBAGE
                 function(arguments, words.address, begin, end, private.address)
         self.reported = words.reported
 

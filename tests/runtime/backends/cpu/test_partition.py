@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from sscc.runtime.backends.cpu.mlir import Module
 from sscc.runtime.backends.cpu.nests import LinearAccess, Nest, Regions, is_tangled, nest_of, untangle
 from sscc.runtime.backends.cpu.packing import Panels
 from sscc.runtime.backends.cpu.partition import Member, Split, StepGroup, group_steps
-from tests.runtime.backends.cpu.harness_bodies import access, body_of, check
+from tests.runtime.backends.cpu.harness_bodies import NativeBody, access, body_of, check
 from tests.runtime.backends.cpu.random_bodies import RandomBody
 from tests.runtime.programs import identity
 
@@ -103,6 +104,27 @@ def test_products_of_one_input_share_its_packed_rows(left: tuple[str, str], pack
     variant = bodies.Variant(body, strides, tuple(packed.items()), None)
     bodies.lower_body(module := Module(), "body", variant, Features.of_host())
     assert module.text().count('call @"product_pack') == packings
+
+
+def test_rows_stay_packed_from_call_to_call() -> None:
+    """As long as the left operand has the same address; another run packs it again."""
+    x, w = torch.randn(M, K), torch.randn(N, K)
+    body = body_of((product("x", "w", "y", M, N, K),), {"x": x, "w": w}, {"y": torch.zeros(M, N)})
+    panels = Panels(N, K, "f32", K, 1)
+    native = NativeBody(body, packed={"w": panels})
+    y = np.zeros((M, N), np.float32)
+    memory = {"x": x.numpy().copy(), "w": panels.pack(w.numpy()), "y": y}
+
+    def changed_between(units: int) -> Iterator[tuple[int, int]]:
+        yield 0, 1
+        memory["x"] *= 2
+        yield 1, units
+
+    product_of = (x @ w.T).numpy()
+    native.run(memory, shares=changed_between, keep=True)
+    assert np.allclose(y, product_of, atol=1e-5)
+    native.run(memory, keep=True)
+    assert np.allclose(y, 2 * product_of, atol=1e-5)
 
 
 def test_a_product_of_what_was_just_made_waits_for_it() -> None:
