@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 class CheckpointTensors(Mapping[str, Array]):
-    """A checkpoint's weights by name, each read when it is asked for, on the memory that torch read it into, and under
-    the name `order_of` a weight the order of its columns.
+    """A checkpoint's weights by name, and the orders of columns under the names that `order_of` gives.
+
+    Every access reads the tensor again; the array lies on the memory that torch read it into.
 
     Raises as `Checkpoint.tensor` does, and InputError for a dtype that numpy lacks.
     """

@@ -105,6 +105,11 @@ class Ticket:
                 await self._executor.wait_async(self._job, 0, whole=True)
 
     @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._job.prompt_tokens
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that an earlier prefill saved; 0 as long as its own has not begun."""
         return self._job.cached

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 import sscc
 from sscc.ir.errors import RankError
@@ -97,6 +98,8 @@ def create_app(
     app.get("/v1/status")(endpoints.status)
     app.get("/v1/models")(endpoints.models)
     app.get("/v1/models/{name:path}")(endpoints.model)
+    for route in [route for route in app.routes if isinstance(route, APIRoute) and "GET" in (route.methods or ())]:
+        app.head(route.path, include_in_schema=False)(route.endpoint)
     memory = BodyMemory(LARGE_BODIES * limits.max_body)
     reader = BodyReader(endpoints.workers, memory, max(LEAST_VALUES, 4 * model.max_context))
     posts = APIRouter(route_class=reader.route())
@@ -238,7 +241,8 @@ class _Endpoints:
         make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]],
         make_format: Callable[[str, TokenBytes, int, int | None], Format],
     ) -> Response:
-        self._check_name(body.model)
+        if body.model is not None:
+            self._check_name(body.model)
         submit = partial(self._submit, body, make_prompts)
         submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
         tickets, prompt_tokens = await unless_gone(request.receive, submitted)
@@ -251,7 +255,7 @@ class _Endpoints:
                 form,
                 prompt_tokens,
                 body.n,
-                body.include_usage,
+                body.streamed_usage,
                 self._limits.timeout,
                 self._stream_interval,
             )

@@ -58,12 +58,37 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
+    # vLLM's
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
 }
-"""Parameters of OpenAI's that are not done here, and the values of each that ask for nothing."""
+"""Parameters that are not done here, and the values of each that ask for nothing."""
 
 
 MOST_TOP_K = 2**31 - 1
 MOST_REPETITION_PENALTY = 1000.0
+StreamedUsage = Literal["none", "last", "each"]
 REFUSED = "refused"
 """The type of pydantic's errors that carry a kind (`refused`)."""
 
@@ -78,7 +103,7 @@ class ValueKind(ApiKind):
 class ApiValueErrors(ValueKind):
     HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
     NO_OBFUSCATION = "include_obfuscation is not supported by this server"
-    STOP_NOT_TEXTS = "it must be a string or a list of strings, none of them empty"
+    STOP_NOT_TEXTS = "it must be a string or a list of strings"
     TOO_MANY_STOPS = "{stops} stop strings, at most {most} are possible"
     STOP_TOO_LONG = "a stop string may have at most {most} characters"
     TOO_MANY_BIASES = "it has {biases} tokens, at most {most} are possible"
@@ -141,6 +166,7 @@ class Parameters(BaseModel):
 
 class StreamOptions(Parameters):
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(False, description="vLLM's: with include_usage, in every chunk")
     include_obfuscation: bool = False  # of OpenAI's streams against eavesdropping; there is none here to be switched on
 
     @model_validator(mode="after")
@@ -167,8 +193,9 @@ Text = Annotated[str, AfterValidator(_whole_characters)]
 
 def _stops(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
         raise refused(ApiValueErrors.STOP_NOT_TEXTS)
+    stops = [stop for stop in stops if stop]  # an empty one asks for nothing
     if len(stops) > MAX_STOPS:
         raise refused(ApiValueErrors.TOO_MANY_STOPS, stops=len(stops), most=MAX_STOPS)
     if max(map(len, stops), default=0) > MAX_STOP_LENGTH:
@@ -194,12 +221,13 @@ def _biases(value: dict[str, float]) -> dict[str, float]:
 
 
 class GenerationBody(Parameters):
-    """What both endpoints take. `model` names what is served; sampling's ranges are those of `Sampling`."""
+    """The parameters of both endpoints. `model` names what is served, and may be left out; sampling's ranges are those
+    of `Sampling`."""
 
-    model: str
+    model: str | None = None
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, ge=0, le=1, description="0 is greedy")
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     stop: Annotated[list[Text], BeforeValidator(_stops)] = []
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
@@ -226,8 +254,11 @@ class GenerationBody(Parameters):
         return self
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def streamed_usage(self) -> StreamedUsage:
+        """The chunks of a stream that say the usage."""
+        if self.stream_options is None or not self.stream_options.include_usage:
+            return "none"
+        return "each" if self.stream_options.continuous_usage_stats else "last"
 
     @property
     def asked_tokens(self) -> int | None:
@@ -252,9 +283,9 @@ class GenerationBody(Parameters):
     def sampling(self, seed: int) -> Sampling:
         """How to draw, where `seed` has been settled. Raises UsageError."""
         return Sampling(
-            temperature=self.temperature,
+            temperature=self.temperature if self.top_p else 0.0,
             top_k=max(self.top_k, 0),
-            top_p=self.top_p,
+            top_p=self.top_p or 1.0,
             seed=seed,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
@@ -330,7 +361,8 @@ def _text(value: Any) -> Any:
     for part in value:
         if part.get("type") != "text":
             raise refused(ApiValueErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
-        if set(part) != {"type", "text"} or not isinstance(part["text"], str):
+        # Where a client asks another service to cache a part has no effect here.
+        if set(part) - {"cache_control"} != {"type", "text"} or not isinstance(part["text"], str):
             raise refused(ApiValueErrors.NOT_A_TEXT_PART)
     return "\n".join(part["text"] for part in value)
 
@@ -346,20 +378,25 @@ class Message(Parameters):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[Text, BeforeValidator(_text)]
     name: Text | None = Field(None, description="for templates that read it")
+    reasoning_content: Text | None = Field(None, description="of an answer, for templates that read it")
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """An answer may be sent back as it came: with what it did not have as nulls and empty lists."""
+        """An answer may be sent back as it came: with what it did not have as nulls and empty lists. One without
+        content is empty."""
         if not isinstance(data, dict):
             return data
-        return {name: value for name, value in data.items() if value is not None and value != []}
+        given = {name: value for name, value in data.items() if value is not None and value != []}
+        return {"content": ""} | given if data.get("role") == "assistant" and "content" in data else given
 
     def for_template(self) -> dict[str, str | None]:
+        reasoning = {} if self.reasoning_content is None else {"reasoning_content": self.reasoning_content}
         return {
             "role": "system" if self.role == "developer" else self.role,
             "content": self.content,
             "name": self.name,
+            **reasoning,
         }
 
 
@@ -392,4 +429,4 @@ class ChatBody(GenerationBody):
 
     @property
     def size(self) -> int:
-        return sum(len(message.content) for message in self.messages)
+        return sum(len(message.content) + len(message.reasoning_content or "") for message in self.messages)

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sscc.runtime.engine import Piece, Ticket, cancel_all
-from sscc.runtime.server.answers import Format, failure
+from sscc.runtime.server.answers import Format, failure, usage_of
 from sscc.runtime.server.errors import as_api_error
+from sscc.runtime.server.protocol import StreamedUsage
 
 T = TypeVar("T")
 
@@ -49,7 +50,8 @@ class EventStream(Response):
         tickets: of the answers, in their order, `per_prompt` to each prompt.
         form: makes the chunks.
         prompt_tokens: of the usage.
-        include_usage: whether the last chunk says it, and every other one that it is still to come.
+        usage: the chunks that say it: with "last" all others say that it is still to come, with "each" that of their
+            answer so far.
         timeout: seconds that a request may take, to be named where one took longer.
         interval: least seconds between two chunks of an answer (`Ticket.apieces`).
     """
@@ -62,7 +64,7 @@ class EventStream(Response):
         form: Format,
         prompt_tokens: int,
         per_prompt: int,
-        include_usage: bool,
+        usage: StreamedUsage,
         timeout: float | None,
         interval: float,
     ) -> None:
@@ -72,7 +74,7 @@ class EventStream(Response):
         self._form = form
         self._prompt_tokens = prompt_tokens
         self._per_prompt = per_prompt
-        self._include_usage = include_usage
+        self._usage = usage
         self._timeout = timeout
         self._interval = interval
 
@@ -98,22 +100,26 @@ class EventStream(Response):
                     yield _KEEP_ALIVE
                     continue
                 if index not in opened and (opening := self._form.opening(index)) is not None:
-                    yield self._event(opening)
+                    yield self._event(opening, index, 0)
                 opened.add(index)
                 token_counts[index] += len(piece.tokens)
                 if (error := failure(piece.finish, token_counts[index], self._timeout)) is not None:
                     raise error
                 if piece.text or piece.logprobs or piece.finish is not None:
-                    yield self._event(self._form.chunk(index, piece))
-            if self._include_usage:
+                    yield self._event(self._form.chunk(index, piece), index, token_counts[index])
+            if self._usage != "none":
                 cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
                 yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts), cached))
         except Exception as error:
             yield event(as_api_error(error).body())
         yield _DONE
 
-    def _event(self, chunk: dict[str, Any]) -> bytes:
-        return event(chunk | {"usage": None} if self._include_usage else chunk)
+    def _event(self, chunk: dict[str, Any], index: int, new_tokens: int) -> bytes:
+        if self._usage == "none":
+            return event(chunk)
+        ticket = self._tickets[index]
+        usage = usage_of(ticket.prompt_tokens, new_tokens, ticket.cached_tokens) if self._usage == "each" else None
+        return event(chunk | {"usage": usage})
 
 
 def event(data: dict[str, Any]) -> bytes:

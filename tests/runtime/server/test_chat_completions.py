@@ -6,9 +6,11 @@ import asyncio
 import json
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
+from sscc.runtime.chat_template import ChatTemplate
 from tests.runtime.server.fake import CONTEXT, NAME, TOKENIZER, Running, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}
@@ -237,8 +239,6 @@ class TestTemplates:
             assert client.completions.create(prompt="a", max_tokens=2, **GREEDY).choices[0].text == reply("a", 2)
 
     def test_its_own_refusal_is_the_clients(self) -> None:
-        from sscc.runtime.chat_template import ChatTemplate
-
         template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
         with running(chat_template=template) as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
             with pytest.raises(openai.BadRequestError) as caught:
@@ -259,3 +259,31 @@ class TestTemplates:
             assert chat.usage is not None
             assert plain.usage is not None
             assert (chat.usage.prompt_tokens, plain.usage.prompt_tokens) == (len(HI_TEXT), len(HI_TEXT) + 1)
+
+
+class TestHistories:
+    def test_an_answer_without_content(self, client: openai.OpenAI) -> None:
+        messages: Any = [*HI, {"role": "assistant", "content": None, "tool_calls": []}, *HI]
+        answer = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY)
+        assert answer.choices[0].message.content == reply("u:hi;a:;u:hi;a:", 4)
+
+    @pytest.mark.parametrize("role", ["user", "system"])
+    def test_other_messages_need_one(self, role: str, client: openai.OpenAI) -> None:
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(messages=[{"role": role, "content": None}], **GREEDY)  # type: ignore[call-overload]
+
+    def test_parts_that_a_proxy_wants_cached(self, client: openai.OpenAI) -> None:
+        part = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+        messages: Any = [{"role": "user", "content": [part]}]
+        answer = client.chat.completions.create(messages=messages, max_tokens=4, **GREEDY)
+        assert answer.choices[0].message.content == reply(HI_TEXT, 4)
+
+    def test_reasoning_is_sent_back(self) -> None:
+        """Templates that read it get it; where there was none they find no such name."""
+        template = "{% for m in messages %}{{ m.content }}{% if 'reasoning_content' in m %}<{{ m.reasoning_content }}>"
+        template += "{% endif %}{% endfor %}"
+        with running(chat_template=ChatTemplate(template)) as server:
+            messages = [{"role": "assistant", "content": "a", "reasoning_content": "why"}, *HI]
+            body = {"messages": messages, "max_tokens": 4, "temperature": 0}
+            answer = httpx2.post(f"{server.v1}/chat/completions", json=body).json()
+        assert answer["choices"][0]["message"]["content"] == reply("a<why>hi", 4)

@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai.types import Completion
@@ -241,6 +242,24 @@ class TestStreaming:
         assert last.usage.prompt_tokens_details is not None
         assert last.usage.prompt_tokens_details.cached_tokens == 0
 
+    def test_usage_in_every_chunk_where_asked_for(self, client: openai.OpenAI) -> None:
+        """Of the answer so far; without include_usage there is none."""
+        options: Any = {"include_usage": True, "continuous_usage_stats": True}
+        stream = client.completions.create(
+            prompt=["hello", "you"], max_tokens=30, stream=True, stream_options=options, **GREEDY
+        )
+        *chunks, last = chunks_of(stream)
+        counts: dict[int, list[int]] = {0: [], 1: []}
+        for chunk in chunks:
+            (choice,) = chunk.choices
+            assert chunk.usage.prompt_tokens == len(("hello", "you")[choice.index])
+            counts[choice.index].append(chunk.usage.completion_tokens)
+        assert all(count == sorted(count) for count in counts.values())
+        assert last.usage.completion_tokens == counts[0][-1] + counts[1][-1]
+        options = {"continuous_usage_stats": True}
+        stream = client.completions.create(prompt="hello", max_tokens=3, stream=True, stream_options=options, **GREEDY)
+        assert all(chunk.usage is None for chunk in chunks_of(stream))
+
     def test_several_answers_at_once(self, client: openai.OpenAI) -> None:
         prompts = [f"prompt {index}" for index in range(5)]
         texts = [""] * 10
@@ -274,3 +293,25 @@ class TestAsync:
 
 def test_a_token_that_ends_the_text_is_the_programs(server: Running) -> None:
     assert server.engine.signature.eos_token_ids == (END,)
+
+
+ASKS_FOR_NOTHING: dict[str, Any] = {
+    "model": None, "stop": "", "top_k": -1, "echo": False, "min_tokens": 0, "use_beam_search": False,
+    "length_penalty": 1.0, "early_stopping": False, "skip_special_tokens": True, "stop_token_ids": [],
+    "include_stop_str_in_output": False, "bad_words": [], "guided_json": None, "truncate_prompt_tokens": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASKS_FOR_NOTHING)
+def test_fields_that_ask_for_nothing_pass(name: str, server: Running) -> None:
+    body = {"model": NAME, "prompt": "hello", "max_tokens": 5, "temperature": 0} | {name: ASKS_FOR_NOTHING[name]}
+    answer = httpx2.post(f"{server.v1}/completions", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["text"] == reply("hello", 5)
+
+
+def test_a_top_p_of_0_is_greedy(server: Running) -> None:
+    body = {"prompt": "hello", "max_tokens": 5, "temperature": 2, "top_p": 0, "stop": ["", "\0"]}
+    answer = httpx2.post(f"{server.v1}/completions", json=body).json()
+    assert answer["model"] == NAME
+    assert answer["choices"][0]["text"] == reply("hello", 5)

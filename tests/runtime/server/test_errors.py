@@ -54,7 +54,6 @@ def test_malformed_bodies(path: str, body: bytes, message: str, server: Running)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
-    "no model": ({"model": None}, "model", "is missing"),
     "no prompt": ({"prompt": None}, "prompt", "is missing"),
     "an object": ({"prompt": {}}, "prompt", "it must be a string, a list of tokens, or a list of either"),
     "no prompts": ({"prompt": []}, "prompt", "no prompt"),
@@ -75,7 +74,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "a fraction": ({"max_tokens": 1.5}, "max_tokens", "a valid integer"),
     "temperature": ({"temperature": -1}, "temperature", "greater than or equal to 0"),
     "not a number": ({"temperature": float("nan")}, "temperature", "finite"),
-    "top_p": ({"top_p": 0}, "top_p", "greater than 0"),
+    "top_p": ({"top_p": -0.1}, "top_p", "greater than or equal to 0"),
     "top_k": ({"top_k": -2}, "top_k", "greater than or equal to -1"),
     "min_p": ({"min_p": 1.5}, "min_p", "less than or equal to 1"),
     "n": ({"n": 129}, "n", "less than or equal to 128"),
@@ -84,7 +83,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None, str]] = {
     "echo": ({"echo": True}, "echo", "'echo' is not supported here (only false is accepted)"),
     "suffix": ({"suffix": "x"}, "suffix", "not supported"),
     "logprobs": ({"logprobs": 21}, "logprobs", "less than or equal to 20"),
-    "an empty stop string": ({"stop": ["a", ""]}, "stop", "none of them empty"),
+    "least tokens": ({"min_tokens": 1}, "min_tokens", "'min_tokens' is not supported here (only 0 is accepted)"),
+    "beams": ({"use_beam_search": True}, "use_beam_search", "not supported here (only false is accepted)"),
     "stop strings": ({"stop": ["a"] * 17}, "stop", "at most 16"),
     "stop": ({"stop": 5}, "stop", "a string or a list of strings"),
     "a bias of what": ({"logit_bias": {"a": 1}}, "logit_bias", "is not a token"),
@@ -125,6 +125,13 @@ def test_other_paths(method: str, path: str, status: int, server: Running) -> No
     assert error["code"] == ("server.no-such-path" if status == 404 else "server.wrong-method")
     assert method in error["message"]
     assert path in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/v1/models", f"/v1/models/{NAME}", "/static/page.css"])
+def test_head_is_get_without_a_body(path: str, server: Running) -> None:
+    head, get = (httpx2.request(method, server.url + path) for method in ("HEAD", "GET"))
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
 
 
 class TestModels:
