@@ -361,7 +361,7 @@ def _text(value: Any) -> Any:
     for part in value:
         if part.get("type") != "text":
             raise refused(ApiValueErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
-        # Where a client asks another service to cache a part has no effect here.
+        # `cache_control` asks another service to cache the part; it has no effect here.
         if set(part) - {"cache_control"} != {"type", "text"} or not isinstance(part["text"], str):
             raise refused(ApiValueErrors.NOT_A_TEXT_PART)
     return "\n".join(part["text"] for part in value)
@@ -383,8 +383,8 @@ class Message(Parameters):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """An answer may be sent back as it came: with what it did not have as nulls and empty lists. One without
-        content is empty."""
+        """Return a message without the nulls and empty lists with which clients send an answer back. An answer whose
+        content is null is empty."""
         if not isinstance(data, dict):
             return data
         given = {name: value for name, value in data.items() if value is not None and value != []}
