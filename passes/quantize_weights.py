@@ -67,7 +67,7 @@ from typing import Any, ClassVar
 from torch_mlir import ir
 from torch_mlir.dialects import arith, linalg, tensor
 
-from sscc.ir.builders import Argument, arguments_of, tensor_type
+from sscc.ir.builders import Argument, arguments_of, elementwise, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.levels import get_stored_formats, walk
@@ -263,20 +263,15 @@ def _reorder(product: ir.Operation, order: ir.Value) -> None:
     rows = product.operands[0]
     first, *_ = linalg.get_indexing_maps(product)
     (summed,) = linalg.infer_contraction_dimensions(product).k
-    axis, rank = dims_of(first).index(summed), rows.type.rank
-    identity = ir.AffineMap.get_identity(rank)
-    along = ir.AffineMap.get(rank, 0, [identity.results[axis]])
+    axis = dims_of(first).index(summed)
+
+    def element(number: ir.Value) -> ir.Value:
+        column = arith.index_cast(ir.IndexType.get(), number)
+        places = [column if dim == axis else linalg.IndexOp(dim).result for dim in range(rows.type.rank)]
+        return tensor.ExtractOp(rows, places).result
+
     with ir.InsertionPoint(product), product.location:
-        empty = tensor.EmptyOp(list(rows.type.shape), rows.type.element_type).result
-        maps = ir.ArrayAttr.get([ir.AffineMapAttr.get(along), ir.AffineMapAttr.get(identity)])
-        kinds = ir.ArrayAttr.get([ir.Attribute.parse("#linalg.iterator_type<parallel>")] * rank)
-        generic = linalg.GenericOp([rows.type], [order], [empty], maps, kinds)
-        body = generic.regions[0].blocks.append(order.type.element_type, rows.type.element_type)
-        with ir.InsertionPoint(body):
-            column = arith.index_cast(ir.IndexType.get(), body.arguments[0])
-            places = [column if dim == axis else linalg.IndexOp(dim).result for dim in range(rank)]
-            linalg.YieldOp([tensor.extract(rows, places)])
-    product.operands[0] = generic.results[0]
+        product.operands[0] = elementwise([order], rows.type, element, [[axis]])
 
 
 def _outermost(op: ir.Operation) -> ir.Operation:

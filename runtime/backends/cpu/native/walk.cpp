@@ -15,7 +15,7 @@ namespace {
 __extension__ using Wide = __int128;  // holds every sum that a plan's bounds allow
 
 constexpr std::chrono::nanoseconds kPollEvery = std::chrono::milliseconds(20);
-constexpr std::int64_t kNoteBytes = 64;
+constexpr std::int64_t kNoteBytes = 64;       // NOTE_BYTES of plan.py
 constexpr std::uint32_t kTicks = 256;  // iterations and firings between two checks whether the walk has to end
 
 // The time of a clock that is cheap to read, and exact to a few milliseconds.
@@ -154,7 +154,9 @@ void Core::fire(Member& member, const Run& run) {
     }
     const auto grid = std::span(plan_.grid).subspan(run.grid.begin, run.grid.end - run.grid.begin);
     if (begin < end) {
-        forget(member);
+        if (run.mode == Mode::kSplit) {
+            forget(member);
+        }
         if (grid.empty()) {
             call(member, run, begin, end);
         } else {
