@@ -252,17 +252,26 @@ class BatchSampler:
         """Ends the slot's sequence, if any. Raises UsageError for a slot out of range."""
 
     def pick(
-        self, logits: NDArray[np.float32] | NDArray[np.uint16], active: NDArray[np.bool_], tokens: NDArray[np.int64]
+        self,
+        logits: NDArray[np.float32] | NDArray[np.uint16],
+        active: NDArray[np.bool_],
+        tokens: NDArray[np.int64],
+        allowed: NDArray[np.uint32] | None = None,
+        constrained: NDArray[np.bool_] | None = None,
     ) -> int | None:
-        """Writes the next token of every active slot, and -1 for the others, into `tokens`.
+        """Write the next token of every active slot, and -1 for the others, into `tokens`.
 
         `logits` of uint16 are the bits of bf16. All arrays are C-contiguous. Other Python threads run meanwhile.
+
+        Args:
+            allowed: [slots, ceil(vocab_size / 32)]; bit t % 32 of word t // 32 allows token t to a constrained slot.
+            constrained: [slots]; given where `allowed` is.
 
         Returns:
             None; or the first active slot whose largest logit is NaN or infinite, and nothing was picked.
 
         Raises:
-            UsageError: other shapes, or an active slot without a sequence.
+            UsageError: other shapes, an active slot without a sequence, or a constrained one that may pick no token.
         """
 
     def kept(self, slot: int, logits: NDArray[np.float32] | NDArray[np.uint16]) -> list[tuple[int, float]]:

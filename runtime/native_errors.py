@@ -62,6 +62,7 @@ class NativeErrors(ErrorKind):
     )
     BIAS_TOKEN = UsageError, "token {token} of the logit bias is outside the vocabulary 0 .. {last}"
     LOGPROBS = UsageError, "logprobs is {logprobs}, but must be between 0 and the vocabulary's {vocabulary}"
+    NOTHING_ALLOWED = UsageError, "slot {slot} is constrained to no token at all"
     LOGITS_NOT_FINITE = InputError, "the largest logit is not finite"
     PANEL_SHAPES = UsageError, "arrays and tables of quantized panels do not fit together"
     TOKEN_TABLE_SHAPES = UsageError, "the shapes of the arrays do not fit the slots of the table of tokens"

@@ -7,12 +7,14 @@ Let x[0 .. V) be the logits of a slot, in f32. The next token is made of them in
     In f64, rounded to f32 once.
 2.  Logit bias. The addend of a token is added, in f64, rounded to f32. What leaves f32 in 1 or 2 becomes the largest
     f32 of its sign; minus infinity stays.
-3.  Temperature. At 0 the first of the largest x is the token, and nothing is drawn. Otherwise a token weighs
+3.  Constraint. A token that a constrained slot may not pick gets minus infinity. Where every token that it may pick
+    has that, the first of them is the token, and the uniform number of 8 is not used.
+4.  Temperature. At 0 the first of the largest x is the token, and nothing is drawn. Otherwise a token weighs
     exp((x - max x) / temperature); the largest x weighs 1, less than 2**-124 counts as 0.
-4.  top_k. The k tokens with the largest x are kept; of equal ones, here and in 5, the first by id.
-5.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the weight of all of them.
-6.  min_p. Of these, those are kept that weigh at least min_p (times the likeliest one's 1).
-7.  A draw. The next uniform number u of the slot picks the first kept token, by id, at which the sum of the weights
+5.  top_k. The k tokens with the largest x are kept; of equal ones, here and in 6, the first by id.
+6.  top_p. Of these, the fewest with the largest x are kept that together have top_p of the weight of all of them.
+7.  min_p. Of these, those are kept that weigh at least min_p (times the likeliest one's 1).
+8.  A draw. The next uniform number u of the slot picks the first kept token, by id, at which the sum of the weights
     kept so far exceeds u times the sum of all kept.
 
 Uniform number i of a seed is ``numpy.random.Generator(numpy.random.Philox(key=seed)).random(i + 1)[i]``: of
@@ -142,6 +144,24 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """The tokens that slots may pick.
+
+    Attributes:
+        bits: [B, ceil(V / 32)] u32; bit t % 32 of word t // 32 of a slot's row is that of token t.
+        constrained: [B] bool, the slots whose rows count; the others may pick any token.
+    """
+
+    bits: Array
+    constrained: Array
+
+    @classmethod
+    def none(cls, slots: int, vocab_size: int) -> Allowed:
+        """Return the bits of that many slots, none of which is constrained."""
+        return cls(np.zeros((slots, (vocab_size + 31) // 32), np.uint32), np.zeros(slots, np.bool_))
+
+
 class BatchSampler:
     """Picks the next tokens of several sequences, each in a slot of its own and by a `Sampling` of its own.
 
@@ -185,31 +205,35 @@ class BatchSampler:
         """Ends a slot's sequence, if it has one. Raises UsageError for a slot out of range."""
         self._native.stop(slot)
 
-    def pick(self, logits: Array, active: Array) -> Array:
-        """The next tokens [B] i64 of the active slots, -1 in place of the others.
+    def pick(self, logits: Array, active: Array, allowed: Allowed | None = None) -> Array:
+        """Return the next tokens [B] i64 of the active slots, -1 in place of the others.
 
         Args:
             logits: [B, V] f32 or bf16, C-contiguous; only the rows of active slots are looked at.
             active: [B] bool.
+            allowed: the tokens that slots may pick; None: any.
 
         Raises:
             InputError: the largest logit of an active slot is NaN or infinite. Nothing was picked then.
-            UsageError: arrays of another form, or an active slot in which no sequence was started.
+            UsageError: arrays of another form, an active slot in which no sequence was started, or a constrained one
+                that may pick no token.
         """
-        bad, tokens = self._pick(logits, active)
+        bad, tokens = self._pick(logits, active, allowed)
         if bad is not None:
             raise SamplingErrors.SLOT_LOGITS(slot=bad, value=_largest(logits[bad]))
         return tokens
 
-    def _pick(self, logits: Array, active: Array) -> tuple[int | None, Array]:
-        """The first slot whose largest logit is NaN or infinite; the tokens, where there is none."""
+    def _pick(self, logits: Array, active: Array, allowed: Allowed | None = None) -> tuple[int | None, Array]:
+        """Return the first slot whose largest logit is NaN or infinite; the tokens, where there is none."""
         if logits.shape != self._shape or logits.dtype not in _DTYPES or not logits.flags.c_contiguous:
             raise SamplingErrors.BATCH_LOGITS(wanted=self._shape, **_form(logits))
         if active.shape != self._shape[:1] or active.dtype != np.bool_ or not active.flags.c_contiguous:
             raise SamplingErrors.ACTIVE_SLOTS(wanted=self._shape[:1], **_form(active))
         tokens = np.empty(self._shape[0], np.int64)
         bits = logits if logits.dtype == np.float32 else logits.view(np.uint16)
-        return self._native.pick(bits, active, tokens), tokens
+        if allowed is None or not allowed.constrained.any():
+            return self._native.pick(bits, active, tokens), tokens
+        return self._native.pick(bits, active, tokens, allowed.bits, allowed.constrained), tokens
 
     def logprobs(self, slot: int) -> TokenLogprobs | None:
         """Of the slot's last token; None before the first and where the sequence was started without.

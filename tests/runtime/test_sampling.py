@@ -25,7 +25,7 @@ from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.native_errors import NativeErrors
-from sscc.runtime.sampling import BatchSampler, Sampler, Sampling, SamplingErrors
+from sscc.runtime.sampling import Allowed, BatchSampler, Sampler, Sampling, SamplingErrors
 from tests.errors import raises
 
 LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
@@ -430,6 +430,82 @@ def test_slot_and_company_change_nothing(dtype: Any, vocab_size: int) -> None:
                 batch.stop(slot)
                 del running[slot]
     assert picked == alone
+
+
+# ------------------------------------------------------------------------------------------------- constraints
+
+
+def allowed_rows(masks: Array, constrained: Sequence[bool]) -> Allowed:
+    """The bits of masks [B, V] bool."""
+    slots, vocab_size = masks.shape
+    padded = np.zeros((slots, (vocab_size + 31) // 32 * 32), np.bool_)
+    padded[:, :vocab_size] = masks
+    bits = np.packbits(padded, axis=1, bitorder="little").view("<u4")
+    return Allowed(np.ascontiguousarray(bits, np.uint32), np.array(constrained, np.bool_))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 200, 4097])
+def test_a_constraint_is_minus_infinity_for_what_it_forbids(dtype: Any, vocab_size: int) -> None:
+    """Penalties and bias included, and the logprobs stay those of the model."""
+    random = np.random.default_rng(vocab_size)
+    for _ in range(40):
+        logits, sampling, prompt = random_case(random, vocab_size)
+        logits = logits.astype(dtype)
+        mask = random.random(vocab_size) < random.choice([0.01, 0.5, 0.99])
+        mask[random.choice(np.flatnonzero(np.isfinite(logits)))] = True
+        if not np.isfinite(logits.astype(np.float32).max()):
+            continue  # an infinity that bf16 has made
+        constrained, plain, free = (BatchSampler(2, vocab_size) for _ in range(3))
+        for sampler in (constrained, plain, free):
+            for slot in range(2):
+                sampler.start(slot, sampling, prompt, logprobs=min(3, vocab_size))
+        both, active = np.stack([logits, logits]), np.ones(2, np.bool_)
+        forbidden = both.copy()
+        forbidden[0, ~mask] = -np.inf
+        allowed = allowed_rows(np.stack([mask, np.zeros(vocab_size, np.bool_)]), [True, False])
+        free.pick(both, active)
+        for _ in range(3):
+            tokens = constrained.pick(both, active, allowed)
+            assert tokens.tolist() == plain.pick(forbidden, active).tolist()
+            assert mask[tokens[0]]
+        told, model = constrained.logprobs(0), free.logprobs(0)
+        assert told is not None and model is not None
+        assert told.top == model.top
+
+
+def test_tokens_that_the_model_rules_out_are_picked_where_nothing_else_is_allowed() -> None:
+    logits = np.full((1, 70), 1.0, np.float32)
+    logits[0, 40:] = -np.inf
+    mask = np.zeros((1, 70), np.bool_)
+    mask[0, [50, 69]] = True
+    sampler = BatchSampler(1, 70)
+    for temperature in (0.0, 1.0):
+        sampler.start(0, Sampling(temperature=temperature), ())
+        assert sampler.pick(logits, np.ones(1, np.bool_), allowed_rows(mask, [True])).tolist() == [50]
+
+
+def test_a_constraint_that_allows_nothing_is_refused_and_nothing_is_picked() -> None:
+    sampler = BatchSampler(2, 70)
+    for slot in range(2):
+        sampler.start(slot, Sampling(temperature=1.0, seed=4), ())
+    logits, active = np.random.default_rng(3).standard_normal((2, 70)).astype(np.float32), np.ones(2, np.bool_)
+    nothing = Allowed.none(2, 70)
+    nothing.constrained[1] = True
+    with raises(NativeErrors.NOTHING_ALLOWED, slot=1):
+        sampler.pick(logits, active, nothing)
+    assert sampler.pick(logits, active)[0] == Sampler(Sampling(temperature=1.0, seed=4)).pick(logits[0])
+
+
+def test_constraints_of_another_shape_are_refused() -> None:
+    sampler = BatchSampler(2, 70)
+    for slot in range(2):
+        sampler.start(slot, Sampling(), ())
+    logits, active = np.zeros((2, 70), np.float32), np.ones(2, np.bool_)
+    for allowed in (Allowed.none(2, 64), Allowed.none(3, 70)):
+        allowed.constrained[:] = True
+        with raises(NativeErrors.SAMPLER_SHAPES, slots=2, vocabulary=70):
+            sampler.pick(logits, active, allowed)
 
 
 def test_logits_are_not_written_to() -> None:

@@ -39,12 +39,22 @@ Logits checked(const Sampler& sampler, const Array<const Element, 2>& logits) {
 
 template <class Element>
 std::optional<std::int64_t> pick(Sampler& sampler, const Array<const Element, 2>& logits,
-                                 const Array<const bool, 1>& active, const Array<std::int64_t, 1>& tokens) {
+                                 const Array<const bool, 1>& active, const Array<std::int64_t, 1>& tokens,
+                                 const std::optional<Array<const std::uint32_t, 2>>& allowed,
+                                 const std::optional<Array<const bool, 1>>& constrained) {
     const auto slots = static_cast<std::size_t>(sampler.slots());
     check(active.shape(0) == slots && tokens.shape(0) == slots, sampler);
+    check(allowed.has_value() == constrained.has_value(), sampler);
+    Allowed bits;
+    if (allowed) {
+        check(allowed->shape(0) == slots && constrained->shape(0) == slots &&
+                  allowed->shape(1) == Allowed::words(sampler.vocabulary()),
+              sampler);
+        bits = {allowed->data(), constrained->data()};
+    }
     const auto rows = checked(sampler, logits);
     const nb::gil_scoped_release released;
-    return sampler.pick(rows, active.data(), tokens.data());
+    return sampler.pick(rows, active.data(), tokens.data(), bits);
 }
 
 template <class Element>
@@ -81,8 +91,10 @@ void add_sampler(nb::module_& m) {
              nb::arg("presence_penalty"), nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("logit_bias"),
              nb::arg("logprobs").none())
         .def("stop", &Sampler::stop, nb::arg("slot"))
-        .def("pick", &pick<float>, array("logits"), array("active"), array("tokens"))
-        .def("pick", &pick<std::uint16_t>, array("logits"), array("active"), array("tokens"))
+        .def("pick", &pick<float>, array("logits"), array("active"), array("tokens"), array("allowed") = nb::none(),
+             array("constrained") = nb::none())
+        .def("pick", &pick<std::uint16_t>, array("logits"), array("active"), array("tokens"),
+             array("allowed") = nb::none(), array("constrained") = nb::none())
         .def("kept", &kept<float>, nb::arg("slot"), array("logits"))
         .def("kept", &kept<std::uint16_t>, nb::arg("slot"), array("logits"))
         .def("logprobs", &logprobs, nb::arg("slot"));

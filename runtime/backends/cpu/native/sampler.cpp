@@ -2,6 +2,7 @@
 #include "sampler.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -20,6 +21,7 @@ namespace {
 // greedy takes as long as about so many passes that look for the largest value. Both numbers were measured.
 constexpr std::int64_t kWorthWaking = 600'000;
 constexpr std::int64_t kRounds = 8;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A logit after a change to x: x as an f32, or the largest f32 of its sign where x is beyond; an infinite logit stays.
 float changed(float logit, double x) {
@@ -152,7 +154,8 @@ const TokenLogprobs* Sampler::logprobs(std::int64_t index) const {
     return slot.started && slot.told ? &slot.told_last : nullptr;
 }
 
-std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* active, std::int64_t* tokens) {
+std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* active, std::int64_t* tokens,
+                                          const Allowed& allowed) {
     const Busy busy(busy_);
     std::copy_n(active, slots(), active_.begin());  // a copy, so that a write to `active` during the call does no harm
     for (std::int64_t slot = 0; slot < slots(); ++slot) {
@@ -168,19 +171,24 @@ std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* acti
         auto& selector = selectors_[static_cast<std::size_t>(member)];
         for (auto at = unclaimed.fetch_add(1); at < slots_.size(); at = unclaimed.fetch_add(1)) {
             if (active_[at]) {
-                slots_[at].next = choose(selector, row(logits, static_cast<std::int64_t>(at)), slots_[at]);
+                const auto constrained = allowed.constrained != nullptr && allowed.constrained[at];
+                const auto bits = constrained ? allowed.bits + at * Allowed::words(vocabulary_) : nullptr;
+                slots_[at].next = choose(selector, row(logits, static_cast<std::int64_t>(at)), slots_[at], bits);
             }
         }
     };
-    if (team_pays()) {
+    if (team_pays(allowed)) {
         team_->share(std::ref(job));  // by reference: nothing is allocated
     } else {
         const DefaultFloatingPoint floating_point;
         job(0);
     }
     for (std::size_t at = 0; at < slots_.size(); ++at) {
-        if (active_[at] && slots_[at].next < 0) {
+        if (active_[at] && slots_[at].next == Slot::not_finite) {
             return static_cast<std::int64_t>(at);
+        }
+        if (active_[at] && slots_[at].next == Slot::nothing_allowed) {
+            fail("NOTHING_ALLOWED", {{"slot", number(at)}});
         }
     }
     for (std::size_t at = 0; at < slots_.size(); ++at) {
@@ -201,7 +209,7 @@ std::optional<std::int64_t> Sampler::pick(const Logits& logits, const bool* acti
 }
 
 // Whether the work is worth a team whose threads may sleep.
-bool Sampler::team_pays() const {
+bool Sampler::team_pays(const Allowed& allowed) const {
     if (selectors_.size() < 2) {
         return false;
     }
@@ -210,7 +218,8 @@ bool Sampler::team_pays() const {
         if (active_[at]) {
             const auto& slot = slots_[at];
             ++count;
-            rounds += slot.options.temperature != 0 || slot.adjusts() || slot.top ? kRounds : 1;
+            const auto copied = slot.adjusts() || (allowed.constrained != nullptr && allowed.constrained[at]);
+            rounds += slot.options.temperature != 0 || copied || slot.top ? kRounds : 1;
         }
     }
     return count > 1 && rounds * vocabulary_ >= kWorthWaking;
@@ -222,19 +231,25 @@ Row Sampler::row(const Logits& logits, std::int64_t slot) const {
             static_cast<std::size_t>(vocabulary_)};
 }
 
-// The slot's next token, and in told_next what is to be told about it; -1 where the largest logit is not finite. What
-// the slot remembers of its sequence stays as it is, in case that another slot's logits are bad.
-std::int64_t Sampler::choose(Selector& selector, const Row& row, Slot& slot) const {
+// Returns the slot's next token, or a value that says why there is none (`Slot`), and writes its logarithms into
+// told_next. The slot's sequence stays as it is, in case that another slot's logits are bad.
+std::int64_t Sampler::choose(Selector& selector, const Row& row, Slot& slot, const std::uint32_t* allowed) const {
     const auto peak = selector.peak(row);
     if (!std::isfinite(peak)) {
-        return -1;
+        return Slot::not_finite;
     }
     const auto normaliser = slot.top ? tell_top(selector, slot, peak) : 0.0;
     if (slot.adjusts()) {
         adjust(selector, slot);
     }
+    const auto forced = allowed == nullptr ? std::nullopt : forbid(selector, slot.adjusts(), allowed);
+    if (forced && *forced < 0) {
+        return *forced;
+    }
     const auto& o = slot.options;
-    const auto token = o.temperature == 0 ? selector.first_largest() : selector.draw(o, uniform(o.seed, slot.draws));
+    const auto token = forced               ? *forced
+                       : o.temperature == 0 ? selector.first_largest()
+                                            : selector.draw(o, uniform(o.seed, slot.draws));
     if (slot.top) {
         slot.told_next.token = token;
         slot.told_next.logprob = static_cast<double>(row[static_cast<std::size_t>(token)]) - normaliser;
@@ -259,6 +274,34 @@ void Sampler::adjust(Selector& selector, const Slot& slot) const {
         logit = changed(logit, static_cast<double>(logit) + addend);
     }
     selector.peak({logits.data(), false, logits.size()});
+}
+
+// Goes on with a copy of the row, or the copy that `adjust` made, in which tokens that are not allowed have minus
+// infinity. Where all that are allowed have it too, returns the first of them, or that there is none.
+std::optional<std::int64_t> Sampler::forbid(Selector& selector, bool adjusted, const std::uint32_t* allowed) const {
+    const auto logits = adjusted ? selector.copied() : selector.copy();
+    std::optional<std::int64_t> first;
+    for (std::size_t begin = 0; begin < logits.size(); begin += 32) {
+        const auto count = std::min<std::size_t>(32, logits.size() - begin);
+        auto forbidden = ~allowed[begin / 32];
+        if (count < 32) {
+            forbidden |= ~0u << count;
+        }
+        if (forbidden != ~0u && !first) {
+            first = number(begin) + std::countr_one(forbidden);
+        }
+        if (forbidden == ~0u) {
+            std::fill_n(logits.begin() + static_cast<std::ptrdiff_t>(begin), count, -kInfinity);
+            continue;
+        }
+        for (; forbidden != 0 && std::countr_zero(forbidden) < static_cast<int>(count); forbidden &= forbidden - 1) {
+            logits[begin + static_cast<std::size_t>(std::countr_zero(forbidden))] = -kInfinity;
+        }
+    }
+    if (!first) {
+        return Slot::nothing_allowed;
+    }
+    return std::isfinite(selector.peak({logits.data(), false, logits.size()})) ? std::nullopt : first;
 }
 
 void Sampler::count(Slot& slot, std::int64_t token) const {

@@ -28,6 +28,14 @@ struct Logits {
     bool bf16;
 };
 
+// The tokens that each constrained slot may pick. Bit t % 32 of word t / 32 of a slot's row of `words` is that of token t.
+struct Allowed {
+    const std::uint32_t* bits = nullptr;  // [slots, words(vocabulary)]
+    const bool* constrained = nullptr;    // [slots]
+
+    static std::size_t words(std::int64_t vocabulary) { return (static_cast<std::size_t>(vocabulary) + 31) / 32; }
+};
+
 // Number `index`, in [0, 1), of those that numpy's Generator(Philox(key=seed)).random() gives.
 double uniform(std::uint64_t seed, std::uint64_t index);
 
@@ -49,8 +57,10 @@ class Sampler {
 
     // Picks a token for each active slot; -1 for the others. Where the largest logit of an active slot is NaN or
     // infinite, returns the first such slot, and nothing was picked. Throws Error for an active slot without a
-    // sequence. `active` and `tokens` have an element per slot.
-    std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens);
+    // sequence, and for a constrained one that may pick no token. `active` and `tokens` have an element per slot.
+    // Without `allowed` no slot is constrained.
+    std::optional<std::int64_t> pick(const Logits& logits, const bool* active, std::int64_t* tokens,
+                                     const Allowed& allowed = {});
 
     // The logarithms of the slot's last token; null where it has none, or did not ask for them. Valid until the next
     // call of another function. Throws Error for a slot out of range.
@@ -77,7 +87,9 @@ class Sampler {
         std::optional<std::int64_t> top;
         bool told = false;
         TokenLogprobs told_last, told_next;
-        std::int64_t next = 0;  // the token of the present pick; -1 where the largest logit is not finite
+        std::int64_t next = 0;  // the token of the present pick, or one of the values below
+
+        static constexpr std::int64_t not_finite = -1, nothing_allowed = -2;
 
         bool penalises() const;
         bool adjusts() const { return penalises() || !options.logit_bias.empty(); }
@@ -86,10 +98,12 @@ class Sampler {
     void check_slot(std::int64_t slot) const;
     void check_started(std::int64_t slot) const;
     bool in_vocabulary(std::int64_t token) const;
-    bool team_pays() const;
+    bool team_pays(const Allowed& allowed) const;
     sampling::Row row(const Logits& logits, std::int64_t slot) const;
-    std::int64_t choose(sampling::Selector& selector, const sampling::Row& row, Slot& slot) const;
+    std::int64_t choose(sampling::Selector& selector, const sampling::Row& row, Slot& slot,
+                        const std::uint32_t* allowed) const;
     void adjust(sampling::Selector& selector, const Slot& slot) const;
+    std::optional<std::int64_t> forbid(sampling::Selector& selector, bool adjusted, const std::uint32_t* allowed) const;
     void count(Slot& slot, std::int64_t token) const;
     double tell_top(sampling::Selector& selector, Slot& slot, float most) const;
 

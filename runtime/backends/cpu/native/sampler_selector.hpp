@@ -60,6 +60,9 @@ class Selector {
     // A copy of the row in f32, for the caller to change.
     std::span<float> copy();
 
+    // The copy, where the row that `peak` was called with last is one.
+    std::span<float> copied() { return {copy_.data(), row_.count}; }
+
     std::int64_t first_largest() const;
 
     // The sum of all exp(x - the largest x).
