@@ -28,6 +28,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "pydantic": "pydantic",
         "uvicorn": "uvicorn",
         "prometheus_client": "prometheus-client",
+        "llguidance": "llguidance",
     },
     FLEET: {"ray": "ray"},
     EVAL: {"matplotlib": "matplotlib"},

@@ -49,7 +49,7 @@ LAYERS: Layers = (
     # What reads a schedule and executes nothing.
     ("sscc.runtime.timing", "sscc.runtime.validator"),
     ("sscc.runtime.artifact",),
-    ("sscc.runtime.excerpt",),
+    ("sscc.runtime.excerpt", "sscc.runtime.grammar", "sscc.runtime.token_text"),
     (
         "sscc.runtime.backends.interpreter",
         "sscc.runtime.backends.stage_trace",

@@ -12,6 +12,7 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, GrammarCompiler, token_bits
 from sscc.runtime.engine.elsewhere import Elsewhere
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics, SlotState
@@ -30,6 +31,7 @@ class SubmissionErrors(ErrorKind):
     NO_DRAFT = UsageError, "keep is {keep:g}, and the engine has no draft to shorten prompts"
     NO_TOKENIZER = UsageError, "stop strings need a tokenizer, and the engine has none"
     NO_SUCH_TOKEN = UsageError, "logit bias of token {token}, which is out of range 0 .. {last}"
+    NO_SUCH_ALLOWED_TOKEN = UsageError, "allowed token {token} is out of range 0 .. {last}"
     TOO_MANY_LOGPROBS = UsageError, "logprobs is {logprobs}, and the vocabulary has {vocabulary} tokens"
 
 
@@ -58,6 +60,8 @@ class Engine:
         self.tokenizer = tokenizer
         self._session = session
         self._elsewhere, self._shortener = elsewhere, shortener
+        vocabulary, ends = session.signature.vocab_size, session.signature.eos_token_ids
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, vocabulary, ends)
         self._executor = Executor(session, options or EngineOptions(), elsewhere, shortener)
         thread = threading.Thread(target=self._executor.run, name="sscc-engine", daemon=True)
         # The thread knows the executor and not this object, so that an engine that is dropped ends its thread; and at
@@ -70,6 +74,11 @@ class Engine:
     def signature(self) -> Signature:
         """Sizes and geometry of the program."""
         return self._session.signature
+
+    @property
+    def grammars(self) -> GrammarCompiler | None:
+        """Compiles the grammars of requests; None without a tokenizer."""
+        return self._grammars
 
     @property
     def slot_format(self) -> SlotFormat:
@@ -87,8 +96,8 @@ class Engine:
         Raises:
             QueueFull: too many wait already.
             EngineClosed: the engine was closed, or has failed.
-            UsageError: a request that can never be served: too long, a token out of range, stop strings without a
-                tokenizer.
+            UsageError: a request that can never be served: too long, a token out of range, stop strings or a grammar
+                without a tokenizer, a grammar that is wrong or too complex.
         """
         prompt = self._session.check_request(request.prompt, request.max_new_tokens)
         if request.keep_slot:
@@ -104,7 +113,25 @@ class Engine:
         if request.logprobs is not None and request.logprobs > vocabulary:
             raise SubmissionErrors.TOO_MANY_LOGPROBS(logprobs=request.logprobs, vocabulary=vocabulary)
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
-        return Ticket(self, self._executor, self._executor.submit(request, prompt, np.array(ends, np.int64)))
+        constraint = self._constraint(request, ends)
+        job = self._executor.submit(request, prompt, np.array(ends, np.int64), constraint)
+        return Ticket(self, self._executor, job)
+
+    def _constraint(self, request: Request, ends: Sequence[int]) -> Constraint | None:
+        """Return what the tokens of a request may be; None: any. Raises UsageError."""
+        vocabulary, only = self.signature.vocab_size, request.allowed_tokens
+        for token in only or ():
+            if not 0 <= token < vocabulary:
+                raise SubmissionErrors.NO_SUCH_ALLOWED_TOKEN(token=token, last=vocabulary - 1)
+        allowed = None if only is None else token_bits(only, vocabulary)
+        inside = tuple(token for token in ends if 0 <= token < vocabulary)
+        if request.grammar is None:
+            bound = request.min_tokens > 0 or allowed is not None
+            return Constraint(None, inside, request.min_tokens, allowed) if bound else None
+        if self._grammars is None:
+            raise ConstraintErrors.NO_TOKENIZER()
+        matcher = self._grammars.compile(request.grammar)
+        return Constraint(matcher, inside, request.min_tokens, allowed, self._grammars.first)
 
     def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
         """Submits all of them or none. Raises as `submit` does."""

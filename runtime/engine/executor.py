@@ -24,6 +24,7 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, InputError, InternalError, RankError, SsccError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine.constraints import Constraint, ConstraintTable
 from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
@@ -34,7 +35,7 @@ from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, Que
 from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.logs import log_exception
+from sscc.runtime.logs import log_exception, logged
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.shortening import Shortener
@@ -121,6 +122,7 @@ class Executor:
         self._drafted_last = False
         self._prefilling: _PrefillJob | None = None
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
+        self._constraints = ConstraintTable(signature.batch, signature.vocab_size)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
         keep = options.prompt_cache_bytes
         by_chunk = signature.continues and elsewhere is None  # what others have prefilled comes as whole prompts
@@ -148,8 +150,8 @@ class Executor:
         """The exception that ended it, if one did, or that the next call of the session will end with."""
         return self._failure or self.session.failure
 
-    def submit(self, request: Request, prompt: Excerpt, ends: Array) -> Job:
-        """Takes a request that was checked. Raises QueueFull, EngineClosed."""
+    def submit(self, request: Request, prompt: Excerpt, ends: Array, constraint: Constraint | None = None) -> Job:
+        """Take a request that was checked. Raises QueueFull, EngineClosed."""
         with self._lock:
             if self.failure is not None:
                 raise EngineErrors.FAILED(cause=_cause(self.failure)) from self.failure
@@ -159,7 +161,7 @@ class Executor:
             if queue is not None and self._open >= self.session.signature.batch + queue:
                 self._counters.rejected += 1
                 raise EngineErrors.QUEUE_FULL(queue=queue, slots=self.session.signature.batch)
-            job = Job(self._ids, request, prompt, ends, perf_counter())
+            job = Job(self._ids, request, prompt, ends, perf_counter(), constraint)
             self._ids += 1
             self._open += 1
             self._counters.submitted += 1
@@ -486,6 +488,7 @@ class Executor:
     def _begin(self, job: Job, slot: int, fetch: Fetch | None) -> _PrefillJob:
         """Begin the prefill of a request that has its slot, or finish it where its prompt is there."""
         self._sampler.start(slot, job.request.sampling, job.prompt.tokens, job.request.logprobs)
+        self._constraints.start(slot, job.constraint)
         if self._start_with_kept(job, slot, fetch):
             return _PrefillJob(job, slot, 0)
         self._tidy(self.session.abandon_prefill)  # nothing else prefills now, whatever was left behind
@@ -615,14 +618,19 @@ class Executor:
     def _pick(self, logits: Array, active: Array, *, first: bool) -> None:
         """Picks a token for each of these slots and publishes it; requests that have all of theirs end."""
         start = perf_counter_ns()
+        allowed = self._constraints.ready()
+        if allowed is not None:
+            active = active & ~self._end_constrained(active)
+            if not active.any():
+                return
         try:
-            tokens = self._sampler.pick(logits, active)
+            tokens = self._sampler.pick(logits, active, allowed)
         except InputError as error:
             good = active & np.isfinite(logits.astype(np.float32).max(axis=1))
             self._end_slots(active & ~good, error)
             if not good.any():
                 return
-            tokens, active = self._sampler.pick(logits, good), good
+            tokens, active = self._sampler.pick(logits, good, allowed), good
         table, counters, now = self._table, self._counters, perf_counter()
         untold: list[tuple[Job, Exception]] = []
         with self._lock:
@@ -640,10 +648,26 @@ class Executor:
             for slot, finish in over:
                 self._end(table.job(slot), finish)
             self._wakeups.wake(change=first or bool(over))
+        self._constraints.advance(tokens, active & table.active)
         for job, cause in untold:
             self._survive(cause, [job])
         if (tracer := self.session.tracer) is not None:
             tracer.span("pick tokens", start, perf_counter_ns(), {"slots": len(gaps)})
+
+    def _end_constrained(self, active: Array) -> Array:
+        """End the requests whose grammars allow no further token, and return their slots [B] bool."""
+        over = self._constraints.over(active)
+        ended = np.zeros(len(active), np.bool_)
+        if over:
+            ended[list(over)] = True
+            with self._lock:
+                for slot, failure in over.items():
+                    job = self._table.job(slot)
+                    if failure is not None:
+                        _log.warning("request %s ends early, because of its grammar: %s", job.id, logged(failure))
+                    self._end(job, "stop" if failure is None else "grammar")
+                self._wakeups.wake(change=True)
+        return ended
 
     def _note_first_token(self, slot: int, now: float) -> None:
         job = self._table.job(slot)
@@ -714,6 +738,7 @@ class Executor:
             self._table.clear(job.slot)
             if self.failure is None:
                 self._tidy(self._sampler.stop, job.slot)
+                self._tidy(self._constraints.stop, job.slot)
                 self._tidy(self.session.release, job.slot)
             job.slot = None
         self._open -= 1

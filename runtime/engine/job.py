@@ -8,6 +8,7 @@ from types import TracebackType
 import numpy as np
 
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine.constraints import Constraint
 from sscc.runtime.engine.request import Finish, Request
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import TokenLogprobs
@@ -22,6 +23,7 @@ class Job:
         id: counts the engine's requests from 0.
         prompt: what is prefilled: all of it, until a draft has shortened it.
         ends: [E] i64, tokens that end the text.
+        constraint: what its tokens may be; None: any.
         submitted: the time of `perf_counter`, in seconds; so are the other times.
         slot: that it was given, until it ends.
         tokens: [count] of the new ones, once it has ended; before, they are in the slot's history.
@@ -39,6 +41,7 @@ class Job:
     prompt: Excerpt
     ends: Array
     submitted: float
+    constraint: Constraint | None = None
     slot: int | None = None
     tokens: Array = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: list[TokenLogprobs] = field(default_factory=list)

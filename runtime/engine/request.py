@@ -8,21 +8,24 @@ from typing import Literal
 from sscc.ir.errors import ErrorKind, SsccError, UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.speculative_prefill import check_keep
 
-Finish = Literal["eos", "stop", "length", "prefilled", "cancelled", "timeout", "error"]
-"""Why a request ended: an ending token, a stop string, max_new_tokens, a prompt that another process goes on from, its
-owner, its timeout, a failure."""
+Finish = Literal["eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"]
+"""Why a request ended: an ending token, a stop string or a grammar that is matched, max_new_tokens, a grammar whose next
+step is beyond its bounds, a prompt that another process goes on from, its owner, its timeout, a failure."""
 
-FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length"}
-"""In OpenAI's words, which know the first three reasons."""
+FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length", "grammar": "length"}
+"""The reasons of answers in OpenAI's words; the other reasons are errors."""
 
 
 class RequestErrors(ErrorKind):
     STOP_NOT_TEXTS = UsageError, "stop is {stop!r}, it must be a tuple of strings that are not empty"
     LOGPROBS_NEGATIVE = UsageError, "logprobs is {logprobs}, it must be at least 0"
     TIMEOUT_OUT_OF_RANGE = UsageError, "timeout is {seconds} s, it must be above 0 and at most {most:.0f} s"
+    LEAST_ABOVE_MOST = UsageError, "min_tokens is {least}, it must be between 0 and max_new_tokens, which is {most}"
+    NO_TOKENS_ALLOWED = UsageError, "allowed_tokens is empty, which allows no answer"
     OPTION_TOO_SMALL = UsageError, "{option} is {value}, it must be at least {least}"
     OPTION_TOO_LARGE = UsageError, "{option} is {value}, it must be at most {most}"
 
@@ -52,6 +55,10 @@ class Request:
         special: whether the tokenizer put special tokens around the text.
         keep_slot: make no token: once the prompt is prefilled the request has its slot, whose content another process
             is to go on from (`Ticket.aslot`), until `Ticket.taken` or its end.
+        grammar: what the text must match; None: anything. It needs the engine's tokenizer. A stop string then ends the
+            text only where what comes before it matches as a whole.
+        min_tokens: tokens before which no ending token is picked, unless the grammar allows nothing else.
+        allowed_tokens: the only tokens that are picked besides ending ones; None: any.
 
     Raises UsageError for values that no engine takes.
     """
@@ -67,6 +74,9 @@ class Request:
     text: str | None = field(default=None, repr=False)
     special: bool = True
     keep_slot: bool = False
+    grammar: Grammar | None = None
+    min_tokens: int = 0
+    allowed_tokens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):
@@ -77,6 +87,10 @@ class Request:
             raise RequestErrors.TIMEOUT_OUT_OF_RANGE(seconds=self.timeout, most=serving_defaults.MOST_SECONDS)
         if self.keep is not None:
             check_keep(self.keep)
+        if not 0 <= self.min_tokens <= max(self.max_new_tokens, 0):
+            raise RequestErrors.LEAST_ABOVE_MOST(least=self.min_tokens, most=self.max_new_tokens)
+        if self.allowed_tokens is not None and not self.allowed_tokens:
+            raise RequestErrors.NO_TOKENS_ALLOWED()
 
 
 SHOWN_TEXT = 80

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.engine.constraints import GrammarCompiler
 from sscc.runtime.engine.executor import Executor, News
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Figures
@@ -30,6 +31,9 @@ class Opened(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def grammars(self) -> GrammarCompiler | None: ...
 
     @property
     def signature(self) -> Signature: ...
@@ -152,7 +156,11 @@ class Ticket:
         return self._completion(read.whole())
 
     def _transcript(self) -> Transcript:
-        return Transcript(self._engine.tokenizer, self._job.request.stop)
+        request, grammars = self._job.request, self._engine.grammars
+        matcher = None
+        if request.stop and request.grammar is not None and grammars is not None:
+            matcher = grammars.text_matcher(request.grammar)
+        return Transcript(self._engine.tokenizer, request.stop, matcher)
 
     def _news(self, start: int, until: float | None, *, whole: bool) -> News:
         news = self._executor.wait(

@@ -12,6 +12,8 @@ from sscc.runtime.text import TextStream
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from sscc.runtime.engine.constraints import TextMatcher
+
 
 class Transcript:
     """One reading of a request's tokens. It depends on the tokens alone, and not on how many come at a time.
@@ -19,15 +21,19 @@ class Transcript:
     Args:
         tokenizer: None makes no text.
         stop: strings that end the text.
+        grammar: a stop string ends the text only where what comes before it matches; None: everywhere.
 
     Attributes:
         read: tokens that were given out.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, stop: tuple[str, ...], grammar: TextMatcher | None = None
+    ) -> None:
         self._stream = None if tokenizer is None else TextStream(tokenizer)
         self._stops = [_StopString(each) for each in stop]
         self._held = ""  # text that may yet become part of a stop string
+        self._grammar = grammar if stop else None
         self.read = 0
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], finish: Finish | None) -> Piece:
@@ -52,15 +58,29 @@ class Transcript:
         return Piece(tuple(tokens), "".join(texts), tuple(logprobs[: len(tokens)]), finish)
 
     def _search(self, text: str, last: bool) -> tuple[str, bool]:
-        """The text that may be given out now, and whether a stop string follows it."""
+        """Return the text that may be given out now, and whether a stop string follows it."""
+        free, stopped = "", False
+        # A stop string that the grammar refuses may end within `text`, so letters are looked at one by one.
+        for part in [text] if self._grammar is None else text:
+            given, stopped = self._find(part)
+            free += given
+            if stopped:
+                return free, True
+        if last:
+            free, self._held = free + self._held, ""
+        return free, False
+
+    def _find(self, text: str) -> tuple[str, bool]:
         before = len(self._held)
         self._held += text
         ends = [(stop, stop.search(text)) for stop in self._stops]
-        starts = [before + end - stop.length for stop, end in ends if end is not None]
-        if starts:
-            return self._held[: min(starts)], True
-        keep = 0 if last else max((stop.begun for stop in self._stops), default=0)
+        for start in sorted(before + end - stop.length for stop, end in ends if end is not None):
+            if self._grammar is None or self._grammar.matches_with(self._held[:start]):
+                return self._held[:start], True
+        keep = max((stop.begun for stop in self._stops), default=0)
         free_text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        if self._grammar is not None:
+            self._grammar.push(free_text)
         return free_text, False
 
 
@@ -69,7 +89,7 @@ class _StopString:
 
     Attributes:
         length: of the string.
-        begun: of the longest end of the text so far that the string begins with, and is not yet whole.
+        begun: of the longest end of the text so far that the string begins with, and that is not the whole string.
     """
 
     def __init__(self, string: str) -> None:
@@ -87,6 +107,7 @@ class _StopString:
         for index, letter in enumerate(text):
             self.begun = self._step(self.begun, letter)
             if self.begun == self.length:
+                self.begun = self._borders[-1]  # for a search that goes on
                 return index + 1
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 from sscc.runtime.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.sampling import TokenLogprobs
 from sscc.runtime.server.errors import ApiError, ServerErrors, timed_out
-from sscc.runtime.server.token_text import Offsets, TokenBytes, as_text
+from sscc.runtime.token_text import Offsets, TokenBytes, as_text
 
 Json = dict[str, Any]
 LEAST_LOGPROB = -9999.0

@@ -37,7 +37,7 @@ from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.request_log import RequestLog, Traffic, record_of
 from sscc.runtime.server.streaming import EventStream, unless_gone
-from sscc.runtime.server.token_text import TokenBytes
+from sscc.runtime.token_text import TokenBytes
 from sscc.runtime.server.workers import SMALL, Workers
 
 LARGE_BODIES = 8  # that may be read at the same time

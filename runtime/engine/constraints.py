@@ -1,0 +1,355 @@
+"""The tokens that each slot of an engine may pick next: what a grammar allows, and least lengths.
+
+Masks are computed in a thread of their own while the step runs that they are for. Only the executor's thread calls a
+`ConstraintTable`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sscc.ir.errors import ErrorKind, UsageError, quoted
+from sscc.ir.extras import SERVE, require
+from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.grammar import Grammar
+from sscc.runtime.sampling import Allowed
+from sscc.runtime.text import encode
+from sscc.runtime.token_text import TokenBytes
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+    from tokenizers import Tokenizer
+
+_KNOWN_GRAMMARS = 32
+"""Compiled grammars that are kept for requests to come."""
+_MOST_THREADS = 8
+_MOST_LEXER_STATES = 20_000  # of an answer, 1 to 2 kB each
+_MOST_GRAMMAR_SIZE = 100_000  # symbols of its productions
+
+
+class ConstraintErrors(ErrorKind):
+    NO_TOKENIZER = UsageError, "a grammar needs a tokenizer, and the engine has none"
+    REFUSED = UsageError, "the grammar is refused: {cause}"
+
+
+class GrammarCompiler:
+    """Compiles grammars for the tokens of one tokenizer. Its methods are safe in any thread.
+
+    Args:
+        tokenizer: makes the text of answers.
+        vocab_size: V of the program, which may be more than the tokenizer has.
+        ends: tokens that end a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, ends: Sequence[int]) -> None:
+        self._tokenizer, self._vocab_size, self._ends = tokenizer, vocab_size, list(ends)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._made: tuple[LLTokenizer, LLParserLimits] | None = None
+        self._first: Array | None = None
+
+    def compile(self, grammar: Grammar) -> LLMatcher:
+        """Return a matcher at the beginning of an answer.
+
+        Raises UsageError for a grammar that is wrong, not supported, or too large for the bounds of a step.
+        """
+        with self._lock:
+            known = self._known.get(grammar.source)
+            if known is not None:
+                self._known.move_to_end(grammar.source)
+                return known.deep_copy()
+            tokenizer, limits = self._tools()
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(tokenizer, grammar.source, log_level=0, limits=limits)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first step may take as long as compiling, and may fail
+        if matcher.is_error():
+            raise ConstraintErrors.REFUSED(cause=quoted(matcher.get_error().removesuffix("\n<non-verbose/>")))
+        with self._lock:
+            self._known[grammar.source] = matcher
+            while len(self._known) > _KNOWN_GRAMMARS:
+                self._known.popitem(last=False)
+        return matcher.deep_copy()
+
+    def tokens(self, text: str) -> list[int]:
+        """Return tokens that have the bytes of a text, for a matcher to consume."""
+        with self._lock:
+            tokenizer, _ = self._tools()
+        return tokenizer.greedy_tokenize(text)
+
+    def text_matcher(self, grammar: Grammar) -> TextMatcher:
+        """Return a matcher of texts. Raises UsageError as `compile` does."""
+        return TextMatcher(self.compile(grammar), self.tokens)
+
+    @property
+    def first(self) -> Array | None:
+        """[ceil(V / 32)] u32, the bits of tokens that an answer may begin with; None where it may begin with any. A
+        space at the beginning of a text is lost in some tokenizers, so no answer that must match begins with one."""
+        with self._lock:
+            self._tools()
+            return self._first
+
+    def _tools(self) -> tuple[LLTokenizer, LLParserLimits]:
+        if self._made is None:
+            require(SERVE, "a grammar")
+            import llguidance
+
+            spell = TokenBytes(self._tokenizer)
+            tokens = [spell(token) for token in range(self._vocab_size)]
+            silent = [token for token in range(self._vocab_size) if spell.silent(token)]
+            self._made = (
+                llguidance.LLTokenizer(self._vocabulary(tokens, silent), eos_token=self._ends or None),
+                llguidance.LLParserLimits(
+                    max_lexer_states=_MOST_LEXER_STATES, max_grammar_size=_MOST_GRAMMAR_SIZE, verbose_errors=False
+                ),
+            )
+            if spell.drops_first_space:
+                self._first = _bits(np.array([not token.startswith(b" ") for token in tokens]))
+        return self._made
+
+    def _vocabulary(self, tokens: list[bytes], special: list[int]) -> TokenizerWrapper:
+        """Return the tokenizer as llguidance reads it."""
+        from llguidance import TokenizerWrapper
+
+        tokenizer, ends = self._tokenizer, self._ends
+        by_bytes = {token: number for number, token in enumerate(tokens) if token}
+        longest = max(map(len, by_bytes), default=1)
+
+        class Vocabulary(TokenizerWrapper):
+            def __init__(self) -> None:
+                self.tokens, self.special_token_ids = tokens, special
+                self.eos_token_id = ends[0] if ends else special[0] if special else len(tokens) - 1
+                self.bos_token_id, self.is_tokenizer_wrapper = None, True
+
+            def __call__(self, text: str) -> list[int]:
+                """Return tokens whose bytes are those of a text that a grammar forces, the tokenizer's own where they
+                are: some tokenizers put a space before any text."""
+                wanted, found = text.encode(), encode(tokenizer, text, special=False)
+                return found if b"".join(tokens[each] for each in found) == wanted else greedy(wanted)
+
+        def greedy(text: bytes) -> list[int]:
+            found: list[int] = []
+            while text:
+                length = next((size for size in range(longest, 0, -1) if text[:size] in by_bytes), 0)
+                if not length:
+                    break  # llguidance goes on byte by byte
+                found.append(by_bytes[text[:length]])
+                text = text[length:]
+            return found
+
+        return Vocabulary()
+
+
+class TextMatcher:
+    """Tells whether texts match a grammar.
+
+    Args:
+        matcher: at the beginning of an answer.
+        tokens: gives tokens with the bytes of a text.
+    """
+
+    def __init__(self, matcher: LLMatcher, tokens: Callable[[str], list[int]]) -> None:
+        self._matcher, self._tokens = matcher, tokens
+
+    def push(self, text: str) -> None:
+        """Go on with more of the text."""
+        self._matcher.consume_tokens(self._tokens(text))
+
+    def matches_with(self, text: str) -> bool:
+        """Return True if what was pushed, followed by `text`, matches as a whole."""
+        matcher = self._matcher.deep_copy()
+        return matcher.consume_tokens(self._tokens(text)) and matcher.is_accepting()
+
+
+
+
+@dataclass
+class Constraint:
+    """What an answer must be.
+
+    Attributes:
+        matcher: of its grammar, after the tokens so far; None: there is none.
+        ends: tokens that end it. They are allowed where the grammar is matched as a whole, and no sooner.
+        least: tokens before which none of `ends` is allowed, unless the grammar allows nothing else.
+        only: [ceil(V / 32)] u32, bits of the only tokens that it may have besides `ends`; None: any.
+        first: likewise, of its first token.
+        made: tokens so far.
+        failure: why the grammar allows no token any more; None: it does.
+    """
+
+    matcher: LLMatcher | None
+    ends: tuple[int, ...]
+    least: int = 0
+    only: Array | None = None
+    first: Array | None = None
+    made: int = 0
+    failure: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True where the grammar is matched as a whole, and nothing may follow."""
+        return self.matcher is not None and self.failure is None and self.matcher.is_stopped()
+
+    @property
+    def binds(self) -> bool:
+        """True where not every token may come next."""
+        return self.matcher is not None or self.only is not None or self.made < self.least
+
+    def advance(self, token: int) -> None:
+        """Go on with a token that was picked."""
+        self.made += 1
+        matcher = self.matcher
+        if matcher is None or self.failure is not None or (token in self.ends):
+            return
+        if not matcher.consume_token(token):
+            self.failure = matcher.get_error()
+
+    def restrict(self, row: Array) -> None:
+        """Write the tokens that may come next.
+
+        Args:
+            row: [ceil(V / 32)] u32; what the matcher allows, where there is one.
+        """
+        matcher = self.matcher
+        whole = True
+        if matcher is None:
+            row[:] = ~np.uint32(0) if self.only is None else self.only
+        elif matcher.is_error():
+            self.failure = matcher.get_error()
+            return
+        else:
+            whole = matcher.is_accepting()
+            if self.first is not None and self.made == 0:
+                row &= self.first
+            if self.only is not None:
+                row &= self.only
+        _set(row, self.ends, False)
+        if whole and (self.made >= self.least or not row.any()):
+            _set(row, self.ends, True)
+        if not row.any() and not self.complete:
+            self.failure = "no token of the vocabulary goes on with it"
+
+
+_News = tuple[int, Constraint, int | None]
+"""A slot, its constraint, and the token that it got; None: nothing yet."""
+
+
+class ConstraintTable:
+    """The constraints of the slots of an engine.
+
+    Args:
+        slots, vocab_size: B and V.
+    """
+
+    def __init__(self, slots: int, vocab_size: int) -> None:
+        self._allowed = Allowed.none(slots, vocab_size)
+        self._constraints: dict[int, Constraint] = {}
+        self._worker: ThreadPoolExecutor | None = None
+        self._pending: Future[None] | None = None
+
+    def start(self, slot: int, constraint: Constraint | None) -> None:
+        """Begin an answer in a slot, in place of the one there."""
+        self._wait()
+        self.stop(slot)
+        if constraint is not None:
+            self._constraints[slot] = constraint
+            self._allowed.constrained[slot] = True
+            self._begin([(slot, constraint, None)])
+
+    def stop(self, slot: int) -> None:
+        """End the answer of a slot, if it has a constraint. What is being computed for it is not waited for."""
+        if self._constraints.pop(slot, None) is not None:
+            self._allowed.constrained[slot] = False
+
+    def advance(self, tokens: Array, picked: Array) -> None:
+        """Begin to compute what may come after some tokens.
+
+        Args:
+            tokens: [B] i64.
+            picked: [B] bool, the slots that got theirs.
+        """
+        if self._constraints:
+            binding = [(slot, each) for slot, each in self._constraints.items() if picked[slot] and each.binds]
+            self._begin([(slot, each, int(tokens[slot])) for slot, each in binding])
+
+    def ready(self) -> Allowed | None:
+        """Return what slots may pick next, once it is computed; None where no slot is constrained."""
+        if not self._constraints:
+            return None
+        self._wait()
+        return self._allowed
+
+    def over(self, active: Array) -> dict[int, str | None]:
+        """Return the active slots of which no token can be picked any more: why, or None where the answer is whole and
+        its request names no token that ends it."""
+        ended = {}
+        for slot, constraint in self._constraints.items():
+            if active[slot] and (constraint.failure is not None or (constraint.complete and not constraint.ends)):
+                ended[slot] = constraint.failure
+        return ended
+
+    def _begin(self, news: Sequence[_News]) -> None:
+        self._wait()
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "sscc-masks")
+        self._pending = self._worker.submit(self._compute, news)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _compute(self, news: Sequence[_News]) -> None:
+        """Go on with tokens, and write the rows of their slots."""
+        bits, constrained = self._allowed.bits, self._allowed.constrained
+        for _, constraint, token in news:
+            if token is not None:
+                constraint.advance(token)
+        matchers = [(each.matcher, slot) for slot, each, _ in news if each.matcher is not None and each.failure is None]
+        if matchers:
+            _fill(matchers, bits)
+        for slot, constraint, _ in news:
+            constraint.restrict(bits[slot])
+            constrained[slot] = constraint.binds
+
+
+def _fill(matchers: list[tuple[LLMatcher, int]], bits: Array) -> None:
+    """Write the bits of the tokens that matchers allow next into their rows, without Python's lock."""
+    _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
+
+
+@cache
+def _executor() -> LLExecutor:
+    import llguidance
+
+    return llguidance.LLExecutor(min(max((os.cpu_count() or 1) // 2, 1), _MOST_THREADS))
+
+
+def _bits(members: Array) -> Array:
+    """Return [V] bool as [ceil(V / 32)] u32."""
+    padded = np.zeros((len(members) + 31) // 32 * 32, np.bool_)
+    padded[: len(members)] = members
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def token_bits(tokens: Sequence[int], vocab_size: int) -> Array:
+    """Return [ceil(V / 32)] u32 with the bits of some tokens."""
+    members = np.zeros(vocab_size, np.bool_)
+    members[list(tokens)] = True
+    return _bits(members)
+
+
+def _set(row: Array, tokens: Sequence[int], value: bool) -> None:
+    for token in tokens:
+        bit = np.uint32(1 << (token % 32))
+        row[token // 32] = row[token // 32] | bit if value else row[token // 32] & ~bit
