@@ -69,6 +69,13 @@ Clock = Callable[[], datetime]
 """The local time."""
 
 
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""The names under which clients send the thought before an answer."""
+
+_ARGUMENTS = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # transformers' mark of where the last message ends
+
+
 class ChatTemplateErrors(ErrorKind):
     UNREADABLE = InputError, "{where} is not a chat template that can be read: {cause}"
     TOO_DEEP = (
@@ -77,6 +84,9 @@ class ChatTemplateErrors(ErrorKind):
     )
     REFUSES = UsageError, "the chat template refuses the messages: {cause}"
     CANNOT_RENDER = UsageError, "the chat template cannot render the messages: {cause}"
+    VARIABLE_TAKEN = UsageError, "a variable of the chat template cannot be called {name!r}, which means something else"
+    NOTHING_TO_CONTINUE = UsageError, "the last message has no content to go on with"
+    NOT_CONTINUED = UsageError, "the chat template changes the end of the last message, so nothing can go on with it"
     NOT_A_LIST = InputError, "{where}: chat_template is neither a template nor a list of named ones"
     NO_DEFAULT = InputError, "{where} has the chat templates {names} and none called {default!r}"
     NOT_TEXT = InputError, "{where}: a chat template is {type}, not text"
@@ -132,32 +142,77 @@ class ChatTemplate:
         source = _chosen(config.get("chat_template"), where)
         return None if source is None else cls(source, special_tokens, where, clock)
 
-    def render(self, messages: Messages, *, add_generation_prompt: bool = True) -> str:
-        """The text of a conversation, ending where the assistant's next message begins.
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the text of a conversation, as transformers' `apply_chat_template` does.
 
-        What is None in a message counts as absent. Raises UsageError where the template refuses the messages.
+        Args:
+            messages: what is None in one counts as absent. A thought is given by any of `REASONING_FIELDS`, and the
+                template finds it under the first two.
+            tools: functions that the model may call, in OpenAI's form; None: none.
+            documents: for templates that read them.
+            add_generation_prompt: end where the assistant's next message begins.
+            continue_final_message: end where the content of the last message ends, so that the answer goes on with it.
+            variables: other names that the template may read.
+
+        Raises UsageError where the template refuses the messages, or a variable has a name that is taken.
         """
-        conversation = [{name: value for name, value in message.items() if value is not None} for message in messages]
+        conversation = [_plain_message(message) for message in messages]
+        taken = sorted(_ARGUMENTS & set(variables or ()))
+        if taken:
+            raise ChatTemplateErrors.VARIABLE_TAKEN(name=taken[0])
+        final = ""
+        if continue_final_message:
+            final = str((conversation or [{}])[-1].get("content") or "")
+            if not final:
+                raise ChatTemplateErrors.NOTHING_TO_CONTINUE()
+            conversation[-1]["content"] = final + _CONTINUED
         self._environment.begin()
         try:
             text = self._template.render(
-                messages=conversation,
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **{
+                    **self._special_tokens,
+                    **(variables or {}),
+                    "messages": conversation,
+                    "tools": tools,
+                    "documents": documents,
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
             text.encode()  # fails for half of a surrogate pair, which Python and JSON allow and tokenizers do not
-            return text
         except jinja2.TemplateError as error:
             raise ChatTemplateErrors.REFUSES(cause=quoted(error)) from None
         except Exception as error:  # an expression of the template may raise anything on values that it did not expect
             cause = quoted(f"{type(error).__name__}: {error}")
             raise ChatTemplateErrors.CANNOT_RENDER(cause=cause) from None
+        return _continued(text, final) if continue_final_message else text
 
     def encode(self, tokenizer: Tokenizer, messages: Messages) -> list[int]:
         """Token ids of `render`. The template itself writes the special tokens, so none are added."""
         return encode(tokenizer, self.render(messages), special=False)
+
+
+def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a message without what is None, with its thought under the names that templates read."""
+    plain = {name: value for name, value in message.items() if value is not None}
+    thought = next((plain[name] for name in REASONING_FIELDS if name in plain), None)
+    return plain if thought is None else {"thinking": thought} | plain | {"reasoning_content": thought}
+
+
+def _continued(text: str, final: str) -> str:
+    """Return a rendered conversation up to the mark of where its last message ends. Raises UsageError."""
+    at = text.rfind(_CONTINUED.strip())
+    if at < 0 or final.strip() not in text:
+        raise ChatTemplateErrors.NOT_CONTINUED()
+    return text[:at] if text[at:].startswith(_CONTINUED) else text[:at].rstrip()
 
 
 def special_token_texts(*sources: Mapping[str, Any]) -> dict[str, str]:

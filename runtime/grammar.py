@@ -64,11 +64,12 @@ class Grammar:
 
     @classmethod
     def regex(cls, pattern: str) -> Grammar:
-        """Return the grammar of texts that a regular expression (of Rust's `regex` crate) matches as a whole."""
+        """Return the grammar of texts that a regular expression (of Rust's `regex` crate) matches as a whole;
+        `\\d` stands for 0 to 9."""
         require(SERVE, "a grammar")
         import llguidance
 
-        return cls._of(lark_grammar=f"start: /{llguidance.regex_to_lark(pattern)}/")
+        return cls._of(lark_grammar=f"start: /{llguidance.regex_to_lark(pattern, 'd')}/")
 
     @classmethod
     def choice(cls, texts: Sequence[str]) -> Grammar:

@@ -6,7 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +65,9 @@ def longest_token(tokenizer: Tokenizer) -> int:
     return max(len(spelling.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()) for spelling in tokenizer.get_vocab())
 
 
-def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """The text of `tokens` without special tokens."""
-    text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
+def decode(tokenizer: Tokenizer, tokens: Sequence[int], *, special: bool = False) -> str:
+    """Return the text of `tokens`; `special`: with special tokens."""
+    text: str = tokenizer.decode(list(tokens), skip_special_tokens=not special)
     return text
 
 
@@ -102,13 +102,16 @@ class TextStream:
     The work is linear in the number of tokens, whatever they are: tokens that have no text (special ones, ids that the
     tokenizer does not know) are left out, and bytes that can no longer become a character are given out at once, as
     replacement characters.
+
+    Args:
+        special: spell special tokens instead of leaving them out.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
         traits = _traits(tokenizer)
-        self._silent = traits.silent
+        self._silent = frozenset() if special else traits.silent
         self._tokenizer = tokenizer
-        self._pieces = _ByteLevelPieces() if traits.only_byte_level else _WindowPieces(tokenizer, traits)
+        self._pieces = _ByteLevelPieces() if traits.only_byte_level else _WindowPieces(tokenizer, traits, special)
 
     def push(self, token: int) -> str:
         """The text that `token` completes, often empty."""
@@ -173,8 +176,8 @@ class _WindowPieces:
     nothing is given out while the window ends in an incomplete character or in a run of bytes that may yet be UTF-8.
     """
 
-    def __init__(self, tokenizer: Tokenizer, traits: _Traits) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, traits: _Traits, special: bool) -> None:
+        self._decode = partial(decode, tokenizer, special=special)
         self._traits = traits
         self._tokens: list[int] = []  # the window
         self._done = 0  # how many of its tokens have had their text given out
@@ -188,7 +191,7 @@ class _WindowPieces:
         if byte is not None:
             return self._push_byte(token, int(byte[1], 16))
         if self._broken:
-            self._given = decode(self._tokenizer, self._tokens)
+            self._given = self._decode(self._tokens)
         self._run, self._broken = None, False
         self._tokens.append(token)
         return self._advance() if len(self._tokens) >= self._retry else ""
@@ -196,7 +199,7 @@ class _WindowPieces:
     def finish(self) -> str:
         if self._broken:
             return ""  # every byte was given out when it came
-        text = decode(self._tokenizer, self._tokens)
+        text = self._decode(self._tokens)
         return text[len(self._given) :] if text.startswith(self._given) else ""
 
     def _push_byte(self, token: int, byte: int) -> str:
@@ -216,7 +219,7 @@ class _WindowPieces:
         return ""
 
     def _advance(self) -> str:
-        text = decode(self._tokenizer, self._tokens)
+        text = self._decode(self._tokens)
         incomplete = self._traits.byte_level and text.endswith(_REPLACEMENT)
         piece = "" if incomplete or not text.startswith(self._given) else text[len(self._given) :]
         if not piece:
@@ -225,5 +228,5 @@ class _WindowPieces:
             return ""
         self._tokens = self._tokens[self._done :]
         self._done, self._retry = len(self._tokens), 0
-        self._given = decode(self._tokenizer, self._tokens)
+        self._given = self._decode(self._tokens)
         return piece

@@ -252,6 +252,7 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
         tokenizer=tokenizer,
         chat_template=template,
         keep=None if args.draft is None else keeps_of(args)[0],
+        ends=tuple(signature.eos_token_ids),
     )
     limits = RequestLimits(
         max_body=args.max_body,

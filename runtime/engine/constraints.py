@@ -91,6 +91,10 @@ class GrammarCompiler:
         """Return a matcher of texts. Raises UsageError as `compile` does."""
         return TextMatcher(self.compile(grammar), self.tokens)
 
+    def constraint(self, grammar: Grammar, ends: tuple[int, ...], least: int, only: Array | None) -> Constraint:
+        """Return the constraint of an answer (`Constraint`). Raises UsageError as `compile` does."""
+        return Constraint(self.compile(grammar), ends, least, only, self.first, tuple(self._ends))
+
     @property
     def first(self) -> Array | None:
         """[ceil(V / 32)] u32, the bits of tokens that an answer may begin with; None where it may begin with any. A
@@ -183,6 +187,7 @@ class Constraint:
         least: tokens before which none of `ends` is allowed, unless the grammar allows nothing else.
         only: [ceil(V / 32)] u32, bits of the only tokens that it may have besides `ends`; None: any.
         first: likewise, of its first token.
+        program_ends: tokens that llguidance allows at the end, which must also be in `ends`.
         made: tokens so far.
         failure: why the grammar allows no token any more; None: it does.
     """
@@ -192,6 +197,7 @@ class Constraint:
     least: int = 0
     only: Array | None = None
     first: Array | None = None
+    program_ends: tuple[int, ...] = ()
     made: int = 0
     failure: str | None = None
 
@@ -233,7 +239,7 @@ class Constraint:
                 row &= self.first
             if self.only is not None:
                 row &= self.only
-        _set(row, self.ends, False)
+        _set(row, (*self.ends, *self.program_ends), False)
         if whole and (self.made >= self.least or not row.any()):
             _set(row, self.ends, True)
         if not row.any() and not self.complete:

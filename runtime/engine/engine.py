@@ -130,8 +130,7 @@ class Engine:
             return Constraint(None, inside, request.min_tokens, allowed) if bound else None
         if self._grammars is None:
             raise ConstraintErrors.NO_TOKENIZER()
-        matcher = self._grammars.compile(request.grammar)
-        return Constraint(matcher, inside, request.min_tokens, allowed, self._grammars.first)
+        return self._grammars.constraint(request.grammar, inside, request.min_tokens, allowed)
 
     def submit_all(self, requests: Sequence[Request]) -> list[Ticket]:
         """Submits all of them or none. Raises as `submit` does."""

@@ -13,8 +13,8 @@ from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.speculative_prefill import check_keep
 
 Finish = Literal["eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"]
-"""Why a request ended: an ending token, a stop string or a grammar that is matched, max_new_tokens, a grammar whose next
-step is beyond its bounds, a prompt that another process goes on from, its owner, its timeout, a failure."""
+"""Why a request ended: an ending token, a stop string or a grammar that is matched, max_new_tokens, a grammar of which
+no next token could be computed, a prompt that another process goes on from, its owner, its timeout, a failure."""
 
 FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length", "grammar": "length"}
 """The reasons of answers in OpenAI's words; the other reasons are errors."""
@@ -59,6 +59,8 @@ class Request:
             text only where what comes before it matches as a whole.
         min_tokens: tokens before which no ending token is picked, unless the grammar allows nothing else.
         allowed_tokens: the only tokens that are picked besides ending ones; None: any.
+        keep_stop: leave the stop string that ends the text in it.
+        spell_special: spell special tokens in the text, but for an ending one.
 
     Raises UsageError for values that no engine takes.
     """
@@ -77,6 +79,8 @@ class Request:
     grammar: Grammar | None = None
     min_tokens: int = 0
     allowed_tokens: tuple[int, ...] | None = None
+    keep_stop: bool = False
+    spell_special: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):

@@ -160,7 +160,13 @@ class Ticket:
         matcher = None
         if request.stop and request.grammar is not None and grammars is not None:
             matcher = grammars.text_matcher(request.grammar)
-        return Transcript(self._engine.tokenizer, request.stop, matcher)
+        return Transcript(
+            self._engine.tokenizer,
+            request.stop,
+            matcher,
+            keep_stop=request.keep_stop,
+            spell_special=request.spell_special,
+        )
 
     def _news(self, start: int, until: float | None, *, whole: bool) -> News:
         news = self._executor.wait(

@@ -22,15 +22,24 @@ class Transcript:
         tokenizer: None makes no text.
         stop: strings that end the text.
         grammar: a stop string ends the text only where what comes before it matches; None: everywhere.
+        keep_stop: leave the stop string that ends the text in it.
+        spell_special: spell special tokens.
 
     Attributes:
         read: tokens that were given out.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, stop: tuple[str, ...], grammar: TextMatcher | None = None
+        self,
+        tokenizer: Tokenizer | None,
+        stop: tuple[str, ...],
+        grammar: TextMatcher | None = None,
+        *,
+        keep_stop: bool = False,
+        spell_special: bool = False,
     ) -> None:
-        self._stream = None if tokenizer is None else TextStream(tokenizer)
+        self._stream = None if tokenizer is None else TextStream(tokenizer, special=spell_special)
+        self._keep_stop = keep_stop
         self._stops = [_StopString(each) for each in stop]
         self._held = ""  # text that may yet become part of a stop string
         self._grammar = grammar if stop else None
@@ -74,9 +83,10 @@ class Transcript:
         before = len(self._held)
         self._held += text
         ends = [(stop, stop.search(text)) for stop in self._stops]
-        for start in sorted(before + end - stop.length for stop, end in ends if end is not None):
+        found = ((before + end - stop.length, stop.length) for stop, end in ends if end is not None)
+        for start, length in sorted(found):
             if self._grammar is None or self._grammar.matches_with(self._held[:start]):
-                return self._held[:start], True
+                return self._held[: start + length if self._keep_stop else start], True
         keep = max((stop.begun for stop in self._stops), default=0)
         free_text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         if self._grammar is not None:

@@ -37,8 +37,8 @@ from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.request_log import RequestLog, Traffic, record_of
 from sscc.runtime.server.streaming import EventStream, unless_gone
-from sscc.runtime.token_text import TokenBytes
 from sscc.runtime.server.workers import SMALL, Workers
+from sscc.runtime.token_text import TokenBytes
 
 LARGE_BODIES = 8  # that may be read at the same time
 LEAST_VALUES = 1 << 16

@@ -66,6 +66,7 @@ class Model:
         tokenizer: of the artifact.
         chat_template: None where the checkpoint has none.
         keep: the share of a prompt's chunks that is read, as a draft chooses; None: there is no draft.
+        ends: tokens that end an answer.
         longest_token: bytes of text that one token stands for at most.
     """
 
@@ -76,6 +77,7 @@ class Model:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None = None
     keep: float | None = None
+    ends: tuple[int, ...] = ()
 
     @cached_property
     def longest_token(self) -> int:
@@ -122,12 +124,14 @@ class ServedPrompt:
 def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
     """The prompts as tokens; text with the special tokens that the tokenizer puts around it. Raises ApiError."""
     _check_choices(len(body.prompt), body.n, limits)
-    return [
-        ServedPrompt(tuple(_text_tokens(one, model, limits)), one)
-        if isinstance(one, str)
-        else ServedPrompt(tuple(_checked_tokens(one, model)))
-        for one in body.prompt
-    ]
+    special = body.add_special_tokens is not False
+    prompts = []
+    for one in body.prompt:
+        if isinstance(one, str):
+            prompts.append(_text_prompt(one, special, "prompt", body, model, limits))
+        else:
+            prompts.append(_end_of(ServedPrompt(tuple(_checked_tokens(one, model))), body, model))
+    return prompts
 
 
 def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
@@ -136,11 +140,16 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[Se
     if model.chat_template is None:
         raise ServedRequestErrors.NO_CHAT_TEMPLATE(param="messages", model=model.name)
     try:
-        text = model.chat_template.render([message.for_template() for message in body.messages])
+        text = model.chat_template.render(
+            [message.for_template() for message in body.messages],
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            documents=body.documents,
+            variables=body.chat_template_kwargs,
+        )
     except UsageError as error:
         raise ServedRequestErrors.TEMPLATE_REFUSES(param="messages", cause=error) from None
-    _check_bytes(text, "messages", model, limits)
-    return [ServedPrompt(tuple(encode(model.tokenizer, text, special=False)), text, special=False)]
+    return [_text_prompt(text, bool(body.add_special_tokens), "messages", body, model, limits)]
 
 
 def checked_excerpt(
@@ -182,9 +191,25 @@ def _checked_tokens(tokens: list[int], model: Model) -> list[int]:
     return tokens
 
 
-def _text_tokens(text: str, model: Model, limits: RequestLimits) -> list[int]:
-    _check_bytes(text, "prompt", model, limits)
-    return encode(model.tokenizer, text)
+def _text_prompt(
+    text: str, special: bool, param: str, body: GenerationBody, model: Model, limits: RequestLimits
+) -> ServedPrompt:
+    if body.truncate_prompt_tokens is None:
+        _check_bytes(text, param, model, limits)
+    tokens = tuple(encode(model.tokenizer, text, special=special))
+    return _end_of(ServedPrompt(tokens, text, special), body, model)
+
+
+def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedPrompt:
+    """Return the end of a prompt, of which `truncate_prompt_tokens` says how long it is."""
+    most = body.truncate_prompt_tokens
+    if most is None:
+        return prompt
+    if most == -1:
+        most = model.max_context - (body.asked_tokens or body.default_tokens or 1)
+    if len(prompt) <= max(most, 0):
+        return prompt
+    return ServedPrompt(prompt.tokens[len(prompt) - max(most, 0) :])
 
 
 def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> None:
@@ -207,18 +232,25 @@ def requests_for(
         if token >= model.vocab_size:
             raise ServedRequestErrors.NO_SUCH_BIASED_TOKEN(param="logit_bias", token=token, last=model.vocab_size - 1)
     alternatives = body.alternatives
+    grammar = body.answer_grammar()
+    ends = frozenset(() if body.ignore_eos else model.ends) | frozenset(body.stop_token_ids)
     requests = [
         Request(
             prompt=prompt.tokens,
             max_new_tokens=_new_tokens(len(prompt), body, model, limits),
             sampling=body.sampling(_seed(body.seed, index)),
             stop=tuple(body.stop),
-            eos=frozenset() if body.ignore_eos else None,
+            eos=ends if body.ignore_eos or body.stop_token_ids else None,
             logprobs=None if alternatives is None else min(alternatives, model.vocab_size),
             timeout=limits.timeout,
             keep=model.keep,
             text=prompt.text,
             special=prompt.special,
+            grammar=grammar,
+            min_tokens=body.min_tokens,
+            allowed_tokens=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+            keep_stop=body.include_stop_str_in_output,
+            spell_special=not body.skip_special_tokens,
         )
         for prompt in prompts
         for index in range(body.n)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.server.errors import INVALID_VALUE, ApiKind, Http
 from sscc.runtime.serving_defaults import MOST_TOKENS
@@ -34,6 +36,7 @@ MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 MAX_BIASES = 1024
+MAX_NAMED_TOKENS = 1 << 16  # in a list of tokens that are allowed, or that stop
 MAX_DIGITS = 18  # of a token in logit_bias; more is no token of any vocabulary
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
 
@@ -50,7 +53,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "prompt_cache_options": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
@@ -59,28 +61,12 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "verbosity": (),
     "web_search_options": (),
     # vLLM's
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (),
-    "allowed_token_ids": (),
     "bad_words": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "documents": ([],),
     "early_stopping": (False,),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
-    "min_tokens": (0,),
     "prompt_logprobs": (),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
 """Parameters that are not done here, and the values of each that ask for nothing."""
@@ -115,11 +101,16 @@ class ApiValueErrors(ValueKind):
     NOT_A_CONTENT = "it must be a string or a list of parts of text"
     PART_NOT_TEXT = "a part of type {type!r} is not supported, only text is"
     NOT_A_TEXT_PART = "a part of type 'text' has a string `text` and nothing else"
+    TOO_MANY_TOKENS = "it has {tokens} tokens, at most {most} are possible"
     NOT_INTEGERS = "it must be a list of integers"
     HUGE_INTEGERS = "its integers must be between -{most} and {most}"
 
 
 class ApiParameterErrors(ApiKind):
+    TWO_GRAMMARS = "{names} say in more than one way what an answer must match"
+    NO_SCHEMA = "{param} has no schema"
+    SCHEMA_NOT_JSON = "{param} is neither a JSON Schema nor the text of one"
+    CONTINUES_WITH_PROMPT = "continue_final_message needs add_generation_prompt = false"
     UNSUPPORTED = "the parameter {param!r} is not supported here{allowed_hint}", Http(code="unsupported_parameter")
     STREAM_OPTIONS_WITHOUT_STREAM = "stream_options is only for stream = true"
     BEST_OF = (
@@ -160,8 +151,9 @@ class Parameters(BaseModel):
         """Only the first unknown name is told, so the others need no error, of which each takes a kilobyte."""
         if not isinstance(data, dict):
             return data
-        unknown = [name for name in data if name not in cls.model_fields]
-        return {name: value for name, value in data.items() if name in cls.model_fields or name == unknown[0]}
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = [name for name in data if name not in known]
+        return {name: value for name, value in data.items() if name in known or name == unknown[0]}
 
 
 class StreamOptions(Parameters):
@@ -220,6 +212,77 @@ def _biases(value: dict[str, float]) -> dict[str, float]:
     return value
 
 
+# ------------------------------------------------------------------------------------------- structured answers
+
+
+class JsonSchemaFormat(Parameters):
+    """OpenAI's `json_schema`. An answer is constrained whether `strict` is true or not."""
+
+    name: Text
+    description: Text | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Parameters):
+    """OpenAI's `response_format`. A json_object may have a `schema`, as llama.cpp's may."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+    def grammar(self, param: str) -> Grammar | None:
+        """Return the grammar of the answer; None for text. Raises ApiError."""
+        if self.type == "text":
+            return None
+        schema = self.schema_ if self.json_schema is None else self.json_schema.schema_
+        if self.type == "json_object":
+            return Grammar.json_object() if schema is None else _schema_grammar(schema, param)
+        if schema is None:
+            raise ApiParameterErrors.NO_SCHEMA(param=param)
+        return _schema_grammar(schema, param)
+
+
+class StructuredOutputs(Parameters):
+    """vLLM's `structured_outputs`."""
+
+    json_: dict[str, Any] | bool | Text | None = Field(None, alias="json")
+    regex: Text | None = None
+    choice: list[Text] | None = None
+    grammar: Text | None = None
+    json_object: bool | None = None
+
+
+def _schema_grammar(schema: Any, param: str) -> Grammar:
+    """Return the grammar of a JSON Schema, or of the text of one. Raises ApiError, UsageError."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            schema = None
+    if not isinstance(schema, dict | bool):
+        raise ApiParameterErrors.SCHEMA_NOT_JSON(param=param)
+    try:
+        return Grammar.json_schema(schema)
+    except RecursionError:
+        raise ApiParameterErrors.SCHEMA_NOT_JSON(param=param) from None
+
+
+_GRAMMARS: dict[str, Callable[[Any, str], Grammar]] = {
+    "json": _schema_grammar,
+    "regex": lambda pattern, param: Grammar.regex(pattern),
+    "choice": lambda texts, param: Grammar.choice(texts),
+    "grammar": lambda text, param: Grammar.context_free(text),
+}
+"""How vLLM's ways to say a grammar are read, from a value and the name of its parameter."""
+
+
+def _few_tokens(tokens: list[int] | None) -> list[int] | None:
+    if tokens is not None and len(tokens) > MAX_NAMED_TOKENS:
+        raise refused(ApiValueErrors.TOO_MANY_TOKENS, tokens=len(tokens), most=MAX_NAMED_TOKENS)
+    return tokens
+
+
 class GenerationBody(Parameters):
     """The parameters of both endpoints. `model` names what is served, and may be left out; sampling's ranges are those
     of `Sampling`."""
@@ -241,6 +304,25 @@ class GenerationBody(Parameters):
     min_p: float = Field(0.0, ge=0, le=1)
     repetition_penalty: float = Field(1.0, gt=0, le=MOST_REPETITION_PENALTY)
     ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0, le=MOST_TOKENS, description="before which no token or text ends the answer")
+    stop_token_ids: Annotated[list[int], AfterValidator(_few_tokens)] = []
+    allowed_token_ids: Annotated[list[int] | None, AfterValidator(_few_tokens)] = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = Field(True, description="false: special tokens are part of the text")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, le=MOST_TOKENS, description="read only so many tokens at the end of the prompt; -1: as many as fit"
+    )
+    add_special_tokens: bool | None = Field(None, description="the tokenizer's, around a text")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | bool | Text | None = None
+    guided_regex: Text | None = None
+    guided_choice: list[Text] | None = None
+    guided_grammar: Text | None = None
+    # llama.cpp's
+    repeat_penalty: float | None = Field(None, gt=0, le=MOST_REPETITION_PENALTY, description="repetition_penalty")
+    grammar: Text | None = Field(None, description="GBNF")
+    json_schema: dict[str, Any] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -252,6 +334,25 @@ class GenerationBody(Parameters):
         if self.stream_options is not None and not self.stream:
             raise ApiParameterErrors.STREAM_OPTIONS_WITHOUT_STREAM(param="stream_options")
         return self
+
+    def answer_grammar(self) -> Grammar | None:
+        """Return what an answer must match; None: anything. Raises ApiError, UsageError."""
+        ways: dict[str, Callable[[], Grammar | None]] = {}
+        if (form := self.response_format) is not None and form.type != "text":
+            ways["response_format"] = partial(form.grammar, "response_format")
+        given = {f"guided_{kind}": (kind, getattr(self, f"guided_{kind}")) for kind in _GRAMMARS}
+        given |= {"grammar": ("grammar", self.grammar), "json_schema": ("json", self.json_schema)}
+        if (outputs := self.structured_outputs) is not None:
+            own = outputs.model_dump(by_alias=True)
+            given |= {f"structured_outputs.{kind}": (kind, own[kind]) for kind in _GRAMMARS}
+            if outputs.json_object:
+                ways["structured_outputs.json_object"] = Grammar.json_object
+        ways |= {
+            name: partial(_GRAMMARS[kind], value, name) for name, (kind, value) in given.items() if value is not None
+        }
+        if len(ways) > 1:
+            raise ApiParameterErrors.TWO_GRAMMARS(param=next(iter(ways)), names=" and ".join(ways))
+        return next(iter(ways.values()))() if ways else None
 
     @property
     def streamed_usage(self) -> StreamedUsage:
@@ -288,7 +389,7 @@ class GenerationBody(Parameters):
             top_p=self.top_p or 1.0,
             seed=seed,
             min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
+            repetition_penalty=self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple((int(token), addend) for token, addend in self.logit_bias.items()),
@@ -406,6 +507,11 @@ class ChatBody(GenerationBody):
     messages: list[Message] = Field(min_length=1, fail_fast=True)  # a million errors would take gigabytes
     max_completion_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     logprobs: bool = False
+    # vLLM's
+    add_generation_prompt: bool = Field(True, description="false: the answer begins where the last message ends")
+    continue_final_message: bool = Field(False, description="the answer goes on with the last message")
+    chat_template_kwargs: dict[str, Any] = Field({}, description="variables of the chat template")
+    documents: list[dict[str, Any]] | None = Field(None, description="for templates that read them")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
     @model_validator(mode="after")
@@ -417,6 +523,8 @@ class ChatBody(GenerationBody):
             raise ApiParameterErrors.TWO_LIMITS(
                 param="max_tokens", max_tokens=self.max_tokens, max_completion_tokens=self.max_completion_tokens
             )
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ApiParameterErrors.CONTINUES_WITH_PROMPT(param="continue_final_message")
         return self
 
     @property

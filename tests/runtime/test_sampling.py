@@ -470,7 +470,8 @@ def test_a_constraint_is_minus_infinity_for_what_it_forbids(dtype: Any, vocab_si
             assert tokens.tolist() == plain.pick(forbidden, active).tolist()
             assert mask[tokens[0]]
         told, model = constrained.logprobs(0), free.logprobs(0)
-        assert told is not None and model is not None
+        assert told is not None
+        assert model is not None
         assert told.top == model.top
 
 

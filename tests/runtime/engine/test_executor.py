@@ -271,7 +271,7 @@ def goes(interpreter: GatedInterpreter) -> bool:
 class StopAtThree(Transcript):
     """Finds a stop string in the third token."""
 
-    def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...], *_: Any, **__: Any) -> None:
         super().__init__(None, stop)
 
     def take(self, tokens: Any, logprobs: Any, finish: Any) -> Any:

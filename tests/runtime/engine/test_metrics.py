@@ -55,7 +55,7 @@ def test_every_counter_arrives_under_its_name() -> None:
         "inter_token_seconds": Histogram(INTER_TOKEN_BOUNDS, EMPTY, 0.0),
         "queued_seconds": zero,
     }
-    finished = dict.fromkeys(("eos", "stop", "length", "prefilled", "cancelled", "timeout", "error"), 0)
+    finished = dict.fromkeys(("eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"), 0)
     counters = Counters()
     counted = [each.name for each in fields(Counters) if each.type == "int"]
     seconds = [name.replace("_ns", "_seconds") for name in counted]

@@ -178,10 +178,6 @@ class TestStreaming:
 REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter", ""),
     "functions": ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter", ""),
-    "json": (
-        {"response_format": {"type": "json_object"}}, "response_format",
-        "unsupported_parameter", '{"type": "text"}',
-    ),
     "audio": ({"modalities": ["audio"]}, "modalities", "unsupported_parameter", ""),
     "reasoning": ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter", ""),
     "unknown": ({"colour": "red"}, "colour", "unknown_parameter", ""),
