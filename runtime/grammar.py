@@ -7,6 +7,7 @@ A `Grammar` is the source of a grammar of llguidance, which compiles it and comp
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ _WHITESPACE = r"[ \t\n\r]{1,64}"
 
 _OPTIONS = "x-guidance"
 """The key of a schema under which llguidance finds options of its own."""
-_ANSWER = "answer"
+_REFERENCE = re.compile(r'"(?:[^"\\]|\\.)*"|/(?:[^/\\\n]|\\.)+/|@(?P<name>\w+)')
+"""A text or a regular expression in Lark, or a reference to another grammar."""
 
 
 class GrammarErrors(ErrorKind):
@@ -98,14 +100,15 @@ class Grammar:
 
     @classmethod
     def joined(cls, lark: str, parts: Mapping[str, Grammar]) -> Grammar:
-        """Return a grammar in Lark that refers to others as `@name`. None of those refers to others itself."""
-        named = [{"name": name, **json.loads(part.source)["grammars"][0]} for name, part in parts.items()]
-        return cls(json.dumps({"grammars": [{"lark_grammar": lark}, *named]}, ensure_ascii=False))
-
-    def after(self, end: str) -> Grammar:
-        """Return the grammar of any text that ends with `end`, followed by white space and what this grammar has."""
-        free = f"free[suffix={_literal(end)}]: /(?s:.*)/"
-        return self.joined(f"start: free /[ \\n]{{0,4}}/ @{_ANSWER}\n{free}", {_ANSWER: self})
+        """Return a grammar in Lark that refers to others as `@name`."""
+        grammars: list[dict[str, Any]] = [{"lark_grammar": lark}]
+        for name, part in parts.items():
+            main, *others = json.loads(part.source)["grammars"]
+            names = {other["name"]: f"{name}_{other['name']}" for other in others}
+            for own, each in ((name, main), *((names[other["name"]], other) for other in others)):
+                text = {} if "lark_grammar" not in each else {"lark_grammar": _renamed(each["lark_grammar"], names)}
+                grammars.append({**each, **text, "name": own})
+        return cls(json.dumps({"grammars": grammars}, ensure_ascii=False))
 
     @classmethod
     def _of(cls, **grammar: Any) -> Grammar:
@@ -118,6 +121,16 @@ def _with_whitespace(schema: Mapping[str, Any] | bool) -> Mapping[str, Any]:
     if schema is not True and _OPTIONS in schema:
         raise GrammarErrors.OWN_OPTIONS(name=_OPTIONS)
     return {**({} if schema is True else schema), _OPTIONS: {"whitespace_pattern": _WHITESPACE}}
+
+
+def _renamed(lark: str, names: Mapping[str, str]) -> str:
+    """Return a grammar with other names for those that it refers to."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match["name"]
+        return match[0] if name is None else f"@{names.get(name, name)}"
+
+    return _REFERENCE.sub(replaced, lark) if names else lark
 
 
 def _literal(text: str) -> str:

@@ -1,0 +1,228 @@
+"""From the text of an answer, as it comes, to its parts: thoughts, text for the user, calls of tools.
+
+Whatever the sizes of the pieces, the parts are the same. A call is told once it is whole: one that does not parse is
+text.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sscc.runtime.chat_formats.calls import CallFormat
+    from sscc.runtime.chat_formats.tools import Tool
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Thought:
+    """Text that the model writes before its answer."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool.
+
+    Attributes:
+        name: of the tool.
+        arguments: a JSON object, as text.
+    """
+
+    name: str
+    arguments: str
+
+
+Part = Text | Thought | Call
+
+
+class AnswerReader(ABC):
+    """Reads one answer."""
+
+    @abstractmethod
+    def push(self, text: str) -> list[Part]:
+        """Return the parts that more of the text completes."""
+
+    @abstractmethod
+    def finish(self) -> list[Part]:
+        """Return what is left, at the end of the text."""
+
+
+def begun(text: str, markers: Sequence[str]) -> int:
+    """Return how many letters at the end of a text may be the beginning of a marker that is not yet whole."""
+    most = min(max(map(len, markers), default=1) - 1, len(text))
+    return next((size for size in range(most, 0, -1) if any(m.startswith(text[-size:]) for m in markers)), 0)
+
+
+def found(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
+    """Return where the first marker in a text begins, and which one it is; of two at one place the longer."""
+    places = [(at, -len(marker), marker) for marker in markers if (at := text.find(marker)) >= 0]
+    return (min(places)[0], min(places)[2]) if places else None
+
+
+class MarkedThoughts(AnswerReader):
+    """Splits off the thought, which stands between two markers at the beginning of an answer.
+
+    Args:
+        start, end: the markers.
+        inside: the prompt ended with `start`, so that the answer begins within the thought.
+        rest: reads what is no thought.
+    """
+
+    def __init__(self, start: str, end: str, *, inside: bool, rest: AnswerReader) -> None:
+        self._start, self._end = start, end
+        self._state = "thought" if inside else "before"
+        self._rest = rest
+        self._held = ""
+        self._bare = True  # nothing but white space was given out of this thought, or of the text after it
+
+    def push(self, text: str) -> list[Part]:
+        self._held += text
+        parts: list[Part] = []
+        if self._state == "before":
+            white = len(self._held) - len(self._held.lstrip())
+            if self._held[white:].startswith(self._start):
+                self._held, self._state = self._held[white + len(self._start) :], "thought"
+            elif not self._start.startswith(self._held[white:]):
+                self._state = "after"
+                self._bare = False  # there was no thought: the text is as it is
+        if self._state == "thought":
+            at = self._held.find(self._end)
+            parts += self._thought(self._held if at < 0 else self._held[:at], last=at >= 0)
+            if at >= 0:
+                self._held, self._state, self._bare = self._held[at + len(self._end) :], "after", True
+        if self._state == "after":
+            given, self._held = self._held, ""
+            if self._bare:  # the empty lines between a thought and the text belong to neither
+                given = given.lstrip()
+                self._bare = not given
+            parts += self._rest.push(given) if given else []
+        return parts
+
+    def _thought(self, text: str, *, last: bool) -> list[Part]:
+        """Return what may be given out of a thought, without the white space around it."""
+        stays = 0 if last else begun(text, [self._end])
+        free = text[: len(text) - stays]
+        kept = free.rstrip()
+        if not last:
+            self._held = free[len(kept) :] + text[len(free) :]
+        if self._bare:
+            kept = kept.lstrip()
+        self._bare = self._bare and not kept
+        return [Thought(kept)] if kept else []
+
+    def finish(self) -> list[Part]:
+        held, self._held = self._held, ""
+        if self._state == "thought":
+            left = held.rstrip()
+            return [Thought(left)] if left else []
+        return [*(self._rest.push(held) if held else []), *self._rest.finish()]
+
+
+class PlainText(AnswerReader):
+    """Text alone."""
+
+    def push(self, text: str) -> list[Part]:
+        return [Text(text)] if text else []
+
+    def finish(self) -> list[Part]:
+        return []
+
+
+class MarkedCalls(AnswerReader):
+    """Finds calls of tools between markers, or in the whole of an answer that begins as a call does.
+
+    Args:
+        form: how calls are written.
+        tools: that may be called.
+        most: calls that are told; what is called beyond them is dropped.
+    """
+
+    def __init__(self, form: CallFormat, tools: Sequence[Tool], most: int | None = None) -> None:
+        self._form, self._tools, self._most = form, tools, most
+        self._starts = [block.start for block in form.blocks]
+        self._held = ""
+        self._end: str | None = None  # of the block that has begun
+        self._inside = False
+        self._searched = 0  # letters of what is held in which the end does not begin
+        self._beginning = True  # of the answer: nothing but white space yet
+        self._white = ""  # at the end of the text so far; before a call it belongs to nothing
+        self._calls = 0
+
+    def push(self, text: str) -> list[Part]:
+        self._held += text
+        parts: list[Part] = []
+        while True:
+            if not self._inside and not self._enter(parts):
+                return parts
+            at = -1 if self._end is None else self._held.find(self._end, self._searched)
+            if at < 0:
+                self._searched = max(len(self._held) - len(self._end or ""), self._searched)
+                return parts
+            assert self._end is not None
+            whole, self._held = self._held[: at + len(self._end)], self._held[at + len(self._end) :]
+            self._inside = False
+            parts += self._block(whole)
+
+    def _enter(self, parts: list[Part]) -> bool:
+        """Give out text up to a block of calls. Return True if one has begun, which then is what is held."""
+        if self._beginning and self._form.opening is not None:
+            stripped = self._held.lstrip()
+            if not stripped:
+                return False
+            if self._form.opening.startswith(stripped[: len(self._form.opening)]):
+                if len(stripped) < len(self._form.opening):
+                    return False
+                self._inside, self._end = True, None
+                return True
+        place = found(self._held, self._starts)
+        if place is not None:
+            at, start = place
+            parts += self._text(self._held[:at])
+            self._held = self._held[at:]
+            self._end = next(block.end for block in self._form.blocks if block.start == start)
+            self._inside, self._searched = True, len(start)
+            return True
+        stays = begun(self._held, self._starts) if self._starts else 0
+        free = self._held[: len(self._held) - stays]
+        self._held = self._held[len(free) :]
+        parts += self._text(free)
+        return False
+
+    def _text(self, text: str) -> list[Part]:
+        """Return text that may be given out. White space at its end waits for what follows."""
+        if text.strip():
+            self._beginning = False
+        text = self._white + text
+        kept = text.rstrip()
+        self._white = text[len(kept) :]
+        return [Text(kept)] if kept else []
+
+    def _block(self, whole: str) -> list[Part]:
+        """Return the calls of a block, or its text where it has none."""
+        calls = self._form.parse(whole, self._tools)
+        if not calls:
+            return self._text(whole)
+        self._beginning, self._white = False, ""
+        left = len(calls) if self._most is None else max(self._most - self._calls, 0)
+        self._calls += len(calls)
+        return list(calls[:left])
+
+    def finish(self) -> list[Part]:
+        held, self._held = self._held, ""
+        parts = self._block(held) if self._inside else self._text(held)
+        self._inside = False
+        if self._white and not self._calls:
+            parts.append(Text(self._white))
+        self._white = ""
+        return parts
