@@ -103,6 +103,9 @@ class ChatTemplate:
         where: what the template is called in errors.
         clock: what a template that writes the date gets it from.
 
+    Attributes:
+        source: the template.
+
     Raises InputError where the source is not a template.
     """
 
@@ -113,6 +116,7 @@ class ChatTemplate:
         where: str = TEMPLATE_FILE,
         clock: Clock = datetime.now,
     ) -> None:
+        self.source = source
         self._special_tokens = dict(special_tokens or {})
         self._environment = _environment(clock)
         try:
@@ -202,7 +206,8 @@ class ChatTemplate:
 
 def _plain_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a message without what is None, with its thought under the names that templates read."""
-    plain = {name: value for name, value in message.items() if value is not None}
+    calls = bool(message.get("tool_calls"))  # a message that only calls tools has a content of null
+    plain = {name: value for name, value in message.items() if value is not None or (calls and name == "content")}
     thought = next((plain[name] for name in REASONING_FIELDS if name in plain), None)
     return plain if thought is None else {"thinking": thought} | plain | {"reasoning_content": thought}
 

@@ -105,16 +105,24 @@ class TextStream:
 
     Args:
         special: spell special tokens instead of leaving them out.
+        spelled: special tokens that are spelled though the others are left out. The text around one is made apart.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, special: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, special: bool = False, spelled: frozenset[int] = frozenset()
+    ) -> None:
         traits = _traits(tokenizer)
         self._silent = frozenset() if special else traits.silent
+        self._spelled = frozenset() if special else spelled & traits.silent
         self._tokenizer = tokenizer
-        self._pieces = _ByteLevelPieces() if traits.only_byte_level else _WindowPieces(tokenizer, traits, special)
+        self._new = lambda: _ByteLevelPieces() if traits.only_byte_level else _WindowPieces(tokenizer, traits, special)
+        self._pieces = self._new()
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, often empty."""
+        """Return the text that `token` completes, often empty."""
+        if token in self._spelled:
+            text, self._pieces = self._pieces.finish() + str(self._tokenizer.id_to_token(token)), self._new()
+            return text
         spelling = None if token in self._silent else self._tokenizer.id_to_token(token)
         return "" if spelling is None else self._pieces.push(token, spelling)
 

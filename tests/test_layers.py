@@ -67,6 +67,7 @@ LAYERS: Layers = (
     ("sscc.runtime.speculative_prefill",),
     ("sscc.runtime.shortening",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
+    ("sscc.runtime.chat_formats",),
     ("sscc.runtime.engine",),
     ("sscc.runtime.server",),
     ("sscc.runtime.fleet",),

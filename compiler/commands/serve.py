@@ -48,6 +48,8 @@ from sscc.runtime.serving_defaults import (
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from sscc.runtime.chat_formats import ChatFormats
+    from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.engine import Engine
     from sscc.runtime.server.jobs import Model
 
@@ -127,6 +129,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_DRAIN_SECONDS,
         metavar="S",
         help="seconds that requests may go on after a signal",
+    )
+    answers = parser.add_argument_group("answers")
+    answers.add_argument(
+        "--tool-parser",
+        metavar="NAME",
+        help="how the model writes calls of tools, none for not at all (default: as its chat template tells)",
+    )
+    answers.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="how the model writes thoughts, none to leave them in the text (default: as its chat template tells)",
     )
     network.add_argument(
         "--stream-interval",
@@ -253,6 +266,7 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
         chat_template=template,
         keep=None if args.draft is None else keeps_of(args)[0],
         ends=tuple(signature.eos_token_ids),
+        formats=formats_of(args, template),
     )
     limits = RequestLimits(
         max_body=args.max_body,
@@ -292,6 +306,17 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
             hosts=Hosts((args.host,), allowed_hosts(args)),
         )
         yield Served(app, engine, model)
+
+
+def formats_of(args: argparse.Namespace, template: ChatTemplate | None) -> ChatFormats:
+    """Return how a model thinks and calls tools: as the options say, or as its chat template tells.
+
+    Raises UsageError for a name that no format has.
+    """
+    from sscc.runtime.chat_formats import ChatFormats
+
+    told = ChatFormats() if template is None else ChatFormats.told_by(template.source)
+    return told.with_names(args.reasoning_parser, args.tool_parser)
 
 
 def check_arguments(args: argparse.Namespace) -> None:

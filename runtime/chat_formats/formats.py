@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.chat_formats import calls, harmony, lark
-from sscc.runtime.chat_formats.answer import AnswerReader, MarkedCalls, MarkedThoughts, PlainText
+from sscc.runtime.chat_formats.answer import AnswerReader, MarkedThoughts, PlainText
 from sscc.runtime.chat_formats.calls import CallFormat
 from sscc.runtime.chat_formats.lark import Spelling
+from sscc.runtime.chat_formats.marked_calls import MarkedCalls
 from sscc.runtime.chat_formats.tools import Tool
 from sscc.runtime.grammar import Grammar
 
@@ -131,16 +132,25 @@ class ChatFormats:
         """Return True where a prompt ends within a thought."""
         return self.thought is not None and prompt.rstrip().endswith(self.thought.start.rstrip())
 
-    def answer_grammar(self, grammar: Grammar, prompt: str, spell: Spelling) -> Grammar:
-        """Return the grammar of an answer that matches another grammar, with the thought that comes before it."""
+    def answer_grammar(self, answer: Grammar, calls: Grammar | None, prompt: str, spell: Spelling) -> Grammar:
+        """Return the grammar of an answer that matches another grammar or calls tools, with the thought before it.
+
+        Args:
+            calls: the grammar of calls (`call_grammar`); None: tools are not called.
+            prompt: the end of which tells whether the answer begins within a thought.
+        """
         if self.is_harmony:
-            return harmony.answer_grammar(grammar, spell)
+            answer = harmony.answer_grammar(answer, spell)
+        if calls is not None:
+            answer = Grammar.joined("start: @answer | @calls", {"answer": answer, "calls": calls})
+        return self.after_thought(answer, prompt, spell)
+
+    def after_thought(self, grammar: Grammar, prompt: str, spell: Spelling) -> Grammar:
+        """Return the grammar of an optional thought, followed by what another grammar has."""
         if self.thought is None:
             return grammar
-        # A start may be a special token and more text, which is spelt as it comes.
-        return lark.after_thought(
-            grammar, self.thought.start, self.thought.end, spell, inside=self.thinks(prompt)
-        )
+        inside = self.thinks(prompt)
+        return lark.after_thought(grammar, self.thought.start, self.thought.end, spell, inside=inside)
 
     def call_grammar(self, tools: Sequence[Tool], several: bool, spell: Spelling) -> Grammar:
         """Return the grammar of calls of these tools. A model whose calls are not known writes Hermes' form."""

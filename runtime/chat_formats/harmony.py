@@ -140,4 +140,6 @@ def call_grammar(tools: Sequence[Tool], several: bool, spell: lark.Spelling) -> 
         f"{rules.schema(lark.arguments_schema(tool))}"
         for tool in tools
     ]
-    return rules.grammar(f"{_thought(rules, spell)}? {spell(CHANNEL)} {lark.text('commentary to=')} {lark.either(calls)}")
+    return rules.grammar(
+        f"{_thought(rules, spell)}? {spell(CHANNEL)} {lark.text('commentary to=')} {lark.either(calls)}"
+    )

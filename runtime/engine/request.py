@@ -61,6 +61,7 @@ class Request:
         allowed_tokens: the only tokens that are picked besides ending ones; None: any.
         keep_stop: leave the stop string that ends the text in it.
         spell_special: spell special tokens in the text, but for an ending one.
+        spelled: special tokens that are spelled in any case.
 
     Raises UsageError for values that no engine takes.
     """
@@ -81,6 +82,7 @@ class Request:
     allowed_tokens: tuple[int, ...] | None = None
     keep_stop: bool = False
     spell_special: bool = False
+    spelled: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):

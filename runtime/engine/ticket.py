@@ -166,6 +166,7 @@ class Ticket:
             matcher,
             keep_stop=request.keep_stop,
             spell_special=request.spell_special,
+            spelled=request.spelled,
         )
 
     def _news(self, start: int, until: float | None, *, whole: bool) -> News:

@@ -24,6 +24,7 @@ class Transcript:
         grammar: a stop string ends the text only where what comes before it matches; None: everywhere.
         keep_stop: leave the stop string that ends the text in it.
         spell_special: spell special tokens.
+        spelled: special tokens that are spelled in any case.
 
     Attributes:
         read: tokens that were given out.
@@ -37,8 +38,9 @@ class Transcript:
         *,
         keep_stop: bool = False,
         spell_special: bool = False,
+        spelled: frozenset[int] = frozenset(),
     ) -> None:
-        self._stream = None if tokenizer is None else TextStream(tokenizer, special=spell_special)
+        self._stream = None if tokenizer is None else TextStream(tokenizer, special=spell_special, spelled=spelled)
         self._keep_stop = keep_stop
         self._stops = [_StopString(each) for each in stop]
         self._held = ""  # text that may yet become part of a stop string

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from sscc.runtime.chat_formats import AnswerReader, Call, Part, Text, Thought
 from sscc.runtime.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.sampling import TokenLogprobs
 from sscc.runtime.server.errors import ApiError, ServerErrors, timed_out
@@ -65,10 +66,10 @@ class Format(ABC):
         )
         return self._body(self.whole_object, choices) | {"usage": usage}
 
-    def chunk(self, index: int, piece: Piece) -> Json:
-        """The chunk that says what is new in answer `index`."""
+    def chunks(self, index: int, piece: Piece) -> list[Json]:
+        """Return the chunks that say what is new in answer `index`."""
         reason = None if piece.finish is None else FINISH_REASONS[piece.finish]
-        return self._body(self.chunk_object, [self._delta(index, piece, reason)])
+        return [self._body(self.chunk_object, [delta]) for delta in self._deltas(index, piece, reason)]
 
     def opening(self, index: int) -> Json | None:
         """The chunk that comes before the first one of an answer, if there is one."""
@@ -84,7 +85,7 @@ class Format(ABC):
     ) -> Json: ...
 
     @abstractmethod
-    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json: ...
+    def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]: ...
 
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
@@ -101,8 +102,10 @@ class CompletionFormat(Format):
         figures = self._logprobs(index, logprobs) if self._with_logprobs else None
         return {"index": index, "text": text, "logprobs": figures, "finish_reason": reason}
 
-    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json:
-        return self._choice(index, piece.text, piece.tokens, piece.logprobs, reason)
+    def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]:
+        if not (piece.text or piece.logprobs or reason):
+            return []
+        return [self._choice(index, piece.text, piece.tokens, piece.logprobs, reason)]
 
     def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> Json:
         return {
@@ -121,24 +124,95 @@ class CompletionFormat(Format):
 
 
 class ChatFormat(Format):
-    """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new."""
+    """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new.
+
+    Args:
+        readers: split the answers into thoughts, text and calls; one for each.
+        with_thoughts: thoughts are part of the answers.
+        short_ids: ids of calls have nine letters and digits, as some templates demand.
+    """
 
     prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def __init__(
+        self,
+        model: str,
+        spell: TokenBytes,
+        readers: Sequence[AnswerReader],
+        alternatives: int | None = None,
+        *,
+        with_thoughts: bool = True,
+        short_ids: bool = False,
+    ) -> None:
+        super().__init__(model, spell, len(readers), alternatives)
+        self._readers = readers
+        self._with_thoughts = with_thoughts
+        self._short_ids = short_ids
+        self._calls = [0] * len(readers)
 
     def opening(self, index: int) -> Json | None:
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         return self._body(self.chunk_object, [choice])
 
+    def parts(self, index: int, text: str, *, last: bool) -> list[Part]:
+        """Return the parts of an answer that more of its text completes."""
+        reader = self._readers[index]
+        parts = reader.push(text) if text else []
+        return [part for part in parts + (reader.finish() if last else []) if self._is_told(part)]
+
+    def _is_told(self, part: Part) -> bool:
+        return self._with_thoughts or not isinstance(part, Thought)
+
     def _choice(
         self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str
     ) -> Json:
-        message = {"role": "assistant", "content": text}
+        parts = self.parts(index, text, last=True)
+        said = "".join(part.text for part in parts if isinstance(part, Text))
+        thought = "".join(part.text for part in parts if isinstance(part, Thought))
+        calls = [self._call(part) for part in parts if isinstance(part, Call)]
+        message: Json = {"role": "assistant", "content": said or (None if calls else "")}
+        if thought:
+            message["reasoning_content"] = thought
+        if calls:
+            message["tool_calls"] = calls
+            reason = "tool_calls" if reason == "stop" else reason
         return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
 
-    def _delta(self, index: int, piece: Piece, reason: str | None) -> Json:
-        delta = {"content": piece.text} if piece.text or piece.logprobs else {}
-        return {"index": index, "delta": delta, "logprobs": self._logprobs(piece.logprobs), "finish_reason": reason}
+    def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]:
+        deltas: list[Json] = []
+        for part in self.parts(index, piece.text, last=reason is not None):
+            if isinstance(part, Call):
+                call: Json = {"index": self._calls[index], **self._call(part)}
+                function = call.pop("function")
+                deltas.append({"tool_calls": [call | {"function": function | {"arguments": ""}}]})
+                rest = {"index": call["index"], "function": {"arguments": part.arguments}}
+                deltas.append({"tool_calls": [rest]})
+                self._calls[index] += 1
+            else:
+                deltas.append({"reasoning_content" if isinstance(part, Thought) else "content": part.text})
+        if not deltas and (piece.logprobs or reason is not None):
+            deltas.append({})
+        if reason == "stop" and self._calls[index]:
+            reason = "tool_calls"
+        last = len(deltas) - 1
+        return [
+            {
+                "index": index,
+                "delta": delta,
+                "logprobs": self._logprobs(piece.logprobs if number == 0 else ()),
+                "finish_reason": reason if number == last else None,
+            }
+            for number, delta in enumerate(deltas)
+        ]
+
+    def _call(self, call: Call) -> Json:
+        name = uuid.uuid4().hex
+        return {
+            "id": name[:9] if self._short_ids else f"call_{name[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
 
     def _logprobs(self, entries: Sequence[TokenLogprobs]) -> Json | None:
         if not self._with_logprobs:

@@ -224,11 +224,29 @@ class _Endpoints:
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
         """Goes on with a prompt."""
-        return await self._answer(body, request, completion_prompts, CompletionFormat)
+        return await self._answer(body, request, completion_prompts, self._completion_format)
 
     async def chat_completions(self, body: ChatBody, request: Request) -> Response:
         """Goes on with a conversation."""
-        return await self._answer(body, request, chat_prompts, ChatFormat)
+        return await self._answer(body, request, chat_prompts, self._chat_format)
+
+    def _completion_format(self, body: CompletionBody, prompts: Sequence[ServedPrompt]) -> Format:
+        return CompletionFormat(self._model.name, self._spell, len(prompts) * body.n, body.alternatives)
+
+    def _chat_format(self, body: ChatBody, prompts: Sequence[ServedPrompt]) -> ChatFormat:
+        formats = self._model.formats
+        return ChatFormat(
+            self._model.name,
+            self._spell,
+            [
+                formats.reader(prompt.rendered, body.callable_tools, body.most_calls)
+                for prompt in prompts
+                for _ in range(body.n)
+            ],
+            body.alternatives,
+            with_thoughts=body.include_reasoning,
+            short_ids=formats.call is not None and formats.call.name == "mistral",
+        )
 
     async def slots(self, body: slots.SlotBody, request: Request) -> Response:
         """Prefills a prompt for another server, which goes on from its slot."""
@@ -239,21 +257,21 @@ class _Endpoints:
         body: Any,
         request: Request,
         make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]],
-        make_format: Callable[[str, TokenBytes, int, int | None], Format],
+        make_format: Callable[[Any, Sequence[ServedPrompt]], Format],
     ) -> Response:
         if body.model is not None:
             self._check_name(body.model)
         submit = partial(self._submit, body, make_prompts)
         submitted = self.workers.run(body.size, submit, lambda pair: cancel_all(pair[0]))
-        tickets, prompt_tokens = await unless_gone(request.receive, submitted)
+        tickets, prompts = await unless_gone(request.receive, submitted)
         record = record_of(request)
         record.tickets, record.per_prompt = tickets, body.n
-        form = make_format(self._model.name, self._spell, len(tickets), body.alternatives)
+        form = make_format(body, prompts)
         if body.stream:
             return EventStream(
                 tickets,
                 form,
-                prompt_tokens,
+                sum(map(len, prompts)),
                 body.n,
                 body.streamed_usage,
                 self._limits.timeout,
@@ -263,11 +281,11 @@ class _Endpoints:
 
     def _submit(
         self, body: Any, make_prompts: Callable[[Any, Model, RequestLimits], list[ServedPrompt]]
-    ) -> tuple[list[Ticket], int]:
-        """The tickets of the answers that a body asks for, and how many tokens its prompts have."""
+    ) -> tuple[list[Ticket], list[ServedPrompt]]:
+        """Return the tickets of the answers that a body asks for, and its prompts."""
         prompts = make_prompts(body, self._model, self._limits)
         requests = requests_for(body, prompts, self._model, self._limits)
-        return self._engine.submit_all(requests), sum(map(len, prompts))
+        return self._engine.submit_all(requests), prompts
 
     async def _whole(self, body: GenerationBody, request: Request, tickets: Sequence[Ticket], form: Format) -> Response:
         try:

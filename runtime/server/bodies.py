@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from sscc.runtime.server.errors import BUSY, INVALID_VALUE, ApiError, ApiKind, Http
-from sscc.runtime.server.protocol import REFUSED
+from sscc.runtime.server.fields import REFUSED
 from sscc.runtime.server.streaming import ClientGone, unless_gone
 from sscc.runtime.server.workers import SMALL, Workers
 

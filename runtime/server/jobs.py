@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import lt
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from sscc.ir.errors import UsageError
 from sscc.runtime import serving_defaults
+from sscc.runtime.chat_formats import ChatFormats
+from sscc.runtime.chat_formats.lark import text as lark_text
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Request
 from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.grammar import Grammar
 from sscc.runtime.server.errors import ApiKind, Http
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import encode, longest_token
@@ -30,6 +35,11 @@ class ServedRequestErrors(ApiKind):
         Http(code="no_chat_template"),
     )
     TEMPLATE_REFUSES = "{cause}"
+    NO_CALLS = (
+        "{model} calls no tools, as far as its chat template tells: name the form of its calls with --tool-parser",
+        Http(code="no_tool_calls"),
+    )
+    NO_EFFORT = "the chat template of this model does not read reasoning_effort, which is {effort!r}"
     NO_TOKENS = "the prompt has 0 tokens, it must have at least 1"
     POSITIONS_NOT_OF_TOKENS = "there are {positions} positions of {tokens} tokens"
     POSITIONS_NOT_ASCENDING = "positions must ascend from 0 or later"
@@ -67,6 +77,7 @@ class Model:
         chat_template: None where the checkpoint has none.
         keep: the share of a prompt's chunks that is read, as a draft chooses; None: there is no draft.
         ends: tokens that end an answer.
+        formats: how the model thinks and calls tools.
         longest_token: bytes of text that one token stands for at most.
     """
 
@@ -78,10 +89,31 @@ class Model:
     chat_template: ChatTemplate | None = None
     keep: float | None = None
     ends: tuple[int, ...] = ()
+    formats: ChatFormats = field(default_factory=ChatFormats)
 
     @cached_property
     def longest_token(self) -> int:
         return longest_token(self.tokenizer)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The texts of special tokens, which are no part of texts otherwise."""
+        added = self.tokenizer.get_added_tokens_decoder().items()
+        return {str(token.content): number for number, token in added if token.special}
+
+    @cached_property
+    def spelled(self) -> frozenset[int]:
+        """Special tokens by which thoughts and calls are told."""
+        held = self.special_tokens
+        marks = "".join(self.formats.markers)
+        return frozenset(number for text, number in held.items() if text in marks)
+
+    def spell(self, marker: str) -> str:
+        """Return a text in Lark, with its special tokens as tokens."""
+        held = self.special_tokens
+        words = sorted((text for text in held if text in marker), key=len, reverse=True)
+        pieces = re.split("|".join(f"({re.escape(word)})" for word in words), marker) if words else [marker]
+        return " ".join(f"<[{held[piece]}]>" if piece in held else lark_text(piece) for piece in pieces if piece)
 
 
 @dataclass(frozen=True)
@@ -111,11 +143,13 @@ class ServedPrompt:
         tokens: all of them.
         text: that they are of; None where the client gave tokens.
         special: whether the tokenizer put special tokens around the text.
+        rendered: the text that it is the end of.
     """
 
     tokens: tuple[int, ...]
     text: str | None = None
     special: bool = True
+    rendered: str = ""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -139,17 +173,34 @@ def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[Se
     _check_choices(1, body.n, limits)
     if model.chat_template is None:
         raise ServedRequestErrors.NO_CHAT_TEMPLATE(param="messages", model=model.name)
+    variables = _variables(body, model.chat_template)
+    if body.callable_tools and not model.formats.calls:
+        raise ServedRequestErrors.NO_CALLS(param="tools", model=model.name)
     try:
         text = model.chat_template.render(
             [message.for_template() for message in body.messages],
+            tools=body.tools if body.callable_tools else None,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             documents=body.documents,
-            variables=body.chat_template_kwargs,
+            variables=variables,
         )
     except UsageError as error:
         raise ServedRequestErrors.TEMPLATE_REFUSES(param="messages", cause=error) from None
     return [_text_prompt(text, bool(body.add_special_tokens), "messages", body, model, limits)]
+
+
+def _variables(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
+    """Return the variables of the template that a body asks for. Raises ApiError for an effort that is not read."""
+    variables = dict(body.chat_template_kwargs)
+    effort = body.reasoning_effort
+    if effort is None:
+        return variables
+    if "reasoning_effort" in template.source:
+        return {"reasoning_effort": effort} | variables
+    if effort == "none" and "enable_thinking" in template.source:
+        return {"enable_thinking": False} | variables
+    raise ServedRequestErrors.NO_EFFORT(param="reasoning_effort", effort=effort)
 
 
 def checked_excerpt(
@@ -197,7 +248,7 @@ def _text_prompt(
     if body.truncate_prompt_tokens is None:
         _check_bytes(text, param, model, limits)
     tokens = tuple(encode(model.tokenizer, text, special=special))
-    return _end_of(ServedPrompt(tokens, text, special), body, model)
+    return _end_of(ServedPrompt(tokens, text, special, text), body, model)
 
 
 def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedPrompt:
@@ -209,7 +260,7 @@ def _end_of(prompt: ServedPrompt, body: GenerationBody, model: Model) -> ServedP
         most = model.max_context - (body.asked_tokens or body.default_tokens or 1)
     if len(prompt) <= max(most, 0):
         return prompt
-    return ServedPrompt(prompt.tokens[len(prompt) - max(most, 0) :])
+    return ServedPrompt(prompt.tokens[len(prompt) - max(most, 0) :], rendered=prompt.rendered)
 
 
 def _check_bytes(text: str, param: str, model: Model, limits: RequestLimits) -> None:
@@ -232,7 +283,7 @@ def requests_for(
         if token >= model.vocab_size:
             raise ServedRequestErrors.NO_SUCH_BIASED_TOKEN(param="logit_bias", token=token, last=model.vocab_size - 1)
     alternatives = body.alternatives
-    grammar = body.answer_grammar()
+    grammars = [_grammar(body, prompt, model) for prompt in prompts]
     ends = frozenset(() if body.ignore_eos else model.ends) | frozenset(body.stop_token_ids)
     requests = [
         Request(
@@ -247,16 +298,31 @@ def requests_for(
             text=prompt.text,
             special=prompt.special,
             grammar=grammar,
+            spelled=model.spelled if isinstance(body, ChatBody) else frozenset(),
             min_tokens=body.min_tokens,
             allowed_tokens=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
             keep_stop=body.include_stop_str_in_output,
             spell_special=not body.skip_special_tokens,
         )
-        for prompt in prompts
+        for prompt, grammar in zip(prompts, grammars, strict=True)
         for index in range(body.n)
     ]
     _check_logprobs(requests)
     return requests
+
+
+def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Grammar | None:
+    """Return what an answer must match; None: anything. Raises ApiError, UsageError."""
+    answer = body.answer_grammar()
+    if not isinstance(body, ChatBody):
+        return answer
+    formats, tools = model.formats, body.callable_tools
+    calls = formats.call_grammar(tools, body.most_calls is None, model.spell) if tools and model.formats.calls else None
+    if body.must_call and calls is not None:
+        return formats.after_thought(calls, prompt.rendered, model.spell)
+    if answer is None:
+        return None
+    return formats.answer_grammar(answer, None if calls is None else calls, prompt.rendered, model.spell)
 
 
 def _check_logprobs(requests: Sequence[Request]) -> None:

@@ -15,20 +15,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     TypeAdapter,
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from sscc.runtime.chat_formats import Tool
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling
-from sscc.runtime.server.errors import INVALID_VALUE, ApiKind, Http
+from sscc.runtime.server.errors import ApiKind, Http
+from sscc.runtime.server.fields import Parameters, Text, ValueKind, refused, whole_characters
+from sscc.runtime.server.messages import Message, ToolChoice, Tools, tool_of
 from sscc.runtime.serving_defaults import MOST_TOKENS
 
 MAX_CHOICES = 128
@@ -40,9 +40,7 @@ MAX_NAMED_TOKENS = 1 << 16  # in a list of tokens that are allowed, or that stop
 MAX_DIGITS = 18  # of a token in logit_bias; more is no token of any vocabulary
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
 
-NO_EFFECT = frozenset(
-    {"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"}
-)
+NO_EFFECT = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "echo": (False,),
@@ -52,12 +50,9 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "moderation": (),
     "prediction": (),
     "prompt_cache_options": (),
-    "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
     # vLLM's
@@ -75,19 +70,7 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 MOST_TOP_K = 2**31 - 1
 MOST_REPETITION_PENALTY = 1000.0
 StreamedUsage = Literal["none", "last", "each"]
-REFUSED = "refused"
-"""The type of pydantic's errors that carry a kind (`refused`)."""
-
-
-class ValueKind(ApiKind):
-    """Base of the enums of values that a parameter does not take."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__("{param} is {value}: " + message, INVALID_VALUE)
-
-
 class ApiValueErrors(ValueKind):
-    HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
     NO_OBFUSCATION = "include_obfuscation is not supported by this server"
     STOP_NOT_TEXTS = "it must be a string or a list of strings"
     TOO_MANY_STOPS = "{stops} stop strings, at most {most} are possible"
@@ -98,9 +81,6 @@ class ApiValueErrors(ValueKind):
     BIAS_OUT_OF_RANGE = "the bias of token {token} is not between -100 and 100"
     NO_PROMPT = "there is no prompt in it"
     NOT_A_PROMPT = "it must be a string, a list of tokens, or a list of either"
-    NOT_A_CONTENT = "it must be a string or a list of parts of text"
-    PART_NOT_TEXT = "a part of type {type!r} is not supported, only text is"
-    NOT_A_TEXT_PART = "a part of type 'text' has a string `text` and nothing else"
     TOO_MANY_TOKENS = "it has {tokens} tokens, at most {most} are possible"
     NOT_INTEGERS = "it must be a list of integers"
     HUGE_INTEGERS = "its integers must be between -{most} and {most}"
@@ -110,6 +90,7 @@ class ApiParameterErrors(ApiKind):
     TWO_GRAMMARS = "{names} say in more than one way what an answer must match"
     NO_SCHEMA = "{param} has no schema"
     SCHEMA_NOT_JSON = "{param} is neither a JSON Schema nor the text of one"
+    CHOICE_WITHOUT_TOOLS = "tool_choice needs tools, one of which it may name"
     CONTINUES_WITH_PROMPT = "continue_final_message needs add_generation_prompt = false"
     UNSUPPORTED = "the parameter {param!r} is not supported here{allowed_hint}", Http(code="unsupported_parameter")
     STREAM_OPTIONS_WITHOUT_STREAM = "stream_options is only for stream = true"
@@ -119,11 +100,6 @@ class ApiParameterErrors(ApiKind):
     )
     TOP_LOGPROBS_WITHOUT_LOGPROBS = "top_logprobs needs logprobs = true"
     TWO_LIMITS = "max_tokens is {max_tokens} and max_completion_tokens is {max_completion_tokens}: give one of them"
-
-
-def refused(kind: ValueKind, **fields: Any) -> PydanticCustomError:
-    """Return the error that a validator raises for a value. Whoever validates adds the parameter and the value."""
-    return PydanticCustomError(REFUSED, "the value is refused", {"kind": kind, "fields": fields})
 
 
 def _refuse_unsupported(data: Any) -> Any:
@@ -140,22 +116,6 @@ def _refuse_unsupported(data: Any) -> Any:
     return parameters
 
 
-class Parameters(BaseModel):
-    """Of a request: names that are not known are refused, and so are values of other types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_unknown(cls, data: Any) -> Any:
-        """Only the first unknown name is told, so the others need no error, of which each takes a kilobyte."""
-        if not isinstance(data, dict):
-            return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        unknown = [name for name in data if name not in known]
-        return {name: value for name, value in data.items() if name in known or name == unknown[0]}
-
-
 class StreamOptions(Parameters):
     include_usage: bool = False
     continuous_usage_stats: bool = Field(False, description="vLLM's: with include_usage, in every chunk")
@@ -166,18 +126,6 @@ class StreamOptions(Parameters):
         if self.include_obfuscation:
             raise refused(ApiValueErrors.NO_OBFUSCATION)
         return self
-
-
-def _whole_characters(text: str) -> str:
-    """JSON can say half of a character beyond U+FFFF, which is no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise refused(ApiValueErrors.HALF_CHARACTER) from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_whole_characters)]
 
 
 # --------------------------------------------------------------------------------------------- common parameters
@@ -412,7 +360,7 @@ def _prompts(value: Any) -> Any:
     if _is_tokens(value):
         return [value]
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return [_whole_characters(one) for one in value]
+        return [whole_characters(one) for one in value]
     if isinstance(value, list) and all(map(_is_tokens, value)):
         return value
     raise refused(ApiValueErrors.NOT_A_PROMPT)
@@ -453,61 +401,19 @@ class CompletionBody(GenerationBody):
 # ------------------------------------------------------------------------------------------ /v1/chat/completions
 
 
-def _text(value: Any) -> Any:
-    """The text of a message's content: of parts of text, theirs joined by newlines."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise refused(ApiValueErrors.NOT_A_CONTENT)
-    for part in value:
-        if part.get("type") != "text":
-            raise refused(ApiValueErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
-        # `cache_control` asks another service to cache the part; it has no effect here.
-        if set(part) - {"cache_control"} != {"type", "text"} or not isinstance(part["text"], str):
-            raise refused(ApiValueErrors.NOT_A_TEXT_PART)
-    return "\n".join(part["text"] for part in value)
-
-
-def _type_name(value: Any) -> str:
-    """Return the type of a part of a message as an error shows it, which may be anything that JSON has."""
-    return value if isinstance(value, str) else type(value).__name__
-
-
-class Message(Parameters):
-    """One message of a conversation. The role "developer" is OpenAI's newer name of "system"."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[Text, BeforeValidator(_text)]
-    name: Text | None = Field(None, description="for templates that read it")
-    reasoning_content: Text | None = Field(None, description="of an answer, for templates that read it")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, data: Any) -> Any:
-        """Return a message without the nulls and empty lists with which clients send an answer back. An answer whose
-        content is null is empty."""
-        if not isinstance(data, dict):
-            return data
-        given = {name: value for name, value in data.items() if value is not None and value != []}
-        return {"content": ""} | given if data.get("role") == "assistant" and "content" in data else given
-
-    def for_template(self) -> dict[str, str | None]:
-        reasoning = {} if self.reasoning_content is None else {"reasoning_content": self.reasoning_content}
-        return {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": self.content,
-            "name": self.name,
-            **reasoning,
-        }
-
-
 class ChatBody(GenerationBody):
     """Of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)  # a million errors would take gigabytes
     max_completion_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
     logprobs: bool = False
+    tools: Tools = []
+    tool_choice: ToolChoice | None = Field(None, description="auto where there are tools")
+    parallel_tool_calls: bool = Field(True, description="false: an answer has one call at most")
+    reasoning_effort: Text | None = Field(None, description="for templates that read it; none: no thought")
     # vLLM's
+    include_reasoning: bool = Field(True, description="false: leave thoughts out")
+    thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="longest thought, in tokens")
     add_generation_prompt: bool = Field(True, description="false: the answer begins where the last message ends")
     continue_final_message: bool = Field(False, description="the answer goes on with the last message")
     chat_template_kwargs: dict[str, Any] = Field({}, description="variables of the chat template")
@@ -525,7 +431,30 @@ class ChatBody(GenerationBody):
             )
         if self.continue_final_message and self.add_generation_prompt:
             raise ApiParameterErrors.CONTINUES_WITH_PROMPT(param="continue_final_message")
+        named = self.tool_choice["name"] if isinstance(self.tool_choice, dict) else None
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise ApiParameterErrors.CHOICE_WITHOUT_TOOLS(param="tool_choice")
+        if named is not None and named not in {tool["function"]["name"] for tool in self.tools}:
+            raise ApiParameterErrors.CHOICE_WITHOUT_TOOLS(param="tool_choice")
         return self
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """The tools that an answer may call."""
+        named = self.tool_choice["name"] if isinstance(self.tool_choice, dict) else None
+        if self.tool_choice == "none":
+            return ()
+        return tuple(tool_of(tool) for tool in self.tools if named in (None, tool["function"]["name"]))
+
+    @property
+    def must_call(self) -> bool:
+        """True where an answer must call a tool."""
+        return bool(self.tools) and self.tool_choice not in (None, "none", "auto")
+
+    @property
+    def most_calls(self) -> int | None:
+        """Calls that an answer may have; None: any number."""
+        return 1 if isinstance(self.tool_choice, dict) or not self.parallel_tool_calls else None
 
     @property
     def asked_tokens(self) -> int | None:
@@ -537,4 +466,4 @@ class ChatBody(GenerationBody):
 
     @property
     def size(self) -> int:
-        return sum(len(message.content) + len(message.reasoning_content or "") for message in self.messages)
+        return sum(message.size for message in self.messages) + sum(len(str(tool)) for tool in self.tools)

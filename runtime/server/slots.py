@@ -21,8 +21,9 @@ from starlette.types import Receive, Scope, Send
 from sscc.runtime.artifact.signature import ProgramIdentity
 from sscc.runtime.engine import Engine, Request
 from sscc.runtime.server.errors import BUSY, ApiError, ApiKind, Http, ServerErrors, timed_out
+from sscc.runtime.server.fields import Parameters, refused
 from sscc.runtime.server.jobs import Model, RequestLimits, checked_excerpt
-from sscc.runtime.server.protocol import ApiValueErrors, Parameters, refused
+from sscc.runtime.server.protocol import ApiValueErrors
 from sscc.runtime.server.request_log import record_of
 from sscc.runtime.server.streaming import ClientGone, unless_gone
 from sscc.runtime.serving_defaults import MOST_SECONDS, MOST_TOKENS

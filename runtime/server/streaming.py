@@ -105,8 +105,8 @@ class EventStream(Response):
                 token_counts[index] += len(piece.tokens)
                 if (error := failure(piece.finish, token_counts[index], self._timeout)) is not None:
                     raise error
-                if piece.text or piece.logprobs or piece.finish is not None:
-                    yield self._event(self._form.chunk(index, piece), index, token_counts[index])
+                for chunk in self._form.chunks(index, piece):
+                    yield self._event(chunk, index, token_counts[index])
             if self._usage != "none":
                 cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
                 yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts), cached))

@@ -23,7 +23,7 @@ from sscc.runtime.chat_formats import (
     call_format,
     thought_format,
 )
-from sscc.runtime.chat_formats.answer import MarkedCalls
+from sscc.runtime.chat_formats.marked_calls import MarkedCalls
 
 WEATHER = Tool(
     "get_weather",

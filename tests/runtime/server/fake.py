@@ -125,6 +125,33 @@ class AlphabetInterpreter:
         return logits
 
 
+class ScriptedInterpreter(AlphabetInterpreter):
+    """Answers the next prompt with a text that a test gives, and every prompt after it until another is given.
+
+    Attributes:
+        script: the text.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__(signature)
+        self.script = ""
+        self._tokens: dict[int, list[int]] = {}
+
+    def run(
+        self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None, *, copy: bool = True
+    ) -> tuple[dict[str, Array], tuple[int, ...]]:
+        if entry != "decode":
+            assert scalars is not None
+            self._tokens[scalars["slot"]] = TOKENIZER.encode(self.script).ids
+        return super().run(entry, inputs, scalars, copy=copy)
+
+    def _logits(self, slot: int, index: int) -> Array:
+        tokens = self._tokens.get(slot, [])
+        logits = np.zeros(self._signature.vocab_size, np.float32)
+        logits[tokens[index] if 0 <= index < len(tokens) else END] = 30
+        return logits
+
+
 @dataclass
 class Running:
     """A server that runs."""
@@ -187,13 +214,14 @@ def open_app(
     prefill: Mapping[str, Any] | None = None,
     stream_interval: float = 0.0,
     hosts: Hosts | None = None,
+    scripted: bool = False,
     **model: Any,
 ) -> Iterator[Running]:
     """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
     arguments of `PrefillServers`."""
     geometry = replace(GEOMETRY, max_context=context)
     signature = altered(SIGNATURE, batch=batch, geometry=geometry)
-    interpreter = AlphabetInterpreter(signature)
+    interpreter = (ScriptedInterpreter if scripted else AlphabetInterpreter)(signature)
     model = {"max_context": context} | model
     session = Session(signature, interpreter, identity=lambda: IDENTITY)
     servers = PrefillServers(prefill_from, session.slot_format, **prefill or {}) if role == "decode" else None

@@ -176,10 +176,10 @@ class TestStreaming:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
-    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter", ""),
+    "tools": ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "no_tool_calls", "--tool-parser"),
     "functions": ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter", ""),
     "audio": ({"modalities": ["audio"]}, "modalities", "unsupported_parameter", ""),
-    "reasoning": ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter", ""),
+    "reasoning": ({"reasoning_effort": "high"}, "reasoning_effort", "served-request.no-effort", "high"),
     "unknown": ({"colour": "red"}, "colour", "unknown_parameter", ""),
     "top_logprobs alone": ({"top_logprobs": 2}, "top_logprobs", "api-parameter.top-logprobs-without-logprobs", ""),
     "too many logprobs": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value", "20"),
@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "no messages": ({"messages": []}, "messages", "invalid_value", "at least 1"),
     "a role": (
-        {"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role",
+        {"messages": [{"role": "function", "content": "x"}]}, "messages.0.role",
         "invalid_value", "'system', 'developer', 'user'",
     ),
     "an image": (
@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "tool calls": (
         {"messages": [*HI, {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
-        "messages.1.tool_calls", "unknown_parameter", "",
+        "messages.1.tool_calls.0.function", "missing_required_parameter", "",
     ),
     "half a character": (
         {"messages": [{"role": "user", "content": "\ud83d"}]}, "messages.0.content",
@@ -208,7 +208,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"messages": [{"role": "user", "content": "a", "name": "\ud83d"}]}, "messages.0.name",
         "invalid_value", "surrogate",
     ),
-    "no content": ({"messages": [{"role": "user"}]}, "messages.0.content", "missing_required_parameter", ""),
+    "no content": ({"messages": [{"role": "user"}]}, "messages.0", "invalid_value", "has a content"),
     "long": (
         {"messages": [{"role": "user", "content": "x" * 200}]}, "messages",
         "context_length_exceeded", "205 tokens",

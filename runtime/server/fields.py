@@ -1,0 +1,57 @@
+"""What the bodies of all requests are made of: fields that are checked, and errors that name them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from sscc.runtime.server.errors import INVALID_VALUE, ApiKind
+
+REFUSED = "refused"
+"""The type of pydantic's errors that carry a kind (`refused`)."""
+
+
+class ValueKind(ApiKind):
+    """Base of the enums of values that a parameter does not take."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("{param} is {value}: " + message, INVALID_VALUE)
+
+
+class FieldErrors(ValueKind):
+    HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
+
+
+def refused(kind: ValueKind, **fields: Any) -> PydanticCustomError:
+    """Return the error that a validator raises for a value. Whoever validates adds the parameter and the value."""
+    return PydanticCustomError(REFUSED, "the value is refused", {"kind": kind, "fields": fields})
+
+
+class Parameters(BaseModel):
+    """Of a request: names that are not known are refused, and so are values of other types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, data: Any) -> Any:
+        """Only the first unknown name is told, so the others need no error, of which each takes a kilobyte."""
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = [name for name in data if name not in known]
+        return {name: value for name, value in data.items() if name in known or name == unknown[0]}
+
+
+def whole_characters(text: str) -> str:
+    """JSON can say half of a character beyond U+FFFF, which is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise refused(FieldErrors.HALF_CHARACTER) from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(whole_characters)]
