@@ -20,7 +20,7 @@ class ValueKind(ApiKind):
         super().__init__("{param} is {value}: " + message, INVALID_VALUE)
 
 
-class FieldErrors(ValueKind):
+class BodyFieldErrors(ValueKind):
     HALF_CHARACTER = "it has half of a surrogate pair, which is no character"
 
 
@@ -50,7 +50,7 @@ def whole_characters(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise refused(FieldErrors.HALF_CHARACTER) from None
+        raise refused(BodyFieldErrors.HALF_CHARACTER) from None
     return text
 
 

@@ -18,7 +18,7 @@ _TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class MessageErrors(ValueKind):
+class ChatMessageErrors(ValueKind):
     NOT_A_CONTENT = "it must be a string or a list of parts of text"
     PART_NOT_TEXT = "a part of type {type!r} is not supported, only text is"
     NOT_A_TEXT_PART = "a part of type 'text' has a string `text` and nothing else"
@@ -36,13 +36,13 @@ def _text(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise refused(MessageErrors.NOT_A_CONTENT)
+        raise refused(ChatMessageErrors.NOT_A_CONTENT)
     for part in value:
         if part.get("type") != "text":
-            raise refused(MessageErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
+            raise refused(ChatMessageErrors.PART_NOT_TEXT, type=_type_name(part.get("type")))
         # `cache_control` asks another service to cache the part; it has no effect here.
         if set(part) - {"cache_control"} != {"type", "text"} or not isinstance(part["text"], str):
-            raise refused(MessageErrors.NOT_A_TEXT_PART)
+            raise refused(ChatMessageErrors.NOT_A_TEXT_PART)
     return "\n".join(part["text"] for part in value)
 
 
@@ -104,9 +104,9 @@ class Message(Parameters):
     @model_validator(mode="after")
     def _whole(self) -> Message:
         if self.tool_calls and self.role != "assistant":
-            raise refused(MessageErrors.CALLS_OF_OTHERS, role=self.role)
+            raise refused(ChatMessageErrors.CALLS_OF_OTHERS, role=self.role)
         if self.content is None and not self.tool_calls:
-            raise refused(MessageErrors.NO_CONTENT, role=self.role)
+            raise refused(ChatMessageErrors.NO_CONTENT, role=self.role)
         return self
 
     @property
@@ -136,21 +136,21 @@ class Message(Parameters):
 def _tools(value: Any) -> Any:
     """Return tools as they are, where they are such."""
     if not isinstance(value, list):
-        raise refused(MessageErrors.NOT_A_TOOL)
+        raise refused(ChatMessageErrors.NOT_A_TOOL)
     if len(value) > MOST_TOOLS:
-        raise refused(MessageErrors.TOO_MANY_TOOLS, tools=len(value), most=MOST_TOOLS)
+        raise refused(ChatMessageErrors.TOO_MANY_TOOLS, tools=len(value), most=MOST_TOOLS)
     names: set[str] = set()
     for tool in value:
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-            raise refused(MessageErrors.NOT_A_TOOL)
+            raise refused(ChatMessageErrors.NOT_A_TOOL)
         assert isinstance(function, dict)
         parameters = function.get("parameters") or {}
         if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
-            raise refused(MessageErrors.NOT_PARAMETERS)
+            raise refused(ChatMessageErrors.NOT_PARAMETERS)
         if name in names:
-            raise refused(MessageErrors.TWO_TOOLS, name=name)
+            raise refused(ChatMessageErrors.TWO_TOOLS, name=name)
         names.add(name)
     return value
 
@@ -172,7 +172,7 @@ def _choice(value: Any) -> Any:
     function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise refused(MessageErrors.NOT_A_CHOICE)
+        raise refused(ChatMessageErrors.NOT_A_CHOICE)
     return {"name": name}
 
 
