@@ -30,7 +30,7 @@ def of_kind(kind: str) -> dict[str, Any]:
 def served_metrics() -> set[str]:
     """Names of what /metrics of a fleet has."""
     with open_app() as replica:
-        gateway = Gateway(FakePool([replica]), kept=Kept.NOTHING, attempts=1, max_body=1000, api_key=None)
+        gateway = Gateway(FakePool([replica]), kept=Kept.NOTHING, attempts=1, max_body=1000, api_keys=())
         _, text = asyncio.run(whole(gateway, call_of("GET", "/metrics")))
     return {match[0] for line in text.decode().splitlines() if line[:1] != "#" and (match := _NAME.match(line))}
 

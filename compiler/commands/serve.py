@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sscc.compiler.commands.engines import (
@@ -35,6 +37,7 @@ from sscc.compiler.commands.shortening import add_draft_arguments, check_draft_a
 from sscc.compiler.files import printing_beside
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import SERVE, require
+from sscc.ir.files import read_text
 from sscc.ir.sizes import parse_bytes
 from sscc.runtime.serving_defaults import (
     BODY_BYTES,
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
     from sscc.runtime.engine import Engine
     from sscc.runtime.server.jobs import Model
 
-KEY_VARIABLE, PREFILL_KEY_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY"
+KEY_VARIABLE, PREFILL_KEY_VARIABLE, TLS_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY", "SSCC_SSL_PASSWORD"
 ROLES = ("both", "prefill", "decode")
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -62,6 +65,8 @@ DEFAULT_BATCH = 4
 DEFAULT_DRAIN_SECONDS = 30.0
 DEFAULT_PREFILL_SECONDS = 600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/,]+/?", re.IGNORECASE | re.ASCII)
+_ROOT_PATH = re.compile(r"(/[^\s/?#]+)+/?")
 _LOCAL = ("127.", "localhost", "::1")
 
 
@@ -75,6 +80,11 @@ class ServeErrors(ErrorKind):
         "--role decode needs --prefill-from URL: a server of the same artifact with --role prefill",
     )
     NOT_DECODE = UsageError, "{option} is for --role decode, and the role is {role}"
+    NOT_AN_ORIGIN = UsageError, "--allowed-origins has {origin!r}, an origin is SCHEME://NAME or SCHEME://NAME:PORT"
+    NOT_A_PATH = UsageError, "--root-path is {path!r}, a path begins with / and has no spaces"
+    KEY_WITHOUT_CERTIFICATE = UsageError, "{option} needs --ssl-certfile"
+    TWO_KEYS = UsageError, "--api-key and --api-key-file are both given: give one of them"
+    NO_KEYS = UsageError, "{path} has no key"
     NOT_A_KEY = UsageError, "{source} is no key: it must be printable ASCII without spaces"
 
 
@@ -98,6 +108,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     network.add_argument(
         "--api-key", metavar="KEY", help=f"key that clients must send (default: {KEY_VARIABLE}, if set)"
+    )
+    network.add_argument(
+        "--api-key-file", type=Path, metavar="FILE", help="file with a key on each line, any of which a client may send"
+    )
+    network.add_argument(
+        "--allowed-origins",
+        metavar="ORIGINS",
+        help="pages of other servers that may ask this one, SCHEME://NAME[:PORT] with commas between them, * for any",
+    )
+    network.add_argument(
+        "--root-path", default="", metavar="PATH", help="path below which a proxy shows this server, /NAME"
+    )
+    network.add_argument("--ssl-certfile", type=Path, metavar="FILE", help="certificate, to be reached by https")
+    network.add_argument("--ssl-keyfile", type=Path, metavar="FILE", help="key of the certificate")
+    network.add_argument(
+        "--ssl-keyfile-password", metavar="WORD", help=f"password of the key (default: {TLS_VARIABLE}, if set)"
     )
     network.add_argument(
         "--served-model-name",
@@ -206,7 +232,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     check_arguments(args)
-    key = api_key(args)
+    keys = api_keys(args)
     require(SERVE, "sscc serve")
     log_to_stderr(args.quiet)
     if not args.quiet:
@@ -214,16 +240,21 @@ def main(args: argparse.Namespace) -> int:
     resolve_model(args, DEFAULT_BATCH)
     if followed(args):
         return 0
-    from sscc.runtime.server.service import bind, serve, url_of
+    from sscc.runtime.server.service import Tls, bind, serve, url_of
 
+    tls = None
+    if args.ssl_certfile is not None:
+        password = args.ssl_keyfile_password or os.environ.get(TLS_VARIABLE)
+        tls = Tls(args.ssl_certfile, args.ssl_keyfile, password)
     bound = bind(args.host, args.port)  # before weights are read, which would be in vain where the port is taken
-    with opened(args, key) as served:
-        if key is None and not args.host.startswith(_LOCAL):
+    with opened(args, keys) as served:
+        if not keys and not args.host.startswith(_LOCAL):
             print(f"sscc: whoever reaches {args.host} may use this server: there is no --api-key", file=sys.stderr)
-        at = f"{url_of(bound)} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
+        address = url_of(bound, "http" if tls is None else "https")
+        at = f"{address} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
         doing = "prefilling for others with" if args.role == "prefill" else "serving"
         ready = f"sscc: {doing} {served.model.name} at {at}"
-        serve(served.app, served.engine, bound, args.drain_timeout, lambda: print(ready, flush=True))
+        serve(served.app, served.engine, bound, args.drain_timeout, lambda: print(ready, flush=True), tls)
     return 0
 
 
@@ -238,13 +269,13 @@ class Served:
 
 
 @contextmanager
-def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
+def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
     """The artifact as the options say, whoever carries requests to its application. It is closed with the block, which
     finishes what was begun, or cancels it where an exception ends the block.
 
     Args:
         args: of `add_arguments`, which `check_arguments` has seen.
-        key: that the application asks for; None: none.
+        keys: one of which the application asks for; empty: it asks for none.
     """
     from sscc.runtime.engine import Engine, EngineOptions
     from sscc.runtime.server.app import create_app
@@ -299,11 +330,12 @@ def opened(args: argparse.Namespace, key: str | None) -> Iterator[Served]:
             engine,
             model,
             limits,
-            key,
+            keys,
             role=args.role,
             prefill_servers=elsewhere,
             stream_interval=args.stream_interval / 1000,
-            hosts=Hosts((args.host,), allowed_hosts(args)),
+            hosts=Hosts((args.host,), allowed_hosts(args), allowed_origins(args)),
+            root_path=args.root_path,
         )
         yield Served(app, engine, model)
 
@@ -328,6 +360,12 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_positive("--timeout", args.timeout, MOST_SECONDS)
     check_draft_arguments(args)
     allowed_hosts(args)
+    allowed_origins(args)
+    if args.root_path and not _ROOT_PATH.fullmatch(args.root_path):
+        raise ServeErrors.NOT_A_PATH(path=args.root_path)
+    for option in ("ssl-keyfile", "ssl-keyfile-password"):
+        if getattr(args, option.replace("-", "_")) is not None and args.ssl_certfile is None:
+            raise ServeErrors.KEY_WITHOUT_CERTIFICATE(option=f"--{option}")
     if args.draft is not None and args.role == "prefill":
         raise ServeErrors.DRAFT_WITH_PREFILL()
     if args.role == "decode" and not args.prefill_from:
@@ -361,10 +399,29 @@ def allowed_hosts(args: argparse.Namespace) -> tuple[str, ...]:
     return () if args.allowed_hosts is None else parse_hosts(args.allowed_hosts)
 
 
-def api_key(args: argparse.Namespace) -> str | None:
-    """Return the key that clients of this server have to send; None: none. Raises UsageError for a text that is no
-    key."""
-    return _key("--api-key", args.api_key, KEY_VARIABLE)
+def allowed_origins(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the pages of --allowed-origins. Raises UsageError for a text that is no origin."""
+    origins = tuple(each.strip() for each in (args.allowed_origins or "").split(",") if each.strip())
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ServeErrors.NOT_AN_ORIGIN(origin=origin)
+    return origins
+
+
+def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys one of which clients of this server have to send; empty: none.
+
+    Raises UsageError for a text that is no key, InputError for a file that cannot be read.
+    """
+    if args.api_key_file is None:
+        key = _key("--api-key", args.api_key, KEY_VARIABLE)
+        return () if key is None else (key,)
+    if args.api_key is not None:
+        raise ServeErrors.TWO_KEYS()
+    keys = [line.strip() for line in read_text(args.api_key_file).splitlines() if line.strip()]
+    if not keys:
+        raise ServeErrors.NO_KEYS(path=args.api_key_file)
+    return tuple(str(_key("--api-key-file", key, KEY_VARIABLE)) for key in keys)
 
 
 def _key(option: str, text: str | None, variable: str) -> str | None:

@@ -16,6 +16,7 @@ from sscc.compiler.commands.serve import (
     PREFILL_KEY_VARIABLE,
     add_arguments,
     allowed_hosts,
+    allowed_origins,
     check_arguments,
 )
 from sscc.ir.errors import ErrorKind, UsageError
@@ -28,6 +29,9 @@ ARTIFACT = "artifact"
 ELSEWHERE = {
     "api-key": f"a file is no place for a key: set {KEY_VARIABLE} where Ray is started",
     "prefill-key": f"a file is no place for a key: set {PREFILL_KEY_VARIABLE} where Ray is started",
+    "ssl-certfile": "a gateway is reached by http: let a proxy before it speak https",
+    "ssl-keyfile": "a gateway is reached by http: let a proxy before it speak https",
+    "ssl-keyfile-password": "a gateway is reached by http: let a proxy before it speak https",
     "trace": "a trace is of one process: sscc serve --trace",
 }
 """Options of `sscc serve` that a replica has no use for, and what is said about each."""
@@ -196,6 +200,7 @@ class Plan:
         imbalance: see `FleetOptions`.
         max_body: bytes of a request's body.
         hosts: names of the gateways beside that of `host` (`--allowed-hosts`).
+        origins, root_path: of the gateways (`--allowed-origins`, `--root-path`).
     """
 
     words: tuple[str, ...]
@@ -208,6 +213,8 @@ class Plan:
     imbalance: int
     max_body: int
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    root_path: str = ""
 
 
 def plan_of(options: FleetOptions) -> Plan:
@@ -232,4 +239,6 @@ def plan_of(options: FleetOptions) -> Plan:
         imbalance=max(1, slots // 2) if options.imbalance is None else options.imbalance,
         max_body=args.max_body,
         hosts=allowed_hosts(args),
+        origins=allowed_origins(args),
+        root_path=args.root_path,
     )

@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sscc.compiler.commands.serve import api_key, opened
+from sscc.compiler.commands.serve import api_keys, opened
 from sscc.compiler.fleet.options import FleetOptions, Plan, replica_arguments
 from sscc.ir.errors import RankError
 from sscc.runtime.fleet.affinity import Affinity
@@ -101,10 +101,10 @@ class Replica:
         self._outbox = Outbox()
         args = replica_arguments(words)
         args.max_body += SEED_BYTES
-        key = api_key(args)
+        keys = api_keys(args)
         self._open = ExitStack()
-        self._served = self._open.enter_context(opened(args, key))
-        self._headers: Headers = () if key is None else ((b"authorization", f"Bearer {key}".encode()),)
+        self._served = self._open.enter_context(opened(args, keys))
+        self._headers: Headers = ((b"authorization", f"Bearer {keys[0]}".encode()),) if keys else ()
         self._name = serve.get_replica_context().replica_id.unique_id
 
     async def answer(self, call: Call, to: Address) -> tuple[list[Part], int]:
@@ -211,9 +211,10 @@ class Front:
             kept=plan.kept,
             attempts=attempts,
             max_body=plan.max_body,
-            api_key=api_key(replica_arguments(plan.words)),
+            api_keys=api_keys(replica_arguments(plan.words)),
             name=serve.get_replica_context().replica_id.unique_id,
-            hosts=Hosts((host,), plan.hosts),
+            hosts=Hosts((host,), plan.hosts, plan.origins),
+            root_path=plan.root_path,
         )
         self._drain_seconds = plan.drain_seconds
         self._listening: Listening | None = None

@@ -11,8 +11,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
     from tokenizers import Tokenizer
 
-_KNOWN_GRAMMARS = 32
+_KNOWN_GRAMMARS = 16
 """Compiled grammars that are kept for requests to come."""
 _MOST_THREADS = 8
-_MOST_LEXER_STATES = 20_000  # of an answer, 1 to 2 kB each
+_MOST_LEXER_STATES = 20_000
+"""States of the lexer of a grammar, 1 to 2 kB each, which answers share. Where they are used up, an answer goes on with
+a lexer of its own (`Constraint`)."""
 _MOST_GRAMMAR_SIZE = 100_000  # symbols of its productions
 
 
@@ -65,8 +67,11 @@ class GrammarCompiler:
         with self._lock:
             known = self._known.get(grammar.source)
             if known is not None:
-                self._known.move_to_end(grammar.source)
-                return known.deep_copy()
+                copy = known.deep_copy()
+                copy.compute_bitmask()
+                if not copy.is_error():  # its lexer has states left
+                    self._known.move_to_end(grammar.source)
+                    return copy
             tokenizer, limits = self._tools()
         from llguidance import LLMatcher
 
@@ -93,7 +98,9 @@ class GrammarCompiler:
 
     def constraint(self, grammar: Grammar, ends: tuple[int, ...], least: int, only: Array | None) -> Constraint:
         """Return the constraint of an answer (`Constraint`). Raises UsageError as `compile` does."""
-        return Constraint(self.compile(grammar), ends, least, only, self.first, tuple(self._ends))
+        matcher = self.compile(grammar)
+        renew = partial(self.compile, grammar)
+        return Constraint(matcher, ends, least, only, self.first, tuple(self._ends), renew)
 
     @property
     def first(self) -> Array | None:
@@ -188,7 +195,9 @@ class Constraint:
         only: [ceil(V / 32)] u32, bits of the only tokens that it may have besides `ends`; None: any.
         first: likewise, of its first token.
         program_ends: tokens that llguidance allows at the end, which must also be in `ends`.
-        made: tokens so far.
+        renew: gives a matcher at the beginning of an answer, in place of one whose lexer other answers have used up.
+        tokens: those so far, of an answer with a grammar.
+        made: how many there are.
         failure: why the grammar allows no token any more; None: it does.
     """
 
@@ -198,6 +207,8 @@ class Constraint:
     only: Array | None = None
     first: Array | None = None
     program_ends: tuple[int, ...] = ()
+    renew: Callable[[], LLMatcher] | None = None
+    tokens: list[int] = field(default_factory=list)
     made: int = 0
     failure: str | None = None
 
@@ -214,11 +225,23 @@ class Constraint:
     def advance(self, token: int) -> None:
         """Go on with a token that was picked."""
         self.made += 1
-        matcher = self.matcher
-        if matcher is None or self.failure is not None or (token in self.ends):
+        if self.matcher is None or self.failure is not None or token in self.ends:
             return
-        if not matcher.consume_token(token):
-            self.failure = matcher.get_error()
+        self.tokens.append(token)
+        if not self.matcher.consume_token(token):
+            self._recover()
+
+    def _recover(self) -> None:
+        """Go on with a new matcher; where that fails too, the answer is at its end."""
+        assert self.matcher is not None
+        self.failure = self.matcher.get_error()
+        if self.renew is not None:
+            try:
+                matcher = self.renew()
+            except UsageError:
+                return
+            if matcher.consume_tokens(self.tokens):
+                self.matcher, self.failure = matcher, None
 
     def restrict(self, row: Array) -> None:
         """Write the tokens that may come next.
@@ -230,10 +253,11 @@ class Constraint:
         whole = True
         if matcher is None:
             row[:] = ~np.uint32(0) if self.only is None else self.only
-        elif matcher.is_error():
-            self.failure = matcher.get_error()
+        elif matcher.is_error() and not self._refilled(row):
             return
         else:
+            matcher = self.matcher
+            assert matcher is not None
             whole = matcher.is_accepting()
             if self.first is not None and self.made == 0:
                 row &= self.first
@@ -244,6 +268,15 @@ class Constraint:
             _set(row, self.ends, True)
         if not row.any() and not self.complete:
             self.failure = "no token of the vocabulary goes on with it"
+
+    def _refilled(self, row: Array) -> bool:
+        """Compute a row again with a new matcher. Return False where the answer is at its end."""
+        self._recover()
+        if self.matcher is not None and self.failure is None:
+            _fill([(self.matcher, 0)], row[None])
+            if self.matcher.is_error():
+                self.failure = self.matcher.get_error()
+        return self.failure is None
 
 
 _News = tuple[int, Constraint, int | None]
@@ -331,7 +364,7 @@ class ConstraintTable:
 
 def _fill(matchers: list[tuple[LLMatcher, int]], bits: Array) -> None:
     """Write the bits of the tokens that matchers allow next into their rows, without Python's lock."""
-    _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.strides[0], len(bits))
+    _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.shape[1] * bits.itemsize, len(bits))
 
 
 @cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,7 @@ from sscc.runtime.fleet.messages import Call, Part, Start
 from sscc.runtime.fleet.replay import DONE, ERROR, Diverged, Replay, events_of
 from sscc.runtime.fleet.summary import metrics_of, status_of
 from sscc.runtime.logs import logged
+from sscc.runtime.server.answers import event
 from sscc.runtime.server.app import LARGE_BODIES
 from sscc.runtime.server.bodies import BodyMemory
 from sscc.runtime.server.errors import QUEUE_FULL, SERVER_ERROR, ApiError, ApiKind, Http, as_api_error
@@ -35,7 +36,7 @@ from sscc.runtime.server.errors import UNAVAILABLE as UNAVAILABLE_HTTP
 from sscc.runtime.server.gate import Gate
 from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.prometheus import CONTENT_TYPE
-from sscc.runtime.server.streaming import ClientGone, event, unless_gone
+from sscc.runtime.server.streaming import ClientGone, unless_gone
 from sscc.runtime.server.workers import Workers
 
 _log = logging.getLogger("sscc.fleet")
@@ -120,9 +121,10 @@ class Gateway:
         attempts: how many replicas a request may be sent to in all. It is bounded because a request may be what ends
             them.
         max_body: bytes of a request's body.
-        api_key: the key that /v1/ asks for, which the replicas ask for too; None: none.
+        api_keys: keys, one of which /v1/ asks for, and the replicas too; empty: none.
         name: the name of this gateway, in metrics.
         hosts: the names of the gateway; None: those of loopback.
+        root_path: is taken off the beginning of paths that have it.
     """
 
     def __init__(
@@ -132,9 +134,10 @@ class Gateway:
         kept: Kept,
         attempts: int,
         max_body: int,
-        api_key: str | None,
+        api_keys: Sequence[str],
         name: str = "gateway",
         hosts: Hosts | None = None,
+        root_path: str = "",
     ) -> None:
         self._pool = pool
         self._kept = kept
@@ -142,7 +145,7 @@ class Gateway:
         self._name = name
         self._memory = BodyMemory(LARGE_BODIES * max_body)
         self._workers = Workers()
-        self._gate = Gate(self._answer, api_key, max_body, hosts or Hosts())
+        self._gate = Gate(self._answer, api_keys, max_body, hosts or Hosts(), root_path.rstrip("/"))
         self.counts = Counts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sscc.runtime.chat_formats import AnswerReader, Call, Part, Text, Thought
 from sscc.runtime.engine import FINISH_REASONS, Completion, Finish, Piece
 from sscc.runtime.sampling import TokenLogprobs
 from sscc.runtime.server.errors import ApiError, ServerErrors, timed_out
+from sscc.runtime.server.protocol import StreamedUsage
 from sscc.runtime.token_text import Offsets, TokenBytes, as_text
 
 Json = dict[str, Any]
+DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say; the number that OpenAI uses."""
 
@@ -30,54 +34,115 @@ def failure(finish: Finish | None, tokens: int, timeout: float | None) -> ApiErr
     return ServerErrors.ENGINE_FAILED()
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Tokens of an answer or of a request: of the prompt, new ones, and those that an earlier prefill saved."""
+
+    prompt: int
+    new: int
+    cached: int
+
+
 class Format(ABC):
-    """Makes the bodies that belong to one request.
+    """Makes the bodies that belong to one request, whole or as server-sent events."""
+
+    @abstractmethod
+    def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
+        """Return the body of an answer that is not streamed."""
+
+    @abstractmethod
+    def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
+        """Return the events that say what is new in answer `index`, which has so many tokens."""
+
+    @abstractmethod
+    def closing(self, counts: Counts) -> list[bytes]:
+        """Return the events after all answers."""
+
+    @abstractmethod
+    def failing(self, error: ApiError) -> list[bytes]:
+        """Return the events of an error, after which nothing comes."""
+
+
+def counts_of(completions: Sequence[Completion], per_prompt: int) -> Counts:
+    """Return the tokens of a request: those of a prompt count once, however many answers it has."""
+    prompts = completions[::per_prompt]
+    return Counts(
+        sum(done.prompt_tokens for done in prompts),
+        sum(len(done.tokens) for done in completions),
+        sum(done.cached_tokens for done in prompts),
+    )
+
+
+def event(data: Json, name: str | None = None) -> bytes:
+    """Return one server-sent event."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+class ChoicesFormat(Format):
+    """Makes bodies with a list of choices, as OpenAI's /v1/completions and /v1/chat/completions have them.
 
     Args:
         model: the name of what is served.
         spell: bytes of tokens, for logprobs.
         choices: answers in all.
         alternatives: how many tokens logprobs tell of; None: there are no logprobs.
+        usage: the chunks that say it: with "last" all others say that it is still to come, with "each" that of their
+            answer so far.
     """
 
     prefix: str
     whole_object: str
     chunk_object: str
 
-    def __init__(self, model: str, spell: TokenBytes, choices: int, alternatives: int | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        spell: TokenBytes,
+        choices: int,
+        alternatives: int | None = None,
+        usage: StreamedUsage = "none",
+    ) -> None:
         self._id = f"{self.prefix}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._model = model
         self._spell = spell
         self._with_logprobs = alternatives is not None
         self._offsets = [Offsets(spell) for _ in range(choices)]
+        self._usage = usage
+        self._opened: set[int] = set()
 
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
-        """The body of an answer that is not streamed."""
         choices = [
             self._choice(index, done.text, done.tokens, done.logprobs, FINISH_REASONS[done.finish])
             for index, done in enumerate(completions)
         ]
-        prompts = completions[::per_prompt]  # a prompt counts once, however many answers it has
-        usage = usage_of(
-            sum(done.prompt_tokens for done in prompts),
-            sum(len(done.tokens) for done in completions),
-            sum(done.cached_tokens for done in prompts),
-        )
-        return self._body(self.whole_object, choices) | {"usage": usage}
+        return self._body(self.whole_object, choices) | {"usage": usage_of(counts_of(completions, per_prompt))}
 
-    def chunks(self, index: int, piece: Piece) -> list[Json]:
-        """Return the chunks that say what is new in answer `index`."""
+    def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
         reason = None if piece.finish is None else FINISH_REASONS[piece.finish]
-        return [self._body(self.chunk_object, [delta]) for delta in self._deltas(index, piece, reason)]
+        chunks = [self._body(self.chunk_object, [delta]) for delta in self._deltas(index, piece, reason)]
+        opening = [] if index in self._opened else self._opening(index)
+        self._opened.add(index)
+        nothing_new = Counts(counts.prompt, 0, counts.cached)
+        return [self._chunk(chunk, nothing_new) for chunk in opening] + [self._chunk(chunk, counts) for chunk in chunks]
 
-    def opening(self, index: int) -> Json | None:
-        """The chunk that comes before the first one of an answer, if there is one."""
-        return None
+    def closing(self, counts: Counts) -> list[bytes]:
+        if self._usage == "none":
+            return [DONE]
+        return [event(self._body(self.chunk_object, []) | {"usage": usage_of(counts)}), DONE]
 
-    def usage_chunk(self, prompt_tokens: int, new_tokens: int, cached_tokens: int) -> Json:
-        """The last chunk, where usage was asked for."""
-        return self._body(self.chunk_object, []) | {"usage": usage_of(prompt_tokens, new_tokens, cached_tokens)}
+    def failing(self, error: ApiError) -> list[bytes]:
+        return [event(error.body()), DONE]
+
+    def _chunk(self, chunk: Json, counts: Counts) -> bytes:
+        if self._usage == "none":
+            return event(chunk)
+        return event(chunk | {"usage": usage_of(counts) if self._usage == "each" else None})
+
+    def _opening(self, index: int) -> list[Json]:
+        """Return the chunks that come before the first one of an answer."""
+        return []
 
     @abstractmethod
     def _choice(
@@ -91,7 +156,7 @@ class Format(ABC):
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model, "choices": choices}
 
 
-class CompletionFormat(Format):
+class CompletionFormat(ChoicesFormat):
     """Of /v1/completions: a chunk looks like the whole."""
 
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
@@ -123,7 +188,7 @@ class CompletionFormat(Format):
         return by_text
 
 
-class ChatFormat(Format):
+class ChatFormat(ChoicesFormat):
     """Of /v1/chat/completions: the first chunk of an answer says whose it is, the others what is new.
 
     Args:
@@ -140,20 +205,21 @@ class ChatFormat(Format):
         spell: TokenBytes,
         readers: Sequence[AnswerReader],
         alternatives: int | None = None,
+        usage: StreamedUsage = "none",
         *,
         with_thoughts: bool = True,
         short_ids: bool = False,
     ) -> None:
-        super().__init__(model, spell, len(readers), alternatives)
+        super().__init__(model, spell, len(readers), alternatives, usage)
         self._readers = readers
         self._with_thoughts = with_thoughts
         self._short_ids = short_ids
         self._calls = [0] * len(readers)
 
-    def opening(self, index: int) -> Json | None:
+    def _opening(self, index: int) -> list[Json]:
         delta = {"role": "assistant", "content": ""}
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._body(self.chunk_object, [choice])
+        return [self._body(self.chunk_object, [choice])]
 
     def parts(self, index: int, text: str, *, last: bool) -> list[Part]:
         """Return the parts of an answer that more of its text completes."""
@@ -230,13 +296,13 @@ class ChatFormat(Format):
         return {"token": as_text(spelling), "logprob": _finite(logprob), "bytes": list(spelling)}
 
 
-def usage_of(prompt_tokens: int, new_tokens: int, cached_tokens: int) -> Json:
-    """OpenAI's `usage`."""
+def usage_of(counts: Counts) -> Json:
+    """Return OpenAI's `usage`."""
     return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": new_tokens,
-        "total_tokens": prompt_tokens + new_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.new,
+        "total_tokens": counts.prompt + counts.new,
+        "prompt_tokens_details": {"cached_tokens": counts.cached},
     }
 
 

@@ -15,9 +15,11 @@ from fastapi.routing import APIRoute
 import sscc
 from sscc.ir.errors import RankError
 from sscc.runtime.artifact.signature import Signature
+from sscc.runtime.chat_formats import AnswerReader
 from sscc.runtime.engine import Completion, Engine, Ticket, cancel_all
-from sscc.runtime.server import slots
+from sscc.runtime.server import anthropic, slots
 from sscc.runtime.server.answers import ChatFormat, CompletionFormat, Format, Json, failure
+from sscc.runtime.server.anthropic import MessagesBody, MessagesFormat
 from sscc.runtime.server.bodies import BodyMemory, BodyReader
 from sscc.runtime.server.errors import ApiKind, Http, ServerErrors, install_handlers
 from sscc.runtime.server.gate import Gate
@@ -36,9 +38,12 @@ from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
 from sscc.runtime.server.protocol import ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.server.request_log import RequestLog, Traffic, record_of
+from sscc.runtime.server.responses import ResponsesBody, ResponsesFormat
 from sscc.runtime.server.streaming import EventStream, unless_gone
+from sscc.runtime.server.tokenization import DetokenizeBody, TokenizeBody
 from sscc.runtime.server.workers import SMALL, Workers
-from sscc.runtime.token_text import TokenBytes
+from sscc.runtime.text import encode
+from sscc.runtime.token_text import TokenBytes, as_text
 
 LARGE_BODIES = 8  # that may be read at the same time
 LEAST_VALUES = 1 << 16
@@ -65,30 +70,35 @@ def create_app(
     engine: Engine,
     model: Model,
     limits: RequestLimits | None = None,
-    api_key: str | None = None,
+    api_key: str | Sequence[str] | None = None,
     *,
     role: Role = "both",
     prefill_servers: PrefillServers | None = None,
     stream_interval: float = 0.0,
     hosts: Hosts | None = None,
+    root_path: str = "",
 ) -> FastAPI:
     """Return the application. The engine stays the caller's, to be closed after the last request; `app.state.closing`
     is to be set before. `app.state.traffic` counts requests (`Traffic`).
 
     Args:
         limits: what a client may ask for; None: the defaults of `RequestLimits`.
-        api_key: that /v1/ asks for; None: none.
+        api_key: that /v1/ asks for, or several of which any does; None: none.
         role: with "prefill" it prefills for others, and answers nothing itself.
         prefill_servers: that prefill for the engine, to be told of in /v1/status.
         stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
         hosts: the names of the server; None: those of loopback.
+        root_path: the path below which a proxy shows the server, "/NAME"; requests may have it or lack it.
     """
     limits = limits or RequestLimits()
     # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.state.traffic = Traffic(engine)
-    app.add_middleware(Gate, api_key=api_key, max_body=limits.max_body, hosts=hosts or Hosts())
+    keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
+    app.add_middleware(
+        Gate, api_keys=keys, max_body=limits.max_body, hosts=hosts or Hosts(), root_path=root_path.rstrip("/")
+    )
     app.add_middleware(RequestLog, traffic=app.state.traffic)
     install_handlers(app)
     endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
@@ -108,6 +118,11 @@ def create_app(
     else:
         posts.post("/v1/completions")(endpoints.completions)
         posts.post("/v1/chat/completions")(endpoints.chat_completions)
+        posts.post("/v1/responses")(endpoints.responses)
+        posts.post(anthropic.PATH)(endpoints.messages)
+        posts.post(f"{anthropic.PATH}/count_tokens")(endpoints.count_tokens)
+        posts.post("/tokenize")(endpoints.tokenize)
+        posts.post("/detokenize")(endpoints.detokenize)
     app.include_router(posts)
     return app
 
@@ -230,20 +245,60 @@ class _Endpoints:
         """Goes on with a conversation."""
         return await self._answer(body, request, chat_prompts, self._chat_format)
 
+    async def responses(self, body: ResponsesBody, request: Request) -> Response:
+        """Goes on with a conversation, in OpenAI's newer form, of which nothing is stored."""
+        chat = body.chat()
+
+        def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
+            return ResponsesFormat(body, self._model.name, self._reader(chat, prompts[0]), self._count)
+
+        return await self._answer(chat, request, chat_prompts, form)
+
+    async def messages(self, body: MessagesBody, request: Request) -> Response:
+        """Goes on with a conversation, in Anthropic's form."""
+
+        def form(chat: ChatBody, prompts: Sequence[ServedPrompt]) -> Format:
+            return MessagesFormat(self._model.name, self._reader(chat, prompts[0]), body.stop_sequences)
+
+        return await self._answer(body.chat(), request, chat_prompts, form)
+
+    async def count_tokens(self, body: MessagesBody, request: Request) -> Response:
+        """Tells how many tokens the prompt of a conversation has, in Anthropic's form."""
+        chat = body.chat()
+        counted = self.workers.run(chat.size, lambda: chat_prompts(chat, self._model, self._limits)[0])
+        return JSONResponse({"input_tokens": len(await unless_gone(request.receive, counted))})
+
+    async def tokenize(self, body: TokenizeBody, request: Request) -> Response:
+        """Makes tokens of a text or a conversation."""
+        made = self.workers.run(body.size, lambda: body.tokens(self._model, self._limits))
+        tokens = list((await unless_gone(request.receive, made)).tokens)
+        texts = [as_text(self._spell(token)) for token in tokens] if body.return_token_strs else None
+        most = self._model.max_context
+        return JSONResponse({"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": texts})
+
+    async def detokenize(self, body: DetokenizeBody, request: Request) -> Response:
+        """Makes a text of tokens."""
+        text = await unless_gone(request.receive, self.workers.run(body.size, lambda: body.text(self._model)))
+        return JSONResponse({"prompt": text, "content": text})
+
+    def _count(self, text: str) -> int:
+        return len(encode(self._model.tokenizer, text, special=False))
+
+    def _reader(self, body: ChatBody, prompt: ServedPrompt) -> AnswerReader:
+        return self._model.formats.reader(prompt.rendered, body.callable_tools, body.most_calls)
+
     def _completion_format(self, body: CompletionBody, prompts: Sequence[ServedPrompt]) -> Format:
-        return CompletionFormat(self._model.name, self._spell, len(prompts) * body.n, body.alternatives)
+        choices = len(prompts) * body.n
+        return CompletionFormat(self._model.name, self._spell, choices, body.alternatives, body.streamed_usage)
 
     def _chat_format(self, body: ChatBody, prompts: Sequence[ServedPrompt]) -> ChatFormat:
         formats = self._model.formats
         return ChatFormat(
             self._model.name,
             self._spell,
-            [
-                formats.reader(prompt.rendered, body.callable_tools, body.most_calls)
-                for prompt in prompts
-                for _ in range(body.n)
-            ],
+            [self._reader(body, prompt) for prompt in prompts for _ in range(body.n)],
             body.alternatives,
+            body.streamed_usage,
             with_thoughts=body.include_reasoning,
             short_ids=formats.call is not None and formats.call.name == "mistral",
         )
@@ -273,7 +328,6 @@ class _Endpoints:
                 form,
                 sum(map(len, prompts)),
                 body.n,
-                body.streamed_usage,
                 self._limits.timeout,
                 self._stream_interval,
             )

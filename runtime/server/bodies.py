@@ -132,6 +132,11 @@ def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model
         raise BodyErrors.UNREADABLE() from None
     if not isinstance(value, dict):
         raise BodyErrors.NOT_AN_OBJECT()
+    return validated(value, kind)
+
+
+def validated(value: dict[str, Any], kind: type[Model]) -> Model:
+    """Return the model that an object describes. Raises ApiError for the first thing that is wrong with it."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:

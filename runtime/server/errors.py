@@ -25,6 +25,16 @@ _log = logging.getLogger("sscc.server")
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 RETRY_SECONDS = "1"
+_ANTHROPIC = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 NO_RETRY = {"x-should-retry": "false"}
 """Tells OpenAI's client not to send the request again by itself."""
 
@@ -90,9 +100,17 @@ class ApiError(SsccError):
     def body(self) -> dict[str, Any]:
         return {"error": {"message": str(self), "type": self.http.type, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
+    def response(self, path: str = "") -> Response:
+        """Return the answer to a request, in the form of the protocol that the path is of."""
+        body = anthropic_body(self) if path.startswith(_ANTHROPIC) else self.body()
         # In ASCII: the message may repeat what a client sent, and that may be half a character.
-        return Response(json.dumps(self.body()), self.http.status, dict(self.http.headers), "application/json")
+        return Response(json.dumps(body), self.http.status, dict(self.http.headers), "application/json")
+
+
+def anthropic_body(error: ApiError) -> dict[str, Any]:
+    """Return an error in the form of Anthropic's API."""
+    kind = _ANTHROPIC_TYPES.get(error.status_code, "invalid_request_error" if error.status_code < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": str(error)}}
 
 
 class ApiKind(ErrorKind):
@@ -152,8 +170,8 @@ def install_handlers(app: FastAPI) -> None:
 async def _answer(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code in (404, 405):
         kind = ServerErrors.NO_SUCH_PATH if error.status_code == 404 else ServerErrors.WRONG_METHOD
-        return kind(method=request.method, path=request.url.path).response()
-    return as_api_error(error).response()
+        return kind(method=request.method, path=request.url.path).response(request.url.path)
+    return as_api_error(error).response(request.url.path)
 
 
 def as_api_error(error: BaseException) -> ApiError:

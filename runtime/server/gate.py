@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Sequence
 from contextlib import suppress
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sscc.runtime.server.errors import ApiError, ApiKind, Http
@@ -21,7 +23,8 @@ REST_BYTES = 64 << 20
 would otherwise find a connection that was reset, and no answer."""
 
 _DIGITS = 18  # of a content-length; more cannot be
-GUARDED = "/v1/"
+GUARDED = ("/v1/", "/tokenize", "/detokenize")
+METHODS = "GET, HEAD, POST, OPTIONS"
 
 
 class GateErrors(ApiKind):
@@ -45,15 +48,18 @@ class Gate:
 
     Args:
         app: serves the others.
-        api_key: the key that /v1/ asks for, as "Authorization: Bearer KEY"; None: no key.
+        api_keys: keys, one of which what is guarded asks for, as "Authorization: Bearer KEY" or "X-Api-Key: KEY";
+            empty: no key.
         max_body: bytes.
-        hosts: the names of the server.
+        hosts: the names of the server, and the pages that may ask it.
+        root_path: is taken off the beginning of paths that have it.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None, max_body: int, hosts: Hosts) -> None:
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str], max_body: int, hosts: Hosts, root_path: str = "") -> None:
         self._app = app
         self._hosts = hosts
-        self._key = None if api_key is None else api_key.encode()
+        self._keys = [key.encode() for key in api_keys]
+        self._root_path = root_path
         self._max_body = max_body
         self._idle = IdleTrim()
 
@@ -65,27 +71,64 @@ class Gate:
             await self._guarded(scope, receive, send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root_path and scope["path"].startswith(f"{self._root_path}/"):
+            path = scope["path"].removeprefix(self._root_path)
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        headers = Headers(scope=scope)
+        shared = self._hosts.shared_with(headers.getlist("origin"))
         body = _Body(receive, self._max_body)
-        answer = _answer_first(body, send)
+        answer = _answer_first(body, send if shared is None else _sharing(send, shared))
+        if scope["method"] == "OPTIONS" and self._hosts.refusal_of(headers, scope.get("server")) is None:
+            await _options(headers)(scope, receive, answer)
+            return
         error = self._refusal(scope)
         if error is not None:
-            await error.response()(scope, receive, answer)
+            await error.response(scope["path"])(scope, receive, answer)
             return
         await self._app(scope, body, answer)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
-        foreign = self._hosts.refusal(headers.getlist("host"), headers.getlist("origin"), scope.get("server"))
+        foreign = self._hosts.refusal_of(headers, scope.get("server"))
         if foreign is not None:
             return foreign
-        if self._key is not None and scope["path"].startswith(GUARDED):
-            scheme, _, key = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self._key):
-                return GateErrors.WRONG_KEY()
+        if self._keys and scope["path"].startswith(GUARDED) and not self._has_key(headers):
+            return GateErrors.WRONG_KEY()
         length = headers.get("content-length", "0")
         if length.isdecimal() and (len(length) > _DIGITS or int(length) > self._max_body):
             return GateErrors.BODY_TOO_LARGE(most=self._max_body)
         return None
+
+    def _has_key(self, headers: Headers) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip().encode()
+        return any(hmac.compare_digest(given, key) for key in self._keys)
+
+
+def _options(headers: Headers) -> Response:
+    """Return the answer to a question what a page, or anybody, may do."""
+    allowed = {"allow": METHODS, "content-length": "0"}
+    if "access-control-request-method" in headers:
+        allowed |= {
+            "access-control-allow-methods": METHODS,
+            "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
+            "access-control-max-age": "600",
+        }
+        if headers.get("access-control-request-private-network") == "true":
+            allowed["access-control-allow-private-network"] = "true"
+    return Response(status_code=204, headers=allowed)
+
+
+def _sharing(send: Send, origin: str) -> Send:
+    """Return a `send` that lets the page of an origin read the answer."""
+
+    async def share(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            extra = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"origin")]
+            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+        await send(message)
+
+    return share
 
 
 class _Body:

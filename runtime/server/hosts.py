@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from ipaddress import ip_address
 from typing import Any
 
+from starlette.datastructures import Headers
+
 from sscc.runtime.host_names import ANY_HOST, HostName
 from sscc.runtime.server.errors import ApiError, ApiKind, Http
 
@@ -26,7 +28,8 @@ class HostErrors(ApiKind):
         Http(421, code="host_not_allowed"),
     )
     ORIGIN_NOT_ALLOWED = (
-        "a page of {origin!r} may not ask this server: only its own pages and those of --allowed-hosts may",
+        "a page of {origin!r} may not ask this server: only its own pages, those of --allowed-hosts and of "
+        "--allowed-origins may",
         Http(403, code="origin_not_allowed"),
     )
 
@@ -40,9 +43,11 @@ class Hosts:
     Args:
         names: further names, such as that of `--host`.
         only: names of `--allowed-hosts`, NAME or NAME:PORT; "*" for any.
+        origins: addresses of pages that may ask the server and read its answers, SCHEME://NAME[:PORT]; "*" for any.
     """
 
-    def __init__(self, names: Collection[str] = (), only: Sequence[str] = ()) -> None:
+    def __init__(self, names: Collection[str] = (), only: Sequence[str] = (), origins: Collection[str] = ()) -> None:
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._any = ANY_HOST in only
         self._everywhere = bool(only)
         self._named = _parsed(name for name in only if name != ANY_HOST)
@@ -64,6 +69,17 @@ class Hosts:
                 return HostErrors.ORIGIN_NOT_ALLOWED(origin=origin)
         return None
 
+    def refusal_of(self, headers: Headers, server: Sequence[Any] | None) -> ApiError | None:
+        """Return the refusal of a request by its headers; None where it is allowed."""
+        return self.refusal(headers.getlist("host"), headers.getlist("origin"), server)
+
+    def shared_with(self, origins: Sequence[str]) -> str | None:
+        """Return the origin of the page that may read the answer, as its header says; None where there is none."""
+        return origins[0] if len(origins) == 1 and self._is_named(origins[0]) else None
+
+    def _is_named(self, origin: str) -> bool:
+        return ANY_HOST in self._origins or origin.lower() in self._origins
+
     def _is_own(self, host: HostName | None, arrived: str | None) -> bool:
         if self._any or not (self._everywhere or _is_loopback(arrived)):
             return True
@@ -73,6 +89,8 @@ class Hosts:
         return own or any(address.includes(host) for address in (*self._named, *self._known))
 
     def _may_ask(self, origin: str, hosts: Sequence[str]) -> bool:
+        if self._is_named(origin):
+            return True
         match = _ORIGIN.fullmatch(origin)
         asking = None if match is None else HostName.parse(match[2])
         if match is None or asking is None:

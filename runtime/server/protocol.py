@@ -401,6 +401,11 @@ class CompletionBody(GenerationBody):
 # ------------------------------------------------------------------------------------------ /v1/chat/completions
 
 
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a body without those that ask for nothing."""
+    return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
 class ChatBody(GenerationBody):
     """Of POST /v1/chat/completions."""
 

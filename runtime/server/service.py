@@ -8,11 +8,15 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -36,6 +40,7 @@ _SWITCH_SECONDS = 0.001
 class ListeningErrors(ErrorKind):
     NO_SUCH_HOST = UsageError, "--host {host!r} is no address of this machine: {cause}"
     PORT_IN_USE = UsageError, "port {port} of {host} is in use: give another one with --port (0 is any free one)"
+    CERTIFICATE = UsageError, "the certificate {path} cannot be used: {cause}"
     CANNOT_LISTEN = UsageError, "cannot listen on port {port} of {host}: {cause}"
 
 
@@ -58,14 +63,49 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
-    """Where a bound socket is reached."""
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
+    """Return the address at which a bound socket is reached."""
     host, port = bound.getsockname()[:2]
-    return f"http://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if bound.family == socket.AF_INET6 else f"{scheme}://{host}:{port}"
 
 
-def config_of(app: ASGIApp, graceful_seconds: int) -> uvicorn.Config:
-    """How the application is served; after `graceful_seconds` in which it ends, connections are cut."""
+@dataclass(frozen=True)
+class Tls:
+    """The certificate of a server.
+
+    Attributes:
+        certificate: a file with the certificate, and those that vouch for it. key: a file with its key.
+        password: of the key; None: it has none.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    password: str | None = None
+
+
+def config_of(app: ASGIApp, graceful_seconds: int, tls: Tls | None = None) -> uvicorn.Config:
+    """Return how the application is served; after `graceful_seconds` in which it ends, connections are cut.
+
+    Raises UsageError for a certificate that cannot be used.
+    """
+    secure = {}
+    if tls is not None:
+        secure = {
+            "ssl_certfile": str(tls.certificate),
+            "ssl_keyfile": None if tls.key is None else str(tls.key),
+            "ssl_keyfile_password": tls.password,
+        }
+    config = _config(app, graceful_seconds, secure)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        if tls is None:
+            raise
+        raise ListeningErrors.CERTIFICATE(path=tls.certificate, cause=quoted(error)) from None
+    return config
+
+
+def _config(app: ASGIApp, graceful_seconds: int, secure: dict[str, Any]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
@@ -75,11 +115,17 @@ def config_of(app: ASGIApp, graceful_seconds: int) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=graceful_seconds,
+        **secure,
     )
 
 
 def serve(
-    app: FastAPI, engine: Engine, bound: socket.socket, drain_seconds: float, when_ready: Callable[[], None]
+    app: FastAPI,
+    engine: Engine,
+    bound: socket.socket,
+    drain_seconds: float,
+    when_ready: Callable[[], None],
+    tls: Tls | None = None,
 ) -> None:
     """Serves until SIGINT or SIGTERM, and returns when every request has ended.
 
@@ -90,7 +136,7 @@ def serve(
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()  # what was imported is never garbage: looking at all of it takes longer than a decode step
-    config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS))
+    config = config_of(app, int(drain_seconds + _AFTER_DRAIN_SECONDS), tls)
     server = _EngineServer(config, app, engine, drain_seconds, when_ready)
     try:
         asyncio.run(server.serve([bound]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -12,9 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sscc.runtime.engine import Piece, Ticket, cancel_all
-from sscc.runtime.server.answers import Format, failure, usage_of
+from sscc.runtime.server.answers import Counts, Format, failure
 from sscc.runtime.server.errors import as_api_error
-from sscc.runtime.server.protocol import StreamedUsage
 
 T = TypeVar("T")
 
@@ -22,7 +20,6 @@ KEEP_ALIVE_SECONDS = 15.0
 """A comment is sent after so long without anything else, because proxies close connections that are silent."""
 
 _KEEP_ALIVE = b": waiting\n\n"
-_DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(Exception):
@@ -48,10 +45,8 @@ class EventStream(Response):
 
     Args:
         tickets: of the answers, in their order, `per_prompt` to each prompt.
-        form: makes the chunks.
+        form: makes the events.
         prompt_tokens: of the usage.
-        usage: the chunks that say it: with "last" all others say that it is still to come, with "each" that of their
-            answer so far.
         timeout: seconds that a request may take, to be named where one took longer.
         interval: least seconds between two chunks of an answer (`Ticket.apieces`).
     """
@@ -64,7 +59,6 @@ class EventStream(Response):
         form: Format,
         prompt_tokens: int,
         per_prompt: int,
-        usage: StreamedUsage,
         timeout: float | None,
         interval: float,
     ) -> None:
@@ -74,7 +68,6 @@ class EventStream(Response):
         self._form = form
         self._prompt_tokens = prompt_tokens
         self._per_prompt = per_prompt
-        self._usage = usage
         self._timeout = timeout
         self._interval = interval
 
@@ -93,38 +86,24 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncIterator[bytes]:
         try:
-            token_counts = [0] * len(self._tickets)
-            opened: set[int] = set()
+            new_tokens = [0] * len(self._tickets)
             async for index, piece in merged(self._tickets, self._interval):
                 if piece is None:
                     yield _KEEP_ALIVE
                     continue
-                if index not in opened and (opening := self._form.opening(index)) is not None:
-                    yield self._event(opening, index, 0)
-                opened.add(index)
-                token_counts[index] += len(piece.tokens)
-                if (error := failure(piece.finish, token_counts[index], self._timeout)) is not None:
+                new_tokens[index] += len(piece.tokens)
+                if (error := failure(piece.finish, new_tokens[index], self._timeout)) is not None:
                     raise error
-                for chunk in self._form.chunks(index, piece):
-                    yield self._event(chunk, index, token_counts[index])
-            if self._usage != "none":
-                cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
-                yield event(self._form.usage_chunk(self._prompt_tokens, sum(token_counts), cached))
+                ticket = self._tickets[index]
+                counts = Counts(ticket.prompt_tokens, new_tokens[index], ticket.cached_tokens)
+                for event in self._form.events(index, piece, counts):
+                    yield event
+            cached = sum(ticket.cached_tokens for ticket in self._tickets[:: self._per_prompt])
+            for event in self._form.closing(Counts(self._prompt_tokens, sum(new_tokens), cached)):
+                yield event
         except Exception as error:
-            yield event(as_api_error(error).body())
-        yield _DONE
-
-    def _event(self, chunk: dict[str, Any], index: int, new_tokens: int) -> bytes:
-        if self._usage == "none":
-            return event(chunk)
-        ticket = self._tickets[index]
-        usage = usage_of(ticket.prompt_tokens, new_tokens, ticket.cached_tokens) if self._usage == "each" else None
-        return event(chunk | {"usage": usage})
-
-
-def event(data: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+            for event in self._form.failing(as_api_error(error)):
+                yield event
 
 
 async def merged(tickets: Sequence[Ticket], interval: float = 0.0) -> AsyncIterator[tuple[int, Piece | None]]:

@@ -86,7 +86,7 @@ def pool() -> Iterator[FakePool]:
 
 def gateway_of(pool: FakePool, attempts: int = 3) -> Gateway:
     limit = LIMITS.max_body
-    return Gateway(pool, kept=Kept.BEGINNINGS, attempts=attempts, max_body=limit, api_key=KEY, name="g")
+    return Gateway(pool, kept=Kept.BEGINNINGS, attempts=attempts, max_body=limit, api_keys=(KEY,), name="g")
 
 
 def ask(gateway: Any, path: str = COMPLETIONS, method: str = "POST", **body: Any) -> tuple[int, Any]:

@@ -22,7 +22,7 @@ from sscc.runtime.server.app import Role, create_app
 from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.jobs import Model, RequestLimits
 from sscc.runtime.server.prefill_servers import PrefillServers
-from sscc.runtime.server.service import bind, config_of, url_of
+from sscc.runtime.server.service import Tls, bind, config_of, url_of
 from sscc.runtime.session import Session
 from tests.models.tiny_llama import END, byte_tokenizer
 from tests.runtime.fake import moved_cursor
@@ -205,7 +205,8 @@ def running(**options: Any) -> Iterator[Running]:
 def open_app(
     *,
     limits: RequestLimits | None = None,
-    api_key: str | None = None,
+    api_key: str | Sequence[str] | None = None,
+    root_path: str = "",
     max_queue: int = 64,
     batch: int = SIGNATURE.batch,
     context: int = CONTEXT,
@@ -235,6 +236,7 @@ def open_app(
             prefill_servers=servers,
             stream_interval=stream_interval,
             hosts=hosts,
+            root_path=root_path,
         )
         try:
             yield Running("", engine, interpreter, app)
@@ -243,17 +245,17 @@ def open_app(
 
 
 @contextmanager
-def listening(app: Any) -> Iterator[str]:
+def listening(app: Any, tls: Tls | None = None) -> Iterator[str]:
     """Serves an application in a thread; its address."""
     bound = bind("127.0.0.1", 0)
-    server = uvicorn.Server(config_of(app, graceful_seconds=5))
+    server = uvicorn.Server(config_of(app, graceful_seconds=5, tls=tls))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])))
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.005)
     try:
-        yield url_of(bound)
+        yield url_of(bound, "http" if tls is None else "https")
     finally:
         server.should_exit = True
         thread.join()

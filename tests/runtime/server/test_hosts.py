@@ -141,7 +141,7 @@ def test_a_gateway_asks_too() -> None:
         async def states(self) -> dict[str, Any]:
             return {}
 
-    gateway = Gateway(NoPool(), kept=Kept.NOTHING, attempts=1, max_body=1000, api_key=None)  # type: ignore[arg-type]
+    gateway = Gateway(NoPool(), kept=Kept.NOTHING, attempts=1, max_body=1000, api_keys=())  # type: ignore[arg-type]
 
     async def ask(*headers: tuple[bytes, bytes]) -> tuple[int, Any]:
         sent: list[Any] = []
