@@ -152,6 +152,13 @@ class ChatFormats:
         inside = self.thinks(prompt)
         return lark.after_thought(grammar, self.thought.start, self.thought.end, spell, inside=inside)
 
+    def thought_marks(self) -> tuple[str, str, str] | None:
+        """Return the texts that begin and end a thought, and the one that follows where it is to end; None where the
+        model does not think."""
+        if self.is_harmony:
+            return harmony.THOUGHT_MARKS
+        return None if self.thought is None else (self.thought.start, self.thought.end, self.thought.end)
+
     def call_grammar(self, tools: Sequence[Tool], several: bool, spell: Spelling) -> Grammar:
         """Return the grammar of calls of these tools. A model whose calls are not known writes Hermes' form."""
         if self.is_harmony:

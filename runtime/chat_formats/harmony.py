@@ -21,6 +21,13 @@ CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 MARKERS = (CHANNEL, MESSAGE, *_ENDS, "<|constrain|>")
 
+THOUGHT_MARKS = (
+    f"{CHANNEL}analysis{MESSAGE}",
+    "<|end|>",
+    f"<|end|><|start|>assistant{CHANNEL}final{MESSAGE}",
+)
+"""The texts that begin and end a thought, and the one that goes on to the answer."""
+
 _RECIPIENT = re.compile(r"to=(?:functions\.)?(?P<name>[\w.-]+)")
 
 

@@ -12,6 +12,7 @@ from sscc.runtime.engine.request import (
     Piece,
     QueueFull,
     Request,
+    ThoughtBound,
     shown_text,
 )
 from sscc.runtime.engine.ticket import Ticket, cancel_all
@@ -34,6 +35,7 @@ __all__ = [
     "Received",
     "Request",
     "SlotState",
+    "ThoughtBound",
     "Ticket",
     "cancel_all",
     "shown_text",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ import numpy as np
 from sscc.ir.errors import ErrorKind, UsageError, quoted
 from sscc.ir.extras import SERVE, require
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.engine.request import ThoughtBound
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Allowed
 from sscc.runtime.text import encode
@@ -184,6 +185,48 @@ class TextMatcher:
 
 
 
+class Thought:
+    """A thought on its way, of which a bound is kept.
+
+    Attributes:
+        over: it has ended, or there is none.
+    """
+
+    _LATEST_START = 8  # tokens in which a thought begins, if there is one
+
+    def __init__(self, bound: ThoughtBound) -> None:
+        self._bound = bound
+        self._inside, self._count, self._at = bound.inside, 0, 0
+        self._last: deque[int] = deque(maxlen=max(len(bound.start), len(bound.end), 1))
+        self.over = False
+
+    @property
+    def forced(self) -> int | None:
+        """The token that must come next, because the thought is long enough; None where any may."""
+        due = self._inside and not self.over and self._count >= self._bound.most
+        return self._bound.forced[self._at] if due else None
+
+    def advance(self, token: int) -> None:
+        """Go on with a token."""
+        if self.over:
+            return
+        forcing = self.forced is not None
+        self._last.append(token)
+        self._count += 1
+        if forcing:
+            self._at += 1
+            self.over = self._at == len(self._bound.forced)
+        elif self._inside:
+            self.over = self._ends_with(self._bound.end)
+        elif self._ends_with(self._bound.start):
+            self._inside, self._count = True, 0
+        else:
+            self.over = self._count >= self._LATEST_START
+
+    def _ends_with(self, tokens: tuple[int, ...]) -> bool:
+        return tuple(self._last)[-len(tokens) :] == tokens
+
+
 @dataclass
 class Constraint:
     """What an answer must be.
@@ -195,6 +238,7 @@ class Constraint:
         only: [ceil(V / 32)] u32, bits of the only tokens that it may have besides `ends`; None: any.
         first: likewise, of its first token.
         program_ends: tokens that llguidance allows at the end, which must also be in `ends`.
+        thought: the thought that it begins with, if that has a bound.
         renew: gives a matcher at the beginning of an answer, in place of one whose lexer other answers have used up.
         tokens: those so far, of an answer with a grammar.
         made: how many there are.
@@ -208,6 +252,7 @@ class Constraint:
     first: Array | None = None
     program_ends: tuple[int, ...] = ()
     renew: Callable[[], LLMatcher] | None = None
+    thought: Thought | None = None
     tokens: list[int] = field(default_factory=list)
     made: int = 0
     failure: str | None = None
@@ -220,11 +265,19 @@ class Constraint:
     @property
     def binds(self) -> bool:
         """True where not every token may come next."""
-        return self.matcher is not None or self.only is not None or self.made < self.least
+        forced = self.thought is not None and self.thought.forced is not None
+        return self.matcher is not None or self.only is not None or self.made < self.least or forced
+
+    @property
+    def follows(self) -> bool:
+        """True where tokens to come are of interest."""
+        return self.binds or (self.thought is not None and not self.thought.over)
 
     def advance(self, token: int) -> None:
         """Go on with a token that was picked."""
         self.made += 1
+        if self.thought is not None:
+            self.thought.advance(token)
         if self.matcher is None or self.failure is not None or token in self.ends:
             return
         self.tokens.append(token)
@@ -266,6 +319,9 @@ class Constraint:
         _set(row, (*self.ends, *self.program_ends), False)
         if whole and (self.made >= self.least or not row.any()):
             _set(row, self.ends, True)
+        if self.thought is not None and self.thought.forced is not None:
+            row[:] = 0
+            _set(row, (self.thought.forced,), True)
         if not row.any() and not self.complete:
             self.failure = "no token of the vocabulary goes on with it"
 
@@ -318,8 +374,8 @@ class ConstraintTable:
             picked: [B] bool, the slots that got theirs.
         """
         if self._constraints:
-            binding = [(slot, each) for slot, each in self._constraints.items() if picked[slot] and each.binds]
-            self._begin([(slot, each, int(tokens[slot])) for slot, each in binding])
+            following = [(slot, each) for slot, each in self._constraints.items() if picked[slot] and each.follows]
+            self._begin([(slot, each, int(tokens[slot])) for slot, each in following])
 
     def ready(self) -> Allowed | None:
         """Return what slots may pick next, once it is computed; None where no slot is constrained."""
@@ -358,7 +414,8 @@ class ConstraintTable:
         if matchers:
             _fill(matchers, bits)
         for slot, constraint, _ in news:
-            constraint.restrict(bits[slot])
+            if constraint.binds:
+                constraint.restrict(bits[slot])
             constrained[slot] = constraint.binds
 
 

@@ -39,6 +39,25 @@ class EngineClosed(SsccError):
 
 
 @dataclass(frozen=True)
+class ThoughtBound:
+    """How long the thought may be with which an answer begins.
+
+    Attributes:
+        most: tokens of it.
+        start: tokens with which a thought begins.
+        end: tokens with which it ends.
+        forced: tokens that follow where it is longer; they contain those of `end`.
+        inside: the prompt ends within the thought.
+    """
+
+    most: int
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    forced: tuple[int, ...]
+    inside: bool = False
+
+
+@dataclass(frozen=True)
 class Request:
     """A text to be continued.
 
@@ -59,6 +78,7 @@ class Request:
             text only where what comes before it matches as a whole.
         min_tokens: tokens before which no ending token is picked, unless the grammar allows nothing else.
         allowed_tokens: the only tokens that are picked besides ending ones; None: any.
+        thought: how long the answer's thought may be; None: any length.
         keep_stop: leave the stop string that ends the text in it.
         spell_special: spell special tokens in the text, but for an ending one.
         spelled: special tokens that are spelled in any case.
@@ -80,6 +100,7 @@ class Request:
     grammar: Grammar | None = None
     min_tokens: int = 0
     allowed_tokens: tuple[int, ...] | None = None
+    thought: ThoughtBound | None = None
     keep_stop: bool = False
     spell_special: bool = False
     spelled: frozenset[int] = frozenset()

@@ -18,7 +18,7 @@ from sscc.runtime import serving_defaults
 from sscc.runtime.chat_formats import ChatFormats
 from sscc.runtime.chat_formats.lark import text as lark_text
 from sscc.runtime.chat_template import ChatTemplate
-from sscc.runtime.engine import Request
+from sscc.runtime.engine import Request, ThoughtBound
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.server.errors import ApiKind, Http
@@ -38,6 +38,10 @@ class ServedRequestErrors(ApiKind):
     NO_CALLS = (
         "{model} calls no tools, as far as its chat template tells: name the form of its calls with --tool-parser",
         Http(code="no_tool_calls"),
+    )
+    NO_THOUGHTS = (
+        "{model} does not think, as far as its chat template tells: name the form of its thoughts with "
+        "--reasoning-parser"
     )
     NO_EFFORT = "the chat template of this model does not read reasoning_effort, which is {effort!r}"
     NO_TOKENS = "the prompt has 0 tokens, it must have at least 1"
@@ -298,6 +302,7 @@ def requests_for(
             text=prompt.text,
             special=prompt.special,
             grammar=grammar,
+            thought=_thought_bound(body, prompt, model),
             spelled=model.spelled if isinstance(body, ChatBody) else frozenset(),
             min_tokens=body.min_tokens,
             allowed_tokens=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
@@ -323,6 +328,18 @@ def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Gramma
     if answer is None:
         return None
     return formats.answer_grammar(answer, None if calls is None else calls, prompt.rendered, model.spell)
+
+
+def _thought_bound(body: GenerationBody, prompt: ServedPrompt, model: Model) -> ThoughtBound | None:
+    """Return the bound of the thought that a body asks for. Raises ApiError where the model does not think."""
+    most = body.longest_thought if isinstance(body, ChatBody) else None
+    if most is None:
+        return None
+    marks = model.formats.thought_marks()
+    if marks is None:
+        raise ServedRequestErrors.NO_THOUGHTS(param="thinking_token_budget", model=model.name)
+    start, end, forced = (tuple(encode(model.tokenizer, mark, special=False)) for mark in marks)
+    return ThoughtBound(most, start, end, forced, model.formats.thinks(prompt.rendered))
 
 
 def _check_logprobs(requests: Sequence[Request]) -> None:

@@ -419,6 +419,7 @@ class ChatBody(GenerationBody):
     # vLLM's
     include_reasoning: bool = Field(True, description="false: leave thoughts out")
     thinking_token_budget: int | None = Field(None, ge=0, le=MOST_TOKENS, description="longest thought, in tokens")
+    thinking_budget_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="llama.cpp's name of it")
     add_generation_prompt: bool = Field(True, description="false: the answer begins where the last message ends")
     continue_final_message: bool = Field(False, description="the answer goes on with the last message")
     chat_template_kwargs: dict[str, Any] = Field({}, description="variables of the chat template")
@@ -450,6 +451,12 @@ class ChatBody(GenerationBody):
         if self.tool_choice == "none":
             return ()
         return tuple(tool_of(tool) for tool in self.tools if named in (None, tool["function"]["name"]))
+
+    @property
+    def longest_thought(self) -> int | None:
+        """Tokens that a thought may have; None: any number."""
+        budget, other_name = self.thinking_token_budget, self.thinking_budget_tokens
+        return other_name if budget is None else budget
 
     @property
     def must_call(self) -> bool:

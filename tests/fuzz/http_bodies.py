@@ -15,23 +15,38 @@ import json
 import random
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fastapi import FastAPI
 
 from sscc.runtime.artifact.signature import ProgramIdentity
+from sscc.runtime.chat_formats import CALL_FORMATS, THOUGHT_FORMATS, ChatFormats
 from sscc.runtime.engine import Engine, EngineOptions, Request
+from sscc.runtime.server.anthropic import PATH as MESSAGES
+from sscc.runtime.server.anthropic import MessagesBody
 from sscc.runtime.server.app import Role, create_app
 from sscc.runtime.server.jobs import RequestLimits
 from sscc.runtime.server.memory import keep_little
 from sscc.runtime.server.protocol import NO_EFFECT, UNSUPPORTED, ChatBody, CompletionBody
+from sscc.runtime.server.responses import ResponsesBody
 from sscc.runtime.server.slots import PATH, SlotBody
+from sscc.runtime.server.tokenization import DetokenizeBody, TokenizeBody
 from sscc.runtime.session import Session
 from tests.fuzz.harness import Finding, Target
 from tests.runtime.server.fake import MODEL, NAME, SIGNATURE, TOKENIZER, AlphabetInterpreter
 
-PATHS = {"/v1/completions": CompletionBody, "/v1/chat/completions": ChatBody, PATH: SlotBody}
+PATHS = {
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
+    MESSAGES: MessagesBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+    PATH: SlotBody,
+}
+FORMATS = ChatFormats(THOUGHT_FORMATS["think"], CALL_FORMATS["hermes"])
 IDENTITY = ProgramIdentity("a" * 64, "b" * 64)
 MAX_BODY = 1 << 18
 SECONDS = 10.0
@@ -120,6 +135,36 @@ VALUES: tuple[Any, ...] = (
     {"1" * 5000: 1},
     {"٣": 1},
     {"5": float("inf")},
+    {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+    {"type": "json_object"},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "items": {"$ref": "#"}}}},
+    {"type": "json_schema", "json_schema": {"name": "x", "schema": {"pattern": "(a{1,500}){1,500}"}}},
+    {"$ref": "#"},
+    {"anyOf": [{"$ref": "#"}, {"not": {}}]},
+    {"enum": list(range(2000))},
+    {"json": {"type": "string", "minLength": 10**6}},
+    {"regex": "(?:.{0,200}a.{0,200}){5}"},
+    {"choice": ["a", "b"]},
+    "(a|b)+",
+    "(((",
+    "[a-z]{1,1000}{1,1000}",
+    'root ::= "a" root | "b"',
+    "root ::= root",
+    "start: start",
+    "required",
+    "auto",
+    {"type": "function", "function": {"name": "f"}},
+    [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    [{"type": "function", "name": "f"}],
+    [{"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "string"}}}}],
+    [{"type": "tool_result", "tool_use_id": "x", "content": "y"}],
+    [{"type": "tool_use", "id": "x", "name": "f", "input": {}}],
+    [{"type": "function_call", "call_id": "x", "name": "f", "arguments": "{"}],
+    [{"type": "thinking", "thinking": "x"}],
+    {"format": {"type": "json_schema", "name": "x", "schema": {"type": "boolean"}}},
+    {"effort": "none"},
+    {"enable_thinking": True},
+    {"messages": []},
 )
 TEXTS = (b"1e400", b"-1e400", b"NaN", b"Infinity", b"1" * 5000, b"\\ud800", b"\\u0000", b"[" * 3000, b'{"a":' * 3000)
 TEXTS += (b"\xff", b"\xc3", b"\x00", b",", b'"', b"\\", b"{", b"}", b"]", b"//", b"\xef\xbb\xbf", b"1.", b"-", b"tru")
@@ -147,6 +192,14 @@ def right_body(choose: random.Random, path: str) -> dict[str, Any]:
         return slot | {"program": IDENTITY.program, "weights": IDENTITY.weights}
     body: dict[str, Any] = {"model": NAME, "max_tokens": choose.randint(1, 30), "seed": choose.randrange(1000)}
     text = "".join(choose.choices("abc dé🎉", k=choose.randint(1, 40)))
+    if path == "/tokenize":
+        return choose.choice([{"prompt": text}, {"content": text}, {"messages": [{"role": "user", "content": text}]}])
+    if path == "/detokenize":
+        return {"tokens": choose.choices(range(257), k=choose.randint(0, 40))}
+    if path == "/v1/responses":
+        return {"input": choose.choice([text, [{"role": "user", "content": text}]]), "max_output_tokens": 9}
+    if path == MESSAGES:
+        return {"messages": [{"role": "user", "content": text}], "max_tokens": 9, "stream": choose.random() < 0.5}
     if path == "/v1/completions":
         body["prompt"] = choose.choice([text, [text, "b"], TOKENIZER.encode(text).ids])
     else:
@@ -162,6 +215,9 @@ def right_body(choose: random.Random, path: str) -> dict[str, Any]:
         "presence_penalty": 1.5,
         "repetition_penalty": 1.2,
         "logprobs": True if path.startswith("/v1/chat") else 3,
+        "guided_regex": "[a-z]{1,20}",
+        "min_tokens": choose.randint(0, 3),
+        "stop_token_ids": [choose.randrange(257)],
     }
     return body | {name: extras[name] for name in choose.sample(sorted(extras), choose.randint(0, 4))}
 
@@ -228,6 +284,11 @@ _CHANGES: tuple[Callable[[random.Random, dict[str, Any], str], None], ...] = (
 )
 
 
+_ANSWERS = ("choices", "output", "content", "tokens", "prompt")
+_LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete")
+_ERROR_FORMS = ({"message", "type", "param", "code"}, {"message", "type"})
+
+
 class HttpBodies(Target):
     """The application over an engine with three slots and a context of 128 tokens."""
 
@@ -244,7 +305,7 @@ class HttpBodies(Target):
         session = Session(SIGNATURE, AlphabetInterpreter(SIGNATURE), identity=lambda: IDENTITY)
         engine = Engine(session, TOKENIZER, EngineOptions(max_queue=61))
         atexit.register(engine.close, drain=False)
-        return engine, create_app(engine, MODEL, limits, role=role)
+        return engine, create_app(engine, replace(MODEL, formats=FORMATS), limits, role=role)
 
     def run(self, seed: int) -> str:
         choose = random.Random(seed)
@@ -274,15 +335,19 @@ class HttpBodies(Target):
             engine.slot_format.read(bytes(client.received), "the answer")
             return "a slot"
         text = client.received.decode()
+        if status == 200 and text.startswith("event: "):
+            if not text.rpartition("event: ")[2].startswith(_LAST_EVENTS):
+                raise Finding(f"a stream that ends otherwise: {text[-300:]}")
+            return "streamed"
         if status == 200 and text.startswith("data: "):
             if not text.endswith("data: [DONE]\n\n") or '"error"' in text:
                 raise Finding(f"a stream that ends otherwise: {text[-300:]}")
             return "streamed"
         with suppress(ValueError):
             answer = json.loads(text)
-            if status == 200 and answer["choices"]:
+            if status == 200 and any(answer.get(name) is not None for name in _ANSWERS):
                 return "answered"
-            if 400 <= status < 500 and set(answer["error"]) == {"message", "type", "param", "code"}:
+            if 400 <= status < 500 and set(answer["error"]) in _ERROR_FORMS:
                 return f"refused, {status}"
         raise Finding(f"status {status}: {text[:300]}")
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from sscc.compiler.frontend.checkpoint import open_checkpoint
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime import chat_template
+from sscc.runtime.chat_formats import CALL_FORMATS, THOUGHT_FORMATS, ChatFormats
 from sscc.runtime.chat_template import ChatTemplate, ChatTemplateErrors, special_token_texts
 from sscc.runtime.text import load_tokenizer
 from tests.errors import raises
@@ -318,6 +320,95 @@ def test_the_demos_model(tmp_path: Path) -> None:
         ids = theirs.apply_chat_template(conversation, add_generation_prompt=True)["input_ids"]
         assert ours.encode(tokenizer, conversation) == ids
         assert ids[0] == tokenizer.token_to_id("<|im_start|>")
+
+
+AGENTS = {
+    "hermes": (
+        "{%- if tools %}<|im_start|>system\n# Tools\n<tools>{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}\n"
+        "</tools>\n<|im_end|>\n{%- endif %}{%- for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{%- if m.reasoning_content is string %}<think>\n{{ m.reasoning_content.strip() }}\n</think>\n\n{%- endif %}"
+        "{%- if m.content %}{{ m.content }}{%- endif %}{%- for call in m.tool_calls or [] %}\n<tool_call>\n"
+        '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+        "{%- endfor %}<|im_end|>\n{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n"
+        "{%- if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{%- endif %}"
+        "{%- endif %}"
+    ),
+    "thinking": (
+        "{% for m in messages %}[{{ m.role }}]{% if 'thinking' in m %}({{ m.thinking }}){% endif %}"
+        "{% if m['content'] is none %}NONE{% else %}{{ m['content'] }}{% endif %}"
+        "{% for call in m.tool_calls %}<{{ call['function']['name'] }}"
+        "{% for k, v in call['function']['arguments'] | dictsort %} {{ k }}={{ v | tojson }}{% endfor %}>{% endfor %}"
+        "{% endfor %}{% for d in documents or [] %}{{ d.title }}{% endfor %}{{ effort | default('medium') }}"
+    ),
+}
+HISTORY: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": " Hm. ",
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"é": "<a>", "n": [1, None]}}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "sun"},
+    {"role": "assistant", "content": "It is sunny "},
+]
+TOOLS = [{"type": "function", "function": {"name": "f", "description": "é <b>", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("messages", [HISTORY, HISTORY[:3], [{**HISTORY[0]}]], ids=["whole", "called", "begun"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"add_generation_prompt": True},
+        {"tools": TOOLS, "add_generation_prompt": True},
+        {"tools": TOOLS, "variables": {"enable_thinking": False, "effort": "high"}},
+        {"documents": [{"title": "t", "text": "x"}], "add_generation_prompt": False},
+        {"continue_final_message": True, "add_generation_prompt": False},
+    ],
+    ids=["plain", "tools", "variables", "documents", "continued"],
+)  # fmt: skip
+def test_transformers_renders_agents_the_same(name: str, messages: list[dict[str, Any]], given: dict[str, Any]) -> None:
+    words = {key: value for key, value in given.items() if key != "variables"} | given.get("variables", {})
+    words.setdefault("add_generation_prompt", True)
+    try:
+        expected = render_jinja_template([messages], chat_template=AGENTS[name], **words)[0][0]
+    except Exception:
+        with pytest.raises(UsageError):
+            ChatTemplate(AGENTS[name]).render(messages, **given)
+        return
+    assert ChatTemplate(AGENTS[name]).render(messages, **given) == expected
+
+
+def test_formats_of_answers_are_told_by_templates() -> None:
+    told = ChatFormats.told_by(AGENTS["hermes"])
+    assert told.call is CALL_FORMATS["hermes"]
+    assert told.thought is THOUGHT_FORMATS["think"]
+    assert ChatFormats.told_by(AGENTS["thinking"]) == ChatFormats()
+    for source, name in TOLD.items():
+        form = ChatFormats.told_by(source).call
+        assert form is not None, source
+        assert form.name == name
+    assert ChatFormats.told_by("{{ '<|channel|>analysis<|message|>' }}").is_harmony
+
+
+TOLD = {
+    "<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>": "hermes",
+    "<tool_call>\n<function=example>\n<parameter=a>\n": "qwen3_coder",
+    "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>": "glm45",
+    "[AVAILABLE_TOOLS][/AVAILABLE_TOOLS][TOOL_CALLS]": "mistral",
+    '{"name": function name, "parameters": dictionary of argument name and its value}.': "llama3_json",
+    "[func_name1(params_name1=params_value1, params_name2=params_value2...)]": "pythonic",
+    "<｜tool▁calls▁begin｜>function<｜tool▁sep｜>' + name + '\n```json": "deepseek_v3",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>": "deepseek_v31",
+    "{%- set dsml_token = '｜DSML｜' -%}": "deepseek_v32",
+    "<|tool_calls_section_begin|>": "kimi_k2",
+    "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}": "minimax_m2",
+    "{{- '<|tool_call>call:' + name }}": "gemma4",
+    "<start_function_call>call:": "functiongemma",
+}
 
 
 class TestBounds:

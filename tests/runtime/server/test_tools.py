@@ -220,6 +220,34 @@ def test_a_schema_is_of_what_follows_the_thought(client: openai.OpenAI, says: An
         assert json.loads(message.content) == [1, 2]
 
 
+@pytest.mark.parametrize(("most", "thought"), [(0, ""), (3, "abc"), (9, "abcdef"), (6, "abcdef")])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_thought_has_a_bound(most: int, thought: str, inside: bool, client: openai.OpenAI, says: Any) -> None:
+    """After so many tokens the thought ends; what the model says then is what its script has at that place."""
+    says(("" if inside else "<think>") + "abcdef</think>The answer is long.")
+    kwargs: dict[str, Any] = {"thinking_token_budget": most, "chat_template_kwargs": {"enable_thinking": inside}}
+    message = ask(client, extra_body=kwargs).choices[0].message
+    assert getattr(message, "reasoning_content", "") == thought
+    assert message.content
+    told, _ = streamed(client, extra_body=kwargs)
+    assert (told["reasoning_content"], told["content"]) == (thought, message.content)
+
+
+def test_a_bound_and_a_schema(client: openai.OpenAI, says: Any) -> None:
+    says("<think>[5] or [6]? [5] or [6]? [7, 7]")
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "maxItems": 2}}}
+    kwargs: dict[str, Any] = {"thinking_token_budget": 10}
+    message = ask(client, response_format=form, extra_body=kwargs).choices[0].message
+    assert message.reasoning_content == "[5] or [6]"
+    assert isinstance(json.loads(message.content), list)
+
+
+def test_what_does_not_think_has_no_bound() -> None:
+    with running() as server:
+        answer = httpx2.post(f"{server.v1}/chat/completions", json={"messages": HI, "thinking_token_budget": 5})
+    assert answer.json()["error"]["code"] == "served-request.no-thoughts"
+
+
 def test_an_effort_goes_to_templates_that_read_it(client: openai.OpenAI, says: Any) -> None:
     says("Hm.</think>Yes.")
     message = ask(client, reasoning_effort="none").choices[0].message
