@@ -218,6 +218,10 @@ class Thought:
             self.over = self._at == len(self._bound.forced)
         elif self._inside:
             self.over = self._ends_with(self._bound.end)
+            if self._count == self._bound.most:  # the end may have begun already
+                forced = self._bound.forced
+                begun = (size for size in range(len(forced) - 1, 0, -1) if self._ends_with(forced[:size]))
+                self._at = next(begun, 0)
         elif self._ends_with(self._bound.start):
             self._inside, self._count = True, 0
         else:

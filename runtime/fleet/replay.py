@@ -10,7 +10,7 @@ the two differ, as between machines with other arithmetic, the stream is not tak
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,40 +38,66 @@ class _Choice:
     """What was sent of one answer, or is still to come of that.
 
     Attributes:
+        texts: its text, and its thought, by the names of their fields.
+        calls: deltas of calls of tools, without their ids, which are not the same again.
         logprobs: an entry per token.
-        opened: whether the chunk was there that says whose answer it is.
+        opened: the chunk was there that says whose answer it is.
     """
 
-    text: str = ""
+    texts: dict[str, str] = field(default_factory=dict)
+    calls: list[Json] = field(default_factory=list)
     logprobs: list[Any] = field(default_factory=list)
     opened: bool = False
     finish: str | None = None
 
+    @property
+    def awaits(self) -> bool:
+        """True while something that was sent has not come again."""
+        return any(self.texts.values()) or bool(self.calls or self.logprobs)
+
     def add(self, choice: Json) -> None:
-        self.text += _text(choice)
+        for name, text in _texts(choice).items():
+            self.texts[name] = self.texts.get(name, "") + text
+        self.calls += _calls(choice)
         self.logprobs += _entries(choice)
         self.opened = self.opened or _opens(choice)
         self.finish = choice["finish_reason"] or self.finish
 
     def rest(self, choice: Json) -> Json | None:
-        """What of a chunk's choice is new, and None where nothing is; what is not, is taken off what is expected.
+        """Return the new part of a chunk's choice, or None; the rest is taken off what is expected.
 
         Raises Diverged.
         """
-        text, entries, finish = _text(choice), _entries(choice), choice["finish_reason"]
-        old_text, old_entries = min(len(text), len(self.text)), min(len(entries), len(self.logprobs))
-        if text[:old_text] != self.text[:old_text] or entries[:old_entries] != self.logprobs[:old_entries]:
-            raise Diverged
-        self.text, self.logprobs = self.text[old_text:], self.logprobs[old_entries:]
-        if finish is not None and (self.text or self.logprobs or self.finish not in (None, finish)):
+        old = {name: self._known(name, text) for name, text in _texts(choice).items()}
+        old_calls, self.calls = _common(_calls(choice), self.calls)
+        old_entries, self.logprobs = _common(_entries(choice), self.logprobs)
+        rest = _trimmed(choice, old, old_calls, old_entries)
+        is_new = bool(any(_texts(rest).values()) or _calls(rest) or _entries(rest))
+        finish = choice["finish_reason"]
+        if finish is not None and (self.awaits or self.finish not in (None, finish)):
             raise Diverged  # it ends before the first one did, or otherwise
-        if self.finish is not None and (text[old_text:] or entries[old_entries:]):
+        if self.finish is not None and is_new:
             raise Diverged  # the first one had ended here
         opens, finished = _opens(choice) and not self.opened, finish is not None and self.finish is None
         self.opened = self.opened or opens
-        if not (opens or finished or text[old_text:] or entries[old_entries:]):
-            return None
-        return _trimmed(choice, old_text, old_entries)
+        return rest if opens or finished or is_new else None
+
+    def _known(self, name: str, text: str) -> int:
+        """Return how many letters of a text have been sent, and take them off what is expected. Raises Diverged."""
+        expected = self.texts.get(name, "")
+        count = min(len(text), len(expected))
+        if text[:count] != expected[:count]:
+            raise Diverged
+        self.texts[name] = expected[count:]
+        return count
+
+
+def _common(items: list[Any], expected: list[Any]) -> tuple[int, list[Any]]:
+    """Return how many of some items were expected, and what is expected after them. Raises Diverged."""
+    count = min(len(items), len(expected))
+    if items[:count] != expected[:count]:
+        raise Diverged
+    return count, expected[count:]
 
 
 class Replay:
@@ -107,7 +133,7 @@ class Replay:
         if chunk is None:
             return event
         if not chunk["choices"]:
-            if any(choice.text or choice.logprobs for choice in self._choices.values()):
+            if any(choice.awaits for choice in self._choices.values()):
                 raise Diverged
             return b"" if self._usage else self._event(chunk)
         choices = [(choice, self._choices.setdefault(choice["index"], _Choice())) for choice in chunk["choices"]]
@@ -127,9 +153,17 @@ def _chunk(event: bytes) -> Json | None:
     return chunk
 
 
-def _text(choice: Json) -> str:
-    text: str = choice["delta"].get("content") or "" if "delta" in choice else choice["text"]
-    return text
+def _texts(choice: Json) -> dict[str, str]:
+    """Return the texts of a chunk's choice by the names of their fields."""
+    if "delta" not in choice:
+        return {"text": choice["text"]}
+    return {name: choice["delta"].get(name) or "" for name in ("content", "reasoning_content")}
+
+
+def _calls(choice: Json) -> list[Json]:
+    """Return the deltas of calls without their ids."""
+    deltas = choice.get("delta", {}).get("tool_calls") or []
+    return [{name: value for name, value in delta.items() if name != "id"} for delta in deltas]
 
 
 def _opens(choice: Json) -> bool:
@@ -148,14 +182,18 @@ def _columns(logprobs: Json) -> list[list[Any]]:
     return [value for value in logprobs.values() if isinstance(value, list)]
 
 
-def _trimmed(choice: Json, characters: int, entries: int) -> Json:
-    """A choice without so much of its beginning."""
+def _trimmed(choice: Json, letters: Mapping[str, int], calls: int, entries: int) -> Json:
+    """Return a choice without so much of its beginning."""
     logprobs = choice["logprobs"]
     if logprobs is not None:
         logprobs = {key: value[entries:] if isinstance(value, list) else value for key, value in logprobs.items()}
     changed: Json = {"logprobs": logprobs}
     if "delta" not in choice:
-        changed["text"] = choice["text"][characters:]
-    elif "content" in choice["delta"]:
-        changed["delta"] = choice["delta"] | {"content": choice["delta"]["content"][characters:]}
-    return choice | changed
+        return choice | changed | {"text": choice["text"][letters["text"] :]}
+    delta = dict(choice["delta"])
+    for name, count in letters.items():
+        if delta.get(name) is not None:
+            delta[name] = delta[name][count:]
+    if calls:
+        delta["tool_calls"] = delta["tool_calls"][calls:]
+    return choice | changed | {"delta": delta}
