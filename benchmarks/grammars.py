@@ -1,4 +1,4 @@
-"""What structured answers cost: steps of an engine with and without grammars, and the two libraries that compute masks.
+"""The cost of structured answers: steps of an engine with and without grammars, and two libraries that compute masks.
 
     python benchmarks/grammars.py [--models NAME ..] [--slots 8] [--write PAGE] [--json]
 

@@ -27,6 +27,7 @@ from sscc.runtime.engine import (
     cancel_all,
     shown_text,
 )
+from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.serving_defaults import NEW_TOKENS
 
@@ -76,6 +77,11 @@ class SamplingParams:
         repetition_penalty, presence_penalty, frequency_penalty: see `Sampling`; 1, 0 and 0 change nothing.
         logit_bias: token to addend.
         logprobs: how many alternatives are told of each token; None: no logprobs.
+        grammar: what the text must match; None: anything. It needs the package llguidance.
+        min_tokens: tokens before which nothing ends the text.
+        allowed_token_ids: the only tokens that the text may have besides ending ones; None: any.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: leave the stop string that ends the text in it.
 
     Raises UsageError for values that nobody can sample with.
     """
@@ -95,13 +101,18 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    grammar: Grammar | None = None
+    min_tokens: int = 0
+    allowed_token_ids: Sequence[int] | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise LlmErrors.TOO_SMALL(parameter="n", value=self.n)
         if self.max_tokens is not None and self.max_tokens < 1:
             raise LlmErrors.TOO_SMALL(parameter="max_tokens", value=self.max_tokens)
-        self.requests((0,), 2, frozenset())  # which refuses what is wrong with the rest
+        self.requests((0,), NEW_TOKENS + 1, frozenset())  # which refuses what is wrong with the rest
 
     def requests(self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int]) -> list[Request]:
         """What an engine is asked for: one request per answer.
@@ -130,6 +141,11 @@ class SamplingParams:
                 stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
                 eos=(frozenset() if self.ignore_eos else eos).union(self.stop_token_ids),
                 logprobs=self.logprobs,
+                grammar=self.grammar,
+                min_tokens=self.min_tokens,
+                allowed_tokens=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+                keep_stop=self.include_stop_str_in_output,
+                spell_special=not self.skip_special_tokens,
             )
             for index in range(self.n)
         ]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from sscc.ir.geometry import Geometry
+    from sscc.runtime.grammar import Grammar
     from sscc.runtime.kept_positions import Kept, LayerKept, Reason
     from sscc.runtime.sampling import Sampling
     from sscc.runtime.session import Session, Snapshot
@@ -43,6 +44,7 @@ __all__ = [
     "CompileResult",
     "CompletionOutput",
     "Geometry",
+    "Grammar",
     "InputError",
     "InternalError",
     "Kept",
@@ -78,6 +80,7 @@ _HOME = {
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
+    "sscc.runtime.grammar": ("Grammar",),
     "sscc.runtime.kept_positions": ("Kept", "LayerKept", "Reason"),
     "sscc.runtime.sampling": ("Sampling",),
     "sscc.runtime.session": ("Session", "Snapshot"),

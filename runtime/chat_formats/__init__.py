@@ -1,5 +1,5 @@
-"""What models write around their answers: thoughts, and calls of tools. A format reads them from text as it comes, and
-says what a call must look like where one is asked for.
+"""Thoughts and tool calls in the text of answers. A format reads them from a stream of text, and has a grammar for
+answers that must call a tool.
 """
 
 from sscc.runtime.chat_formats.answer import AnswerReader, Call, Part, Text, Thought

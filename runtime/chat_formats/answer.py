@@ -1,7 +1,7 @@
-"""From the text of an answer, as it comes, to its parts: thoughts, text for the user, calls of tools.
+"""Readers that split the text of an answer into parts: thoughts, text for the user, tool calls.
 
-Whatever the sizes of the pieces, the parts are the same. A call is told once it is whole: one that does not parse is
-text.
+The parts do not depend on the sizes of the pieces in which the text comes. A reader returns a call when the call is
+complete; a call that does not parse is text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How models write calls of tools, each as its publisher's chat template and examples have it.
+"""Formats of tool calls, as the chat templates and examples of the models' publishers have them.
 
 A format names the texts between which calls stand, reads what stands there, and gives a grammar of calls of given
 tools. What cannot be read is no call.
@@ -32,7 +32,7 @@ class Block:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a family of models writes calls.
+    """The tool calls of a family of models.
 
     Attributes:
         name: of the format, for `--tool-parser`.

@@ -1,4 +1,4 @@
-"""Which formats a model's answers have, told from its chat template or by name."""
+"""The formats of a model's answers, chosen by its chat template or by name."""
 
 from __future__ import annotations
 

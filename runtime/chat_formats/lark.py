@@ -1,4 +1,4 @@
-"""Grammars of calls of tools, in llguidance's Lark: what a model must write where a call is asked for.
+"""Grammars of tool calls in llguidance's Lark, for answers that must call a tool.
 
 A grammar is that of one block as the format's reader reads it, and its arguments fit the tools' schemas where the
 format writes JSON; where it writes values in a syntax of its own, they fit the schemas' types.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sscc.runtime.chat_formats.tools import Tool, types_of
@@ -245,54 +246,83 @@ _NUMBER = r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?/"
 _WHOLE_NUMBER = r"/-?(0|[1-9][0-9]{0,15})/"
 
 
-def _values(
-    rules: Rules, schema: Mapping[str, Any], quoted: Callable[[str | None], str], words: Mapping[str, str], other: str
-) -> str:
-    """Return Lark for a value of a syntax of its own.
+@dataclass(frozen=True)
+class _Syntax:
+    """The syntax of values that are no JSON.
 
-    Args:
+    Attributes:
         quoted: gives Lark for a text in quotes; None is any text.
+        key: Lark for a key of an object.
         words: the spellings of true, false and null.
-        other: Lark for a value of any other type.
+        comma, colon: the texts between values, and after keys of objects.
     """
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        return either([quoted(value) for value in values])
-    types = types_of(schema)
-    simple = {
-        "string": quoted(None),
-        "integer": _WHOLE_NUMBER,
-        "number": _NUMBER,
-        "boolean": f"({text(words['true'])} | {text(words['false'])})",
-        "null": text(words["null"]),
-    }
-    if types and types <= set(simple):
-        return either([simple[kind] for kind in sorted(types)])
-    return other
+
+    quoted: Callable[[str | None], str]
+    key: str
+    words: Mapping[str, str]
+    comma: str
+    colon: str
+
+    def any_value(self, rules: Rules) -> str:
+        """Return the name of a rule for a value of any type."""
+        value = f"rule{len(rules.lines)}"
+        pair = f"{self.key} {text(self.colon)} {value}"
+        words = " | ".join(text(word) for word in self.words.values())
+        return rules.rule(
+            f"{self.quoted(None)} | {_NUMBER} | {words} "
+            f"| {text('[')} ({value} ({text(self.comma)} {value})*)? {text(']')} "
+            f"| {text('{')} ({pair} ({text(self.comma)} {pair})*)? {text('}')}"
+        )
+
+    def value(self, schema: Mapping[str, Any], other: str) -> str:
+        """Return Lark for a value of the types of a schema; `other` is Lark for a value of any type."""
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+            return either([self.quoted(value) for value in values])
+        types = types_of(schema)
+        simple = {
+            "string": self.quoted(None),
+            "integer": _WHOLE_NUMBER,
+            "number": _NUMBER,
+            "boolean": f"({text(self.words['true'])} | {text(self.words['false'])})",
+            "null": text(self.words["null"]),
+        }
+        return either([simple[kind] for kind in sorted(types)]) if types and types <= set(simple) else other
+
+    def arguments(self, rules: Rules, tool: Tool, between: str, other: str) -> str:
+        """Return Lark for the names and values of a call, in the order of the tool. Parameters that are not required
+        may be left out.
+
+        Args:
+            between: the text between a name and its value.
+        """
+        tail, any_required = "", False
+        for name, schema in reversed(list(tool.properties.items())):
+            pair = f"{text(name + between)} {self.value(schema, other)}"
+            rest = f" ({text(self.comma)} {tail})" + ("" if any_required else "?") if tail else ""
+            required = name in tool.required
+            tail = rules.rule(pair + rest if required or not tail else f"{pair}{rest} | {tail}")
+            any_required = any_required or required
+        return "" if not tail else tail + ("" if any_required else "?")
 
 
 def gemma(start: str, end: str, quote: str) -> Callable[[Tools, bool, Spelling], Grammar]:
     """Return the grammar of Gemma's calls, with these markers."""
 
     def grammar(tools: Tools, several: bool, spell: Spelling) -> Grammar:
-        rules = Rules()
-        mark = spell(quote)
+        rules, mark = Rules(), spell(quote)
         rest = f"/(?s:.*)/ {mark}" if mark.startswith("<") else rules.ended(quote)
         anything = rules.rule(f"{mark} {rest}")
-        value = f"rule{len(rules.lines)}"
-        pair = f"/[A-Za-z_][A-Za-z0-9_]*/ {text(':')} {value}"
-        words = {"true": "true", "false": "false", "null": "null"}
-        rules.rule(
-            f"{anything} | {_NUMBER} | {text('true')} | {text('false')} | {text('null')} "
-            f"| {text('[')} ({value} ({text(',')} {value})*)? {text(']')} "
-            f"| {text('{')} ({pair} ({text(',')} {pair})*)? {text('}')}"
+        syntax = _Syntax(
+            quoted=lambda word: anything if word is None else f"{mark} {text(word)} {mark}",
+            key="/[A-Za-z_][A-Za-z0-9_]*/",
+            words={"true": "true", "false": "false", "null": "null"},
+            comma=",",
+            colon=":",
         )
-
-        def quoted(letters: str | None) -> str:
-            return anything if letters is None else f"{mark} {text(letters)} {mark}"
-
+        value = syntax.any_value(rules)
         bodies = [
-            f"{text(f'call:{tool.name}' + '{')} {_pairs(rules, tool, ':', quoted, words, value)} {text('}')}"
+            f"{text(f'call:{tool.name}' + '{')} {syntax.arguments(rules, tool, ':', value)} {text('}')}"
             for tool in tools
         ]
         one = rules.rule(f"{spell(start)} {either(bodies)} {spell(end)}")
@@ -301,50 +331,19 @@ def gemma(start: str, end: str, quote: str) -> Callable[[Tools, bool, Spelling],
     return grammar
 
 
-def _pairs(
-    rules: Rules,
-    tool: Tool,
-    between: str,
-    quoted: Callable[[str | None], str],
-    words: Mapping[str, str],
-    other: str,
-    comma: str = ",",
-) -> str:
-    """Return Lark for names and values with commas between, in the order of the tool; those that are not required may
-    be left out."""
-    tail = ""
-    for name, schema in reversed(list(tool.properties.items())):
-        pair = f"{text(name + between)} {_values(rules, schema, quoted, words, other)}"
-        rest = f"({text(comma)} {tail})" if tail else ""
-        optional_rest = rest + ("?" if rest and not _any_required(tool, name) else "")
-        head = f"{pair} {optional_rest}".strip()
-        tail = rules.rule(head if name in tool.required or not tail else f"{head} | {tail}")
-    return "" if not tail else tail + ("" if tool.required else "?")
-
-
-def _any_required(tool: Tool, name: str) -> bool:
-    """Return True if a parameter after this one is required."""
-    names = list(tool.properties)
-    return any(other in tool.required for other in names[names.index(name) + 1 :])
-
-
 def python(tools: Tools, several: bool, spell: Spelling) -> Grammar:
     rules = Rules()
     letters = r"""/"([^"\\\n]|\\["\\n])*"/"""
-    value = f"rule{len(rules.lines)}"
-    pair = f"{letters} {text(': ')} {value}"
-    words = {"true": "True", "false": "False", "null": "None"}
-    rules.rule(
-        f"{letters} | {_NUMBER} | {text('True')} | {text('False')} | {text('None')} "
-        f"| {text('[')} ({value} ({text(', ')} {value})*)? {text(']')} "
-        f"| {text('{')} ({pair} ({text(', ')} {pair})*)? {text('}')}"
+    syntax = _Syntax(
+        quoted=lambda word: letters if word is None else text(json.dumps(word, ensure_ascii=False)),
+        key=letters,
+        words={"true": "True", "false": "False", "null": "None"},
+        comma=", ",
+        colon=": ",
     )
-
-    def quoted(word: str | None) -> str:
-        return letters if word is None else text(json.dumps(word, ensure_ascii=False))
-
+    value = syntax.any_value(rules)
     bodies = [
-        f"{text(tool.name + '(')} {_pairs(rules, tool, '=', quoted, words, value, ', ')} {text(')')}" for tool in tools
+        f"{text(tool.name + '(')} {syntax.arguments(rules, tool, '=', value)} {text(')')}" for tool in tools
     ]
     one = rules.rule(either(bodies))
     return rules.grammar(f"{text('[')} {_repeated(one, several, text(', '))} {text(']')}")

@@ -63,7 +63,7 @@ class Tool:
 
 
 _LITERALS = {"True": True, "False": False, "None": None}
-"""Python's words, which models write where JSON's are meant."""
+"""Python's literals, which models write instead of JSON's."""
 
 
 def types_of(schema: Schema, depth: int = 0) -> frozenset[str]:

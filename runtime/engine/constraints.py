@@ -233,7 +233,7 @@ class Thought:
 
 @dataclass
 class Constraint:
-    """What an answer must be.
+    """The tokens that one answer may have.
 
     Attributes:
         matcher: of its grammar, after the tokens so far; None: there is none.
@@ -424,15 +424,23 @@ class ConstraintTable:
 
 
 def _fill(matchers: list[tuple[LLMatcher, int]], bits: Array) -> None:
-    """Write the bits of the tokens that matchers allow next into their rows, without Python's lock."""
-    _executor().unsafe_compute_mask_ptr(matchers, bits.ctypes.data, bits.shape[1] * bits.itemsize, len(bits))
+    """Write the bits of the tokens that matchers allow next into their rows."""
+    executor, row_bytes = _executor(), bits.shape[1] * bits.itemsize
+    if executor is not None:
+        executor.unsafe_compute_mask_ptr(matchers, bits.ctypes.data, row_bytes, len(bits))
+        return
+    for matcher, slot in matchers:
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data + slot * row_bytes, row_bytes)
 
 
 @cache
-def _executor() -> LLExecutor:
+def _executor() -> LLExecutor | None:
+    """Return threads that share the masks of a step; None where the processors are too few for that: threads that wait
+    for work would take time from the step."""
     import llguidance
 
-    return llguidance.LLExecutor(min(max((os.cpu_count() or 1) // 2, 1), _MOST_THREADS))
+    threads = min((os.cpu_count() or 1) // 4, _MOST_THREADS)
+    return llguidance.LLExecutor(threads) if threads > 1 else None
 
 
 def _bits(members: Array) -> Array:

@@ -13,8 +13,8 @@ from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.speculative_prefill import check_keep
 
 Finish = Literal["eos", "stop", "length", "grammar", "prefilled", "cancelled", "timeout", "error"]
-"""Why a request ended: an ending token, a stop string or a grammar that is matched, max_new_tokens, a grammar of which
-no next token could be computed, a prompt that another process goes on from, its owner, its timeout, a failure."""
+"""The reason why a request ended: an ending token, a stop string or a complete grammar, max_new_tokens, a grammar whose
+next token could not be computed, a prompt that another process goes on from, its owner, its timeout, a failure."""
 
 FINISH_REASONS: dict[Finish, str] = {"eos": "stop", "stop": "stop", "length": "length", "grammar": "length"}
 """The reasons of answers in OpenAI's words; the other reasons are errors."""
@@ -40,7 +40,7 @@ class EngineClosed(SsccError):
 
 @dataclass(frozen=True)
 class ThoughtBound:
-    """How long the thought may be with which an answer begins.
+    """The longest thought with which an answer may begin.
 
     Attributes:
         most: tokens of it.

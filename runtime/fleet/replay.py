@@ -93,7 +93,7 @@ class _Choice:
 
 
 def _common(items: list[Any], expected: list[Any]) -> tuple[int, list[Any]]:
-    """Return how many of some items were expected, and what is expected after them. Raises Diverged."""
+    """Return the number of items that were expected, and the items expected after them. Raises Diverged."""
     count = min(len(items), len(expected))
     if items[:count] != expected[:count]:
         raise Diverged

@@ -52,7 +52,7 @@ class Format(ABC):
 
     @abstractmethod
     def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
-        """Return the events that say what is new in answer `index`, which has so many tokens."""
+        """Return the events of the new part of answer `index`. `counts` are the tokens of that answer."""
 
     @abstractmethod
     def closing(self, counts: Counts) -> list[bytes]:

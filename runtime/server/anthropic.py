@@ -39,7 +39,7 @@ class Turn(Parameters):
 
 
 class ToolChoiceObject(Parameters):
-    """Whether a tool is to be called."""
+    """The choice of a tool: any, a named one, none, or the model's."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: Text | None = None
@@ -47,7 +47,7 @@ class ToolChoiceObject(Parameters):
 
 
 class ThinkingOptions(Parameters):
-    """Whether the model thinks, and for how many tokens at most."""
+    """A switch for thoughts, and the longest thought in tokens."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)

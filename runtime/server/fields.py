@@ -1,4 +1,4 @@
-"""What the bodies of all requests are made of: fields that are checked, and errors that name them."""
+"""Base of the bodies of requests: checked fields, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def refused(kind: ValueKind, **fields: Any) -> PydanticCustomError:
 
 
 class Parameters(BaseModel):
-    """Of a request: names that are not known are refused, and so are values of other types."""
+    """Base of a body or a part of one. It refuses unknown names, and values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _one_unknown(cls, data: Any) -> Any:
-        """Only the first unknown name is told, so the others need no error, of which each takes a kilobyte."""
+        """Keep only the first of the unknown names, because pydantic makes an error of a kilobyte for each."""
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}

@@ -107,7 +107,7 @@ class Model:
 
     @cached_property
     def spelled(self) -> frozenset[int]:
-        """Special tokens by which thoughts and calls are told."""
+        """Special tokens that mark thoughts and calls."""
         held = self.special_tokens
         marks = "".join(self.formats.markers)
         return frozenset(number for text, number in held.items() if text in marks)

@@ -177,4 +177,4 @@ def _choice(value: Any) -> Any:
 
 
 ToolChoice = Annotated[str | dict[str, str], PlainValidator(_choice), WithJsonSchema({})]
-"""Whether a tool is to be called, or the name of the one that is."""
+"""The choice of a tool: "none", "auto", "required", or the name of a function."""

@@ -222,7 +222,7 @@ _GRAMMARS: dict[str, Callable[[Any, str], Grammar]] = {
     "choice": lambda texts, param: Grammar.choice(texts),
     "grammar": lambda text, param: Grammar.context_free(text),
 }
-"""How vLLM's ways to say a grammar are read, from a value and the name of its parameter."""
+"""Readers of vLLM's ways to state a grammar. Their arguments are the value and the name of its parameter."""
 
 
 def _few_tokens(tokens: list[int] | None) -> list[int] | None:

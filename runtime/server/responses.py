@@ -44,7 +44,7 @@ class TextOptions(Parameters):
 
 
 class ReasoningOptions(Parameters):
-    """How to think. `summary` has no effect: thoughts are told as they are."""
+    """Options of thoughts. `summary` has no effect, because the answer has the whole thought."""
 
     effort: Text | None = None
     summary: Text | None = None

@@ -84,6 +84,7 @@ function show(status) {
     byId("version").textContent = "sscc " + status.version;
     showFacts(status.program);
     chatTemplate = status.chat;
+    byId("system-box").hidden = !chatTemplate;
     byId("chat-title").textContent = chatTemplate ? "Chat" : "Go on with a text";
     byId("text").placeholder = chatTemplate ? "Message" : "A text that the model goes on with (it has no chat template)";
     byId("count").max = status.program.max_context;
@@ -211,13 +212,18 @@ async function ask(text) {
   say("message user", text);
   if (chatTemplate) {
     talk.push({ role: "user", content: text });
-    body.messages = talk;
+    const system = byId("system").value.trim();
+    body.messages = system ? [{ role: "system", content: system }, ...talk] : talk;
   } else {
     body.prompt = text;
   }
   const shown = say("message assistant busy", "");
+  const thought = element("details", "thought");
+  thought.append(element("summary", "", "Thought"), element("div", "", ""));
+  const said = element("span", "", "");
+  shown.append(said);
   const start = performance.now();
-  let answer = "", first = 0, usage = null;
+  let answer = "", thinking = "", first = 0, usage = null, finish = "";
   answering = new AbortController();
   setBusy(true);
   try {
@@ -230,11 +236,19 @@ async function ask(text) {
       if (event.error) throw new Error(event.error.message);
       usage = event.usage || usage;
       const choice = event.choices && event.choices[0];
-      const piece = choice ? (chatTemplate ? choice.delta.content : choice.text) : "";
-      if (!piece) continue;
+      if (!choice) continue;
+      finish = choice.finish_reason || finish;
+      const piece = (chatTemplate ? choice.delta.content : choice.text) || "";
+      const more = (chatTemplate && choice.delta.reasoning_content) || "";
+      if (!piece && !more) continue;
       first = first || performance.now();
       answer += piece;
-      shown.textContent = answer;
+      thinking += more;
+      if (more) {
+        if (!thought.parentNode) shown.prepend(thought);
+        thought.lastChild.textContent = thinking;
+      }
+      said.textContent = answer;
       const list = byId("talk");
       list.scrollTop = list.scrollHeight;
     }
@@ -246,7 +260,8 @@ async function ask(text) {
   shown.classList.remove("busy");
   if (chatTemplate && answer) talk.push({ role: "assistant", content: answer });
   else if (chatTemplate) talk.pop();
-  if (!answer) shown.remove();
+  if (!answer && !thinking) shown.remove();
+  if (finish === "length") shown.append(element("p", "cut small", "The answer was cut: it has as many tokens as it may."));
   if (usage && first) {
     const speed = usage.completion_tokens > 1 ? (usage.completion_tokens - 1) / ((performance.now() - first) / 1000) : 0;
     const words = [

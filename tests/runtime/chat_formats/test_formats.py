@@ -301,7 +301,7 @@ def test_harmony(prompt: str, text: str, parts: list[Part]) -> None:
 
 
 def matches(formats: ChatFormats, tools: Sequence[Tool], text: str, *, several: bool = True) -> bool:
-    """Whether the grammar of calls matches a text, whose markers are text too."""
+    """Return True if the grammar of calls matches a text, whose markers are text too."""
     llguidance = pytest.importorskip("llguidance")
     letters = [bytes([byte]) for byte in range(256)]
 

@@ -29,7 +29,7 @@ TEXTS = {
 
 
 def stream(text: str, size: int) -> list[bytes]:
-    """The events of an answer whose pieces have so many letters, as a replica of its own names it."""
+    """Return the events of an answer that comes in pieces of `size` letters. Each call has ids of its own."""
     form = ChatFormat("m", TokenBytes(TOKENIZER), [FORMATS.reader("", TOOLS)])
     pieces = [Piece((1,), text[begin : begin + size]) for begin in range(0, len(text), size)]
     pieces.append(Piece((2,), "", (), "eos"))

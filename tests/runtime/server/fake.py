@@ -51,6 +51,15 @@ TEMPLATE = (
     "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}"
     "{% if add_generation_prompt %}a:{% endif %}"
 )
+AGENT_TEMPLATE = (
+    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
+    "{% for message in messages %}<{{ message.role }}>"
+    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}[{{ call.function.name }}|"
+    "{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}]{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+"""With what agents send: tools, thoughts, calls and results."""
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _LETTERS = TOKENIZER.encode(ALPHABET).ids
 _STEPS = (1, 3, 5, 7, 9, 11)  # coprime to 26: every letter comes once

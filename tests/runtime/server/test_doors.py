@@ -14,12 +14,10 @@ import openai
 import pytest
 
 from sscc.ir.errors import UsageError
-from sscc.runtime.chat_formats import CALL_FORMATS, ChatFormats, thought_format
-from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.service import Tls, config_of
-from tests.runtime.server.fake import NAME, TOKENIZER, Running, ScriptedInterpreter, reply, running
-from tests.runtime.server.test_tools import CALL, TEMPLATE, WEATHER
+from tests.runtime.server.fake import NAME, TOKENIZER, Running, reply, running
+from tests.runtime.server.test_tools import CALL, WEATHER
 
 TOOL = {"type": "function", **WEATHER["function"]}
 ANTHROPIC_TOOL: dict[str, Any] = {
@@ -27,30 +25,6 @@ ANTHROPIC_TOOL: dict[str, Any] = {
     "description": "Tells the weather.",
     "input_schema": WEATHER["function"]["parameters"],
 }
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Running]:
-    formats = ChatFormats(thought_format("think"), CALL_FORMATS["hermes"])
-    with running(scripted=True, context=2048, formats=formats, chat_template=ChatTemplate(TEMPLATE)) as server:
-        yield server
-
-
-@pytest.fixture
-def says(scripted: Running) -> Any:
-    interpreter = scripted.interpreter
-    assert isinstance(interpreter, ScriptedInterpreter)
-
-    def say(text: str) -> None:
-        interpreter.script = text
-
-    return say
-
-
-@pytest.fixture(scope="module")
-def client(scripted: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=scripted.v1, api_key="any", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,28 @@ def test_a_person_sees_the_server_and_talks_to_it(
         assert {url for url in tab.requests if not url.startswith(server.url)} == set()
 
 
+def test_a_thought_is_folded_and_a_cut_is_told(scripted: Running, says: Any, browser: Any) -> None:
+    says("<think>Hm, <b>who</b>?</think>\n\nHello.")
+    with opened_tab(browser, scripted.url, PHONE) as tab:
+        page = tab.page
+        page.wait_for_selector("#state.ok")
+        page.click("#system-box summary")
+        page.fill("#system", "Be kind.")
+        page.fill("#text", "hi")
+        page.press("#text", "Enter")
+        page.wait_for_selector(".figures-of")
+        assert page.text_content(".assistant > span") == "Hello."
+        assert page.text_content(".thought div") == "Hm, <b>who</b>?"
+        assert not page.is_visible(".thought div")
+        assert page.locator(".cut").count() == 0
+        page.fill("#count", "3")
+        page.fill("#text", "hi")
+        page.press("#text", "Enter")
+        page.wait_for_selector(".cut")
+        assert tab.problems == []
+        assert tab.overflow() == 0
+
+
 def test_a_key_and_a_hostile_name(browser: Any) -> None:
     with (
         running(api_key="secret", name=HOSTILE, chat_template=None) as server,

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 
-from sscc.runtime.chat_formats import CALL_FORMATS, ChatFormats, thought_format
-from sscc.runtime.chat_template import ChatTemplate
-from tests.runtime.server.fake import NAME, TOKENIZER, Running, ScriptedInterpreter, running
+from tests.runtime.server.fake import NAME, TOKENIZER, Running, running
 
-TEMPLATE = (
-    "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}"
-    "{% for message in messages %}<{{ message.role }}>"
-    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
-    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}[{{ call.function.name }}|"
-    "{% for k, v in call.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}]{% endfor %}"
-    "{% endfor %}{% if add_generation_prompt %}<assistant>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
-)
 WEATHER = {
     "type": "function",
     "function": {
@@ -38,31 +27,6 @@ WEATHER = {
 NOW = {"type": "function", "function": {"name": "now"}}
 HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome", "days": 2}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def scripted() -> Iterator[Running]:
-    formats = ChatFormats(thought_format("think"), CALL_FORMATS["hermes"])
-    with running(scripted=True, context=2048, formats=formats, chat_template=ChatTemplate(TEMPLATE)) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(scripted: Running) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=scripted.v1, api_key="any", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-def says(scripted: Running) -> Any:
-    """Sets what the model says."""
-    interpreter = scripted.interpreter
-    assert isinstance(interpreter, ScriptedInterpreter)
-
-    def say(text: str) -> None:
-        interpreter.script = text
-
-    return say
 
 
 def ask(client: openai.OpenAI, **parameters: Any) -> Any:
