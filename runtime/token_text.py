@@ -35,6 +35,12 @@ class TokenBytes:
         return token in self._silent
 
     @property
+    def joins(self) -> bool:
+        """True where a text is the bytes of its tokens in a row, except for a first space."""
+        kinds = {step.get("type") for step in self._steps}
+        return bool(kinds & {"ByteLevel", "Metaspace"}) or bool(self._spaces)
+
+    @property
     def drops_first_space(self) -> bool:
         """Whether a text lacks the space that its first token begins with."""
         return any(

@@ -41,6 +41,10 @@ _MOST_GRAMMAR_SIZE = 100_000  # symbols of its productions
 
 class ConstraintErrors(ErrorKind):
     NO_TOKENIZER = UsageError, "a grammar needs a tokenizer, and the engine has none"
+    NOT_JOINED = (
+        UsageError,
+        "a grammar needs a tokenizer whose texts are the bytes of their tokens (byte-level BPE, sentencepiece)",
+    )
     REFUSED = UsageError, "the grammar is refused: {cause}"
 
 
@@ -117,6 +121,8 @@ class GrammarCompiler:
             import llguidance
 
             spell = TokenBytes(self._tokenizer)
+            if not spell.joins:
+                raise ConstraintErrors.NOT_JOINED()
             tokens = [spell(token) for token in range(self._vocab_size)]
             silent = [token for token in range(self._vocab_size) if spell.silent(token)]
             self._made = (

@@ -21,6 +21,7 @@ from sscc.compiler.frontend.in_memory import InMemoryErrors
 from sscc.compiler.llm import LlmErrors
 from sscc.compiler.options import OptionErrors
 from sscc.ir.errors import ErrorKind
+from sscc.runtime.engine.constraints import ConstraintErrors
 from sscc.runtime.session import SessionErrors
 from tests.errors import like, raises
 from tests.tiny_configs import random_model
@@ -212,6 +213,16 @@ def test_sampling(llm: sscc.LLM) -> None:
     assert llm.generate("the end", ended)[0].outputs[0].finish_reason == "stop"
     each = llm.generate(["a", "a"], [greedy, sscc.SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)])
     assert [len(output.outputs[0].token_ids) for output in each] == [9, 2]
+
+
+def test_a_grammar_needs_tokens_that_are_parts_of_texts(llm: sscc.LLM) -> None:
+    """This tokenizer's are words, between which a text has spaces that no token has."""
+    with raises(ConstraintErrors.NOT_JOINED):
+        llm.generate("the end", sscc.SamplingParams(grammar=sscc.Grammar.choice(["once"])))
+    least = sscc.SamplingParams(temperature=0, max_tokens=5, min_tokens=5)
+    assert len(llm.generate("the end", least)[0].outputs[0].token_ids) == 5
+    only = sscc.SamplingParams(temperature=0, max_tokens=5, allowed_token_ids=[3, 4], ignore_eos=True)
+    assert set(llm.generate("the end", only)[0].outputs[0].token_ids) <= {3, 4}
 
 
 def test_what_cannot_be_answered(llm: sscc.LLM) -> None:
