@@ -20,6 +20,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -87,6 +88,17 @@ class SoakReport:
 # ------------------------------------------------------------------------------------------------------- the server
 
 
+GRAMMARS: tuple[dict[str, Any], ...] = (
+    {"guided_regex": "[a-z]{1,8}(,[0-9]{1,3})*"},
+    {"guided_json": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+    {"guided_json": {"type": "object", "additionalProperties": {"enum": ["x", "y", None]}}},
+)
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "boolean"}}}},
+}
+
+
 def tiny_artifact(folder: Path) -> Path:
     """A random Llama with a token per byte, compiled."""
     checkpoint, output = folder / "checkpoint", folder / "soak.rdu"
@@ -116,8 +128,9 @@ def tiny_artifact(folder: Path) -> Path:
 def served(artifact: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its address."""
     words = ["serve", str(artifact), "--port", "0", "--threads", "1", "--served-model-name", NAME, "--max-queue", "64"]
+    words += ["--prompt-cache", str(1 << 20), "--timeout", "60", "--tool-parser", "hermes"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sscc.compiler.cli", *words, "--prompt-cache", str(1 << 20), "--timeout", "60"],
+        [sys.executable, "-m", "sscc.compiler.cli", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -172,19 +185,35 @@ def probe(url: str, pipe: Connection) -> None:
 
 
 def good_bodies() -> list[tuple[str, dict[str, Any]]]:
-    """Paths and bodies of good requests, greedy and drawn, short and long."""
+    """Return paths and bodies of good requests: greedy and drawn, short and long, a third constrained, some calls."""
     choose = random.Random(1)
     bodies: list[tuple[str, dict[str, Any]]] = []
     for number in range(REFERENCES):
         text = "".join(choose.choices("abcdefgh é🎉", k=choose.choice([3, 40, 300])))
         body: dict[str, Any] = {"model": NAME, "max_tokens": choose.choice([1, 8, 40]), "seed": number}
         body["temperature"] = choose.choice([0, 1.0])
+        if number % 3 == 1:
+            body |= GRAMMARS[number // 3 % len(GRAMMARS)]
+        if number % 6 == 0:
+            body |= {"tools": [TOOL], "tool_choice": "required"}
         if number % 3 == 0:
             body |= {"messages": [{"role": "user", "content": text}], "logprobs": True, "top_logprobs": 3}
             bodies.append(("/v1/chat/completions", body))
         else:
             bodies.append(("/v1/completions", body | {"prompt": text, "logprobs": number % 4}))
     return bodies
+
+
+def fits(body: dict[str, Any], choice: dict[str, Any]) -> bool:
+    """Return True if an answer matches the grammar of its request, or was cut."""
+    if choice["finish_reason"] == "length":
+        return True
+    if "tools" in body:
+        calls = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
+        return all(isinstance(json.loads(arguments), dict) for arguments in calls)
+    if "guided_regex" in body:
+        return re.fullmatch(body["guided_regex"], choice["text"]) is not None
+    return "guided_json" not in body or isinstance(json.loads(choice["text"]), dict)
 
 
 class Clients:
@@ -238,8 +267,11 @@ class Clients:
 
     @staticmethod
     def _told(response: httpx2.Response) -> Any:
-        """What an answer says, without its id and time."""
+        """What an answer says, without its id and time, and without the ids of calls."""
         body = response.json()
+        for choice in body.get("choices", ()):
+            for call in choice.get("message", {}).get("tool_calls", ()):
+                del call["id"]
         return (response.status_code, body.get("choices"), body.get("error"))
 
     async def good(self) -> None:
@@ -250,6 +282,8 @@ class Clients:
             await asyncio.sleep(0.05)
         self._report.statuses[str(response.status_code)] += 1
         self._report.good_answers += 1
+        if not fits(body, response.json()["choices"][0]):
+            self._report.problem(f"good request {number} has an answer that its grammar forbids: {response.text[:300]}")
         if self._told(response) != self._texts[number]:
             self._report.problem(f"good request {number} has another answer: {response.text[:300]}")
 
@@ -269,10 +303,10 @@ class Clients:
             await asyncio.sleep(0.05)
         for line in lines[:-1]:
             choice = json.loads(line.removeprefix("data: "))["choices"][0]
-            text += choice["text"] if "text" in choice else choice["delta"].get("content", "")
+            text += choice["text"] if "text" in choice else choice["delta"].get("content") or ""
         whole = self._texts[number][1][0]
         self._report.good_answers += 1
-        if lines[-1] != "data: [DONE]" or text != whole.get("text", whole.get("message", {}).get("content")):
+        if lines[-1] != "data: [DONE]" or text != (whole.get("text", whole.get("message", {}).get("content")) or ""):
             self._report.problem(f"good request {number}, streamed, has another answer: {text[:300]!a}")
 
     async def fuzzed(self) -> None:

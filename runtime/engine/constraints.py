@@ -365,7 +365,8 @@ class ConstraintTable:
     def start(self, slot: int, constraint: Constraint | None) -> None:
         """Begin an answer in a slot, in place of the one there."""
         self._wait()
-        self.stop(slot)
+        self._constraints.pop(slot, None)
+        self._allowed.constrained[slot] = False  # what was computed after `stop` may have set it
         if constraint is not None:
             self._constraints[slot] = constraint
             self._allowed.constrained[slot] = True

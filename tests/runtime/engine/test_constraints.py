@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from sscc.runtime.engine import constraints
 from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, ConstraintTable, GrammarCompiler, token_bits
 from sscc.runtime.engine.transcript import Transcript
 from sscc.runtime.grammar import Grammar
@@ -116,6 +118,29 @@ def test_a_slot_begins_anew(compiler: GrammarCompiler) -> None:
     assert allowed(table) == {"b"}
     table.start(0, None)
     assert table.ready() is None
+
+
+def test_a_mask_that_comes_after_its_answer_binds_nobody(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer is cancelled while its mask is computed, and the next one in its slot has no grammar."""
+    table = ConstraintTable(2, VOCABULARY)
+    table.start(1, compiler.constraint(Grammar.regex("b+"), (END,), 0, None))
+    table.ready()
+    go, fill = threading.Event(), constraints._fill
+
+    def late(*words: Any) -> None:
+        assert go.wait(30)
+        fill(*words)
+
+    monkeypatch.setattr(constraints, "_fill", late)
+    table.start(0, compiler.constraint(Grammar.regex("a+"), (END,), 0, None))
+    table.stop(0)
+    go.set()
+    table.start(0, None)
+    ready = table.ready()
+    assert ready is not None
+    assert ready.constrained.tolist() == [False, True]
 
 
 def test_what_no_token_can_say_is_a_failure(compiler: GrammarCompiler) -> None:
