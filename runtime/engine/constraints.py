@@ -140,7 +140,8 @@ class GrammarCompiler:
         from llguidance import TokenizerWrapper
 
         tokenizer, ends = self._tokenizer, self._ends
-        by_bytes = {token: number for number, token in enumerate(tokens) if token}
+        hidden = frozenset(special)  # which are no text, whatever they are called
+        by_bytes = {token: number for number, token in enumerate(tokens) if token and number not in hidden}
         longest = max(map(len, by_bytes), default=1)
 
         class Vocabulary(TokenizerWrapper):
@@ -153,7 +154,8 @@ class GrammarCompiler:
                 """Return tokens whose bytes are those of a text that a grammar forces, the tokenizer's own where they
                 are: some tokenizers put a space before any text."""
                 wanted, found = text.encode(), encode(tokenizer, text, special=False)
-                return found if b"".join(tokens[each] for each in found) == wanted else greedy(wanted)
+                is_text = b"".join(tokens[each] for each in found) == wanted and hidden.isdisjoint(found)
+                return found if is_text else greedy(wanted)
 
         def greedy(text: bytes) -> list[int]:
             found: list[int] = []

@@ -151,6 +151,12 @@ def test_what_no_token_can_say_is_a_failure(compiler: GrammarCompiler) -> None:
     assert failure
 
 
+def test_the_name_of_a_special_token_is_text(compiler: GrammarCompiler) -> None:
+    """Which this tokenizer's other tokens cannot say."""
+    with raises(ConstraintErrors.REFUSED):
+        compiler.compile(Grammar.choice(["<other>"]))
+
+
 def test_a_wrong_grammar_is_refused(compiler: GrammarCompiler) -> None:
     with raises(ConstraintErrors.REFUSED):
         compiler.compile(Grammar.regex("(a"))
