@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -157,14 +158,12 @@ def _walk(fill: Callable[[Any], None], consume: Callable[[int], bool], bits: Any
 
 
 def _masks(library: str, folder: Path) -> Masks:
-    import resource
-
     from sscc.runtime.text import load_tokenizer
 
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     vocabulary = tokenizer.get_vocab_size()
     ends = [token for token, added in tokenizer.get_added_tokens_decoder().items() if "end" in added.content][:1]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _resident()
     start = time.perf_counter()
     importlib.import_module(library)
     imported = time.perf_counter() - start
@@ -183,8 +182,13 @@ def _masks(library: str, folder: Path) -> Masks:
         compiling[name] = time.perf_counter() - start
         times = _walk(fill, consume, bits)
         median[name], worst[name] = statistics.median(times), max(times)
-    resident = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    resident = _resident() - before
     return Masks(library, imported, made, compiling, median, worst, resident)
+
+
+def _resident() -> int:
+    """Return the bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _llguidance(tokenizer: Any, vocabulary: int, ends: list[int]) -> Any:
