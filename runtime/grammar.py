@@ -1,7 +1,7 @@
 """Grammars that answers must match: JSON, JSON schemas, regular expressions, choices, context-free grammars.
 
 A `Grammar` is the source of a grammar of llguidance, which compiles it and computes the tokens that may come next
-(`sscc.runtime.engine.constraints`). Grammars can be joined: `Grammar.after` lets free text come first.
+(`sscc.runtime.engine.constraints`). `Grammar.joined` makes one grammar of several.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Grammar:
         """Return the grammar of some texts. Raises UsageError where there is none, or one is empty."""
         if not texts or not all(texts):
             raise GrammarErrors.NO_CHOICES()
-        return cls._of(lark_grammar="start: " + " | ".join(_literal(text) for text in dict.fromkeys(texts)))
+        return cls._of(lark_grammar="start: " + " | ".join(literal(text) for text in dict.fromkeys(texts)))
 
     @classmethod
     def context_free(cls, text: str) -> Grammar:
@@ -133,6 +133,6 @@ def _renamed(lark: str, names: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replaced, lark) if names else lark
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Return a text as Lark writes it."""
     return json.dumps(text, ensure_ascii=False)

@@ -267,7 +267,7 @@ class Clients:
 
     @staticmethod
     def _told(response: httpx2.Response) -> Any:
-        """What an answer says, without its id and time, and without the ids of calls."""
+        """Return the content of an answer, without its id and time, and without the ids of calls."""
         body = response.json()
         for choice in body.get("choices", ()):
             for call in choice.get("message", {}).get("tool_calls", ()):

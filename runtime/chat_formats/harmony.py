@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from sscc.runtime.chat_formats import lark
 from sscc.runtime.chat_formats.answer import AnswerReader, Call, Part, Text, Thought, begun, found
 from sscc.runtime.chat_formats.tools import Tool
-from sscc.runtime.grammar import Grammar
+from sscc.runtime.grammar import Grammar, literal
 
 NAME = "openai"
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
@@ -130,23 +130,23 @@ def answer_grammar(grammar: Grammar, spell: lark.Spelling) -> Grammar:
     """Return the grammar of an optional thought, and a final message that matches another grammar."""
     rules = lark.Rules()
     rules.parts["answer"] = grammar
-    final = f"{spell(CHANNEL)} {lark.text('final')} {spell(MESSAGE)} @answer"
+    final = f"{spell(CHANNEL)} {literal('final')} {spell(MESSAGE)} @answer"
     return rules.grammar(f"{_thought(rules, spell)}? {final}")
 
 
 def _thought(rules: lark.Rules, spell: lark.Spelling) -> str:
-    start = f"{spell('<|start|>')} {lark.text('assistant')}"
-    return rules.rule(f"{spell(CHANNEL)} {lark.text('analysis')} {spell(MESSAGE)} /(?s:.*)/ {spell('<|end|>')} {start}")
+    start = f"{spell('<|start|>')} {literal('assistant')}"
+    return rules.rule(f"{spell(CHANNEL)} {literal('analysis')} {spell(MESSAGE)} /(?s:.*)/ {spell('<|end|>')} {start}")
 
 
 def call_grammar(tools: Sequence[Tool], several: bool, spell: lark.Spelling) -> Grammar:
     """Return the grammar of thoughts and one call. Several calls are several answers in this format."""
     rules = lark.Rules()
     calls = [
-        f"{lark.text(f'functions.{tool.name} ')} {spell('<|constrain|>')} {lark.text('json')} {spell(MESSAGE)} "
+        f"{literal(f'functions.{tool.name} ')} {spell('<|constrain|>')} {literal('json')} {spell(MESSAGE)} "
         f"{rules.schema(lark.arguments_schema(tool))}"
         for tool in tools
     ]
     return rules.grammar(
-        f"{_thought(rules, spell)}? {spell(CHANNEL)} {lark.text('commentary to=')} {lark.either(calls)}"
+        f"{_thought(rules, spell)}? {spell(CHANNEL)} {literal('commentary to=')} {lark.either(calls)}"
     )

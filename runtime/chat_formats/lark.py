@@ -13,16 +13,12 @@ from typing import Any
 
 from sscc.runtime.chat_formats.tools import Tool, types_of
 from sscc.runtime.grammar import Grammar
+from sscc.runtime.grammar import literal as text
 
 Spelling = Callable[[str], str]
 """Gives Lark for a marker: its token where it is a special one, else its text."""
 
 Tools = Sequence[Tool]
-
-
-def text(letters: str) -> str:
-    """Return Lark for a text."""
-    return json.dumps(letters, ensure_ascii=False)
 
 
 def arguments_schema(tool: Tool) -> dict[str, Any]:

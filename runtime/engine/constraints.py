@@ -191,8 +191,6 @@ class TextMatcher:
         return matcher.consume_tokens(self._tokens(text)) and matcher.is_accepting()
 
 
-
-
 class Thought:
     """A thought on its way, of which a bound is kept.
 

@@ -16,11 +16,10 @@ from tokenizers import Tokenizer
 from sscc.ir.errors import UsageError
 from sscc.runtime import serving_defaults
 from sscc.runtime.chat_formats import ChatFormats
-from sscc.runtime.chat_formats.lark import text as lark_text
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Request, ThoughtBound
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.grammar import Grammar
+from sscc.runtime.grammar import Grammar, literal
 from sscc.runtime.server.errors import ApiKind, Http
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import encode, longest_token
@@ -117,7 +116,7 @@ class Model:
         held = self.special_tokens
         words = sorted((text for text in held if text in marker), key=len, reverse=True)
         pieces = re.split("|".join(f"({re.escape(word)})" for word in words), marker) if words else [marker]
-        return " ".join(f"<[{held[piece]}]>" if piece in held else lark_text(piece) for piece in pieces if piece)
+        return " ".join(f"<[{held[piece]}]>" if piece in held else literal(piece) for piece in pieces if piece)
 
 
 @dataclass(frozen=True)

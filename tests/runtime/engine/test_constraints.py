@@ -152,7 +152,7 @@ def test_what_no_token_can_say_is_a_failure(compiler: GrammarCompiler) -> None:
 
 
 def test_the_name_of_a_special_token_is_text(compiler: GrammarCompiler) -> None:
-    """Which this tokenizer's other tokens cannot say."""
+    """The other tokens of this tokenizer cannot spell it."""
     with raises(ConstraintErrors.REFUSED):
         compiler.compile(Grammar.choice(["<other>"]))
 

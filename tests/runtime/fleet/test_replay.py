@@ -38,7 +38,7 @@ def stream(text: str, size: int) -> list[bytes]:
 
 
 def message(events: list[bytes]) -> dict[str, Any]:
-    """What a client adds up."""
+    """Return the message that a client makes of the events."""
     told: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": [], "opened": 0, "finish": []}
     for event in events:
         if event.startswith(b"data: [DONE]"):

@@ -135,7 +135,7 @@ class AlphabetInterpreter:
 
 
 class ScriptedInterpreter(AlphabetInterpreter):
-    """Answers the next prompt with a text that a test gives, and every prompt after it until another is given.
+    """Answers prompts with the text of a test, until the test sets another text.
 
     Attributes:
         script: the text.
