@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -38,11 +39,19 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     assert folder_tokenizer(tmp_path) == {"tokenizer_config.json": b"{}"}
 
 
-def test_an_older_tokenizer_that_cannot_be_converted(tmp_path: Path) -> None:
+def test_an_older_tokenizer_that_cannot_be_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error depends on the packages that are installed, so the test says which ones are."""
     (tmp_path / "tokenizer.model").write_bytes(b"no sentencepiece")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"}))
-    with raises(TokenizerFilesErrors.NO_PACKAGE):
-        folder_tokenizer(tmp_path)
+    find_spec = importlib.util.find_spec
+    for installed, error in ((False, TokenizerFilesErrors.NO_PACKAGE), (True, TokenizerFilesErrors.NOT_CONVERTIBLE)):
+
+        def found(name: str, package: str | None = None, *, there: bool = installed) -> object:
+            return there or None if name == "tiktoken" else find_spec(name, package)
+
+        monkeypatch.setattr(importlib.util, "find_spec", found)
+        with raises(error):
+            folder_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("older", ["tokenizer.model", "vocab.json", "spiece.model"])
