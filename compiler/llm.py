@@ -257,7 +257,7 @@ class LLM:
         interpreter: str = DEFAULT_BACKEND,
         threads: int | None = None,
         verify: bool = True,
-        prompt_cache_bytes: int = 0,
+        prompt_cache_bytes: int | None = None,
     ) -> None:
         options = EngineOptions(max_queue=None, prompt_cache_bytes=prompt_cache_bytes)
         self._artifact = Artifact.load(model, verify=verify)

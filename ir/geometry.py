@@ -360,12 +360,6 @@ class Geometry:
         return self.indexed and not self.by_query
 
     @property
-    def continues(self) -> bool:
-        """Whether prefill can go on from rows that another prefill wrote: all of a prompt's stay, or those that a layer
-        still sees are bounded by its window."""
-        return self.indexed or bool(self.window)
-
-    @property
     def by_query(self) -> bool:
         """Whether every step's query chooses the selected rows."""
         return self.policy == QUERY

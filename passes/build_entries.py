@@ -4,9 +4,8 @@ What: `decode` runs embedding, layers and head once for all slots. `prefill` run
 after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
 chunk of a layer, that layer is compressed into its slot of the decode cache.
 
-Where all layers' rows of a prompt stay in the states of its slot, or a window bounds those that later positions see, a
-prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are there,
-those of windows in the scratch.
+A prompt may continue others that began alike: of its chunks the first `reused` are skipped, because their rows are in
+the states of the slot, or in the scratch where the layers have no others.
 
 Where tokens stand in their text is an input of both entries. The rows of a cache are counted in tokens that were
 prefilled and fed, so that of a prompt some may be left out (speculative prefill), and the others keep their rotation.
@@ -52,7 +51,11 @@ After, of prefill the phase of a layer::
     func.func private @prefill.phase.layer.0(%begin: .. "begin"}, %end: .. "end"}, %chunks: .. "chunks"}, ..
       %lo:3 = call @progress(%begin, %end, %chunks, %number, %chunks) ..
       ..
-      %done:4 = scf.for %chunk = %lo#0 to %lo#1 step %step iter_args(%hidden1 = %hidden, ..
+      %from = arith.addi %lo#0, %reused : index
+      %first = arith.minsi %from, %all : index
+      %to = arith.addi %lo#1, %reused : index
+      %last = arith.minsi %to, %all : index
+      %done:4 = scf.for %chunk = %first to %last step %step iter_args(%hidden1 = %hidden, ..
         %start = arith.muli %chunk, %size : index
         %h = tensor.extract_slice %hidden1[0, %start, 0] [1, 4, 8] [1, 1, 1] ..
         %results:4 = func.call @prefill.layer.0(%h, ..
@@ -70,11 +73,11 @@ After, of prefill the call of that phase::
 
     func.func public @prefill(%tokens: .. "tokens"}, %ids: .. "position_ids"}, %length: .. "length"}, ..
       ..
-      %embedded = call @prefill.phase.embed(%begin, %end, %chunks, %zero, %tokens, %ids, %hidden) ..
+      %embedded = call @prefill.phase.embed(%begin, %end, %chunks, %zero, %length, %reused, %tokens, %ids, %hidden) ..
       %k = tensor.extract_slice %k_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       %v = tensor.extract_slice %v_cache[0, 0, 0, 0, 0] [1, 2, 1, 4, 8] ..
       ..
-      %results:7 = call @prefill.phase.layer.0(%begin, %end, %chunks, %one, %length, %slot, %embedded, ..
+      %results:7 = call @prefill.phase.layer.0(%begin, %end, %chunks, %one, %length, %slot, %reused, %embedded, ..
       %k_cache1 = tensor.insert_slice %results#4 into %k_cache[0, 0, 0, 0, 0] ..
       ..
       %logits = call @prefill.phase.head(%begin, %end, %chunks, %two, %length, %results#0, ..
@@ -128,7 +131,7 @@ from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
 from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, state_name, streams_of
-from sscc.ir.layer_state.tensors import Extent, ProgramSizes
+from sscc.ir.layer_state.tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
@@ -496,10 +499,6 @@ class _PrefillBuilder(_EntryBuilder):
 
     def build(self) -> None:
         self.axes = self._token_axes()
-        sizes = ProgramSizes(
-            self.facts.batch, self.facts.chunk, self.facts.dtype, self.groups[0].geometry.max_context
-        )
-        self.reused = [REUSED] if all(group.rows(sizes).continues for group in self.plan) else []
         self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
         embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
@@ -509,7 +508,7 @@ class _PrefillBuilder(_EntryBuilder):
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
-        scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps", *self.reused)]
+        scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps", REUSED)]
         logits, states = self._logits(), [*embedded, *wholes.values()]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([self._tokens, self._position_ids, *scalars, logits, *states, *_weights(phases)], results)
@@ -575,10 +574,8 @@ class _PrefillBuilder(_EntryBuilder):
     def _body(self, entry: _Function, phases: list[Any]) -> list[ir.Value]:
         inputs, state = entry.values_of("input"), entry.values_of("state")
         size, count = index_constant(self.facts.chunk), self.facts.layers + 2
-        chunks = arith.CeilDivSIOp(inputs["length"], size).result
-        for name in self.reused:
-            left = arith.SubIOp(chunks, inputs[name]).result
-            chunks = arith.MaxSIOp(left, index_constant(1)).result
+        left = arith.SubIOp(arith.CeilDivSIOp(inputs["length"], size).result, inputs[REUSED]).result
+        chunks = arith.MaxSIOp(left, index_constant(1)).result
         begin = arith.AddIOp(arith.MulIOp(inputs["phase"], chunks).result, inputs["chunk"]).result
         before_head = arith.MulIOp(index_constant(count - 1), chunks).result
         total = arith.AddIOp(before_head, index_constant(1)).result
@@ -618,11 +615,8 @@ class _PrefillBuilder(_EntryBuilder):
         """Runs ``step(states, start)`` for the chunks in turn. Gives the states after it, and `done`."""
         lo, hi, done = self._progress(phase, phase.values["input", "chunks"])
         one, size = index_constant(1), index_constant(self.facts.chunk)
-        for name in self.reused:
-            skipped, all_chunks = phase.values["input", name], self._all_chunks(phase)
-            lo, hi = (
-                arith.MinSIOp(arith.AddIOp(edge, skipped).result, all_chunks).result for edge in (lo, hi)
-            )
+        skipped, all_chunks = phase.values["input", REUSED], self._all_chunks(phase)
+        lo, hi = (arith.MinSIOp(arith.AddIOp(edge, skipped).result, all_chunks).result for edge in (lo, hi))
         loop = scf.ForOp(lo, hi, one, list(states.values()))
         with ir.InsertionPoint(loop.body):
             start = arith.MulIOp(loop.induction_variable, size).result
@@ -637,8 +631,7 @@ class _PrefillBuilder(_EntryBuilder):
     def _embed(self, embedded: Sequence[Argument]) -> Any:
         part = self.part("embed")
         given = [self._tokens, self._position_ids]
-        scalars = ["length", *self.reused] if self.reused else []
-        phase = self._phase("embed", scalars, [*given, *embedded], embedded, [part])
+        phase = self._phase("embed", ["length", REUSED], [*given, *embedded], embedded, [part])
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             ids, positions = (self._of_chunk(phase.values["input", argument.name], start) for argument in given)
@@ -658,7 +651,7 @@ class _PrefillBuilder(_EntryBuilder):
         caches, prompts = own.caches, own.prompts
         results = [embedded[0], *own.results]
         slots = ["slot", *([RANK] if self._has_own_slots(ends) else [])] if caches or prompts else []
-        scalars = ["length", *slots, *self.reused, *(layer.budget if caches else [])]
+        scalars = ["length", *slots, REUSED, *(layer.budget if caches else [])]
         given = [self._position_ids] if any(argument.name == "positions" for argument in arguments_of(part)) else []
         phase = self._phase(layer.part, scalars, [*given, *embedded, *own.lasting], results, [part, *ends])
         inputs, before = phase.values_of("input"), phase.values_of("state")
@@ -725,7 +718,7 @@ class _PrefillBuilder(_EntryBuilder):
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             before = phase.values["output", logits.name]
             size, one = index_constant(self.facts.chunk), index_constant(1)
-            chunks = self._all_chunks(phase) if self.reused else phase.values["input", "chunks"]
+            chunks = self._all_chunks(phase)
             *_, done = self._progress(phase, one)
             branch = scf.IfOp(done, [logits.type], has_else=True)
             with ir.InsertionPoint(branch.then_block):

@@ -10,7 +10,7 @@ from sscc.ir.builders import Argument, arguments_of, index_constant, tensor_type
 from sscc.ir.collectives import Peers
 from sscc.ir.dialects import kv
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.selectors import OBSERVED, SELECTED
+from sscc.ir.layer_state.selectors import LOG_SUM_EXP, OBSERVED, SELECTED
 from sscc.ir.layer_state.stores import TOPK
 from sscc.ir.layer_state.streams import K_AND_V, LATENT, Stream
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
@@ -22,9 +22,6 @@ from sscc.passes.attended import Attended, ThreadCacheErrors, heads_and_dims
 from sscc.passes.latent_queries import absorbed
 from sscc.passes.layer_threading import LayerThreader
 from sscc.passes.prompt_selection import PromptChoice
-
-LOG_SUM_EXP = "log_sum_exp"
-"""The state of what attention found for a prompt's last queries."""
 
 
 class RowLayer(LayerThreader):
@@ -93,8 +90,7 @@ class RowLayer(LayerThreader):
         queries = self.argument(self.states[OBSERVED])
         if SELECTED not in self.states:
             return [queries]
-        sums = tensor_type([1, self.heads, self.geometry.obs, 1], ir.F32Type.get())
-        return [queries, Argument("state", LOG_SUM_EXP, sums)]
+        return [queries, self.argument(self.states[LOG_SUM_EXP])]
 
     def selected(self) -> list[Argument]:
         """Return the state of the positions that the end of a prompt selects, if it selects any."""

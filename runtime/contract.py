@@ -101,9 +101,9 @@ class Protocol:
         """Lowest and highest value of each scalar input."""
         s = self._signature
         longest = s.geometry.max_context
-        reused = {REUSED: (0, s.chunks(longest) - 1)} if s.continues else {}
         ranks = {name: (0, last) for name, last in self._last_rank.items()}
-        return reused | ranks | {
+        return ranks | {
+            REUSED: (0, s.chunks(longest) - 1),
             "length": (1, longest),
             "slot": (0, s.batch - 1),
             "phase": (0, s.layers + 1),
@@ -126,7 +126,7 @@ class Protocol:
             places = {(0, 0), (0, last), (1, 0), (s.layers, last), (s.layers + 1, 0)}
             for cursor in sorted(places):
                 yield s.prefill_scalars(length, slot, cursor, steps=1)
-            if s.continues and last:
+            if last:
                 yield s.prefill_scalars(length, slot, (1, 0), steps=1, reused=last)
             if length <= chunk + 1:
                 yield s.prefill_scalars(length, slot)
@@ -171,8 +171,8 @@ def _stepped(s: Signature) -> list[str]:
 
 
 def _kept(s: Signature) -> list[str]:
-    """The tensors of states that a prompt is read and kept in."""
-    return [name for group, state in s.states for name in _tensors_of(s, group, state)]
+    """Return the tensors of states that a prompt is read and kept in, in every program."""
+    return [state.name_of(each) for _, state in s.states for each in state.tensors() if not each.optional]
 
 
 def _check_written(report: EntryReport, number: int) -> None:
@@ -232,7 +232,10 @@ def _tensors_of(s: Signature, group: LayerGroup, state: LayerState) -> dict[str,
 def _check_tensors(program: sch.Program, signature: Signature) -> None:
     kinds: dict[str, _Kind] = {tensor.name: (tensor.role, tensor.dtype, tensor.shape) for tensor in program.tensors}
     known = _tensors(signature)
+    optional = {state.name_of(each) for _, state in signature.states for each in state.tensors() if each.optional}
     for name, expected in known.items():
+        if name not in kinds and name in optional:
+            continue
         if name not in kinds:
             raise ContractErrors.TENSOR_MISSING(tensor=name, expected=_spelled(expected))
         if not _is(kinds[name], expected):

@@ -4,9 +4,10 @@ prefill writes of a prompt's whole chunks, for other prompts that begin alike.
 A copy is known by a number. Where several ranks run the program, each of them does the same operations (`RowOperation`)
 on its own part of the states, and has its own part of every copy under the same number.
 
-Where all rows of a prompt stay in its slot, a chunk's are copied from and to the slot's part of the states. A layer
-with a window keeps a ring there, which later positions overwrite; what prefill attends to lies in the prompt scratch,
-which layers use one after the other. So its rows are copied in before the layer's first chunk, and out after its last.
+Where all rows of a prompt stay in its slot, a chunk's are copied from and to the slot's part of the states. Of other
+layers the prefill attends to rows in the prompt scratch, which layers use one after the other. So its rows are copied
+in before the layer's first chunk, and out before the next layer begins. What a chunk leaves for the next one alone (the
+last inputs of a convolution) is copied out before the next chunk, and in from the last of the chunks that are there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,7 +64,8 @@ class EmptyChunk:
 
 @dataclass(frozen=True)
 class ReadChunks:
-    """Copies what prefill has left of layers, of chunks by their number in the prompt."""
+    """Copies what prefill has left of layers, of chunks by their number in the prompt; what the last of them leaves for
+    the next one is copied for each."""
 
     copies: Mapping[int, int]
     slot: int
@@ -129,7 +132,8 @@ class KeptRows:
 
     Attributes:
         copies: by number, then by state: of a slot [L, Hkv, rows, ..], or of caches that layers have in common [Hkv,
-            rows, ..]; of a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..].
+            rows, ..]; of a chunk, K, V and landmarks of all layers of a group, [L, Hkv, C, ..], and what it leaves for
+            the next one.
         numbers: for copies that are to be made.
     """
 
@@ -190,10 +194,10 @@ class KeptRows:
                     layout |= specs
         return layouts
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
-        """Bytes of what prefill leaves of a chunk, on all ranks together; 0 where no prompt can go on from it."""
-        return self._signature.prefix_bytes * self._signature.prefill_chunk * self._group.ranks
+        """Bytes of what prefill leaves of a chunk, on all ranks together."""
+        return self._group.ranks * sum(rows.nbytes for rows in self._empty().values())
 
     # -- slots
 
@@ -239,9 +243,12 @@ class KeptRows:
     def _empty(self) -> dict[str, Array]:
         rows: dict[str, Array] = {}
         for group, state in self._signature.states:
+            layers = len(group.layers)
             for name, view in state.positions(self._tensor, 0, 0):
                 heads, _, *row = view.shape
-                rows[name] = np.empty((len(group.layers), heads, self._signature.prefill_chunk, *row), view.dtype)
+                rows[name] = np.empty((layers, heads, self._signature.prefill_chunk, *row), view.dtype)
+            for name, view in state.carried(self._tensor):
+                rows[name] = np.empty((layers, *view.shape), view.dtype)
         return rows
 
     def _write(self, operation: WriteChunks) -> None:
@@ -251,16 +258,23 @@ class KeptRows:
             for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk in seen:
                     view[:, self._positions(chunk)] = chunks[chunk][name][index]
+            for name, view in state.carried(self._tensor):
+                view[...] = chunks[-1][name][index]
 
     def _read(self, operation: ReadChunks) -> None:
         for state, index in self._states(operation.layers):
             for name, view in state.positions(self._tensor, index, operation.slot):
                 for chunk, number in operation.copies.items():
                     self.copies[number][name][index] = view[:, self._positions(chunk)]
+            for name, view in state.carried(self._tensor):
+                for number in operation.copies.values():
+                    self.copies[number][name][index] = view
 
     def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
+        sharers = self._signature.plan.sources  # which leave nothing of their own
         for layer in layers:
-            yield from self._signature.states_of(layer)
+            if layer not in sharers:
+                yield from self._signature.states_of(layer)
 
     def _first_seen(self, state: LayerState, chunks: int) -> int:
         """The first of so many chunks of which positions behind them see a row."""
@@ -275,3 +289,8 @@ class KeptRows:
 def rows_in_scratch(signature: Signature) -> bool:
     """Return True if rows of some layer lie in the prompt scratch, so that each layer's are copied in its time."""
     return any(state.in_scratch for _, state in signature.states)
+
+
+def carries(signature: Signature, layer: int) -> bool:
+    """Return True if a chunk of a layer leaves for the next one what is to be copied before that."""
+    return any(state.carries for state, _ in signature.states_of(layer))

@@ -42,6 +42,7 @@ from sscc.runtime.kept_rows import (
     ReadChunks,
     RestoreSlot,
     WriteChunks,
+    carries,
     rows_in_scratch,
 )
 from sscc.runtime.sampling import Sampler, Sampling
@@ -313,7 +314,7 @@ class Session:
         if len(prefix) > most:
             raise SessionErrors.REUSED_CHUNKS(chunks=len(prefix), tokens=len(prompt), most=most)
         fill = fill or {}
-        whole = len(prompt) // self.signature.prefill_chunk if self.signature.continues else 0
+        whole = len(prompt) // self.signature.prefill_chunk
         wrong = [chunk for chunk in fill if not len(prefix) <= chunk < whole]
         if wrong:
             first, last = len(prefix), whole - 1
@@ -345,21 +346,25 @@ class Session:
             self._write_prefix(pending, layers)
         finished = self._run_prefill(pending, left)
         if finished:
-            self._read_chunks(pending, layers)
+            self._read_chunks(pending, range(self.signature.chunks(pending.length)), layers)
         return finished
 
     def _prefill_by_layer(self, pending: _PrefillProgress, left: int) -> bool:
-        """`left` chunk steps in calls that end with their layer, before and after which its rows are copied."""
+        """Do `left` chunk steps in calls that end with their layer, or with their chunk where it leaves something for
+        the next one, and copy rows before and after the calls. Return True when the prefill has finished."""
         chunks = self.signature.chunks(pending.length) - pending.reused
         while left:
-            phase, taken = pending.phase, min(left, chunks - pending.chunk)
+            phase, chunk = pending.phase, pending.chunk
             layers = range(phase - 1, phase) if 1 <= phase <= self.signature.layers else range(0)
-            if pending.chunk == 0:
+            taken = min(left, chunks - chunk)
+            if layers and pending.fill and carries(self.signature, layers[0]):
+                taken = 1
+            if chunk == 0:
                 self._write_prefix(pending, layers)
             if self._run_prefill(pending, taken):
                 return True
-            if pending.phase > phase:
-                self._read_chunks(pending, layers)
+            first = pending.reused + chunk
+            self._read_chunks(pending, range(first, first + taken), layers)
             left -= taken
         return False
 
@@ -368,9 +373,9 @@ class Session:
             copies = tuple(chunk.number for chunk in pending.prefix)
             self.rows.do(WriteChunks(copies, pending.slot, layers))
 
-    def _read_chunks(self, pending: _PrefillProgress, layers: range) -> None:
-        if pending.fill and layers:
-            copies = {chunk: copy.number for chunk, copy in pending.fill.items()}
+    def _read_chunks(self, pending: _PrefillProgress, chunks: range, layers: range) -> None:
+        copies = {chunk: copy.number for chunk, copy in pending.fill.items() if chunk in chunks}
+        if copies and layers:
             self.rows.do(ReadChunks(copies, pending.slot, layers))
 
     def _run_prefill(self, pending: _PrefillProgress, steps: int) -> bool:
@@ -690,6 +695,16 @@ class Session:
         """Bytes that `snapshot` would copy, on all ranks together. Raises UsageError as it does."""
         self._check_fresh(slot, SessionErrors.COPY_AFTER_TOKENS)
         return self.rows.slot_bytes(int(self._prompt_len[slot])) + _nbytes(self.prompt(slot).selected)
+
+    def whole_bytes(self, prompt: Excerpt) -> int:
+        """Return the bytes of a snapshot after a prompt, with tokens and logits."""
+        selected = sum(
+            8 * len(group.layers) * group.kv_heads * count
+            for group, state in self.signature.states
+            for _, count in state.remembered(len(prompt)).values()
+        )
+        logits = 4 * self.signature.vocab_size
+        return self.rows.slot_bytes(len(prompt)) + (selected if self.ranks == 1 else 0) + prompt.nbytes + logits
 
     def restore(self, slot: int, snapshot: Snapshot) -> None:
         """Gives a slot what a slot of this session held when the snapshot was taken; its content is given up.

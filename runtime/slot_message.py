@@ -124,6 +124,11 @@ class SlotFormat:
         self._remembers = remembers
         self._facts = _facts(signature, identity, ranks=len(layout(1, 0)))
 
+    @property
+    def prefill_chunk(self) -> int:
+        """Tokens of a prefill chunk of the program."""
+        return self._signature.prefill_chunk
+
     # -- writing
 
     def pieces(self, message: SlotMessage) -> list[memoryview]:

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from sscc.compiler.fleet.options import Replicas, parse_options
-from sscc.runtime.fleet.affinity import Kept
 from sscc.runtime.fleet.gateway import Gateway
 from tests.runtime.fleet.test_gateway import FakePool, call_of, whole
 from tests.runtime.server.fake import open_app
@@ -30,7 +29,7 @@ def of_kind(kind: str) -> dict[str, Any]:
 def served_metrics() -> set[str]:
     """Names of what /metrics of a fleet has."""
     with open_app() as replica:
-        gateway = Gateway(FakePool([replica]), kept=Kept.NOTHING, attempts=1, max_body=1000, api_keys=())
+        gateway = Gateway(FakePool([replica]), by_prompt=False, attempts=1, max_body=1000, api_keys=())
         _, text = asyncio.run(whole(gateway, call_of("GET", "/metrics")))
     return {match[0] for line in text.decode().splitlines() if line[:1] != "#" and (match := _NAME.match(line))}
 

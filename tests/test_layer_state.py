@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOME = ("ir/geometry.py", "ir/layer_state")
 FLAGS = frozenset(
-    "indexed by_query selects observes encoded encodes_prompts packed continues rule fetch fetch_rows window "
+    "indexed by_query selects observes encoded encodes_prompts packed rule fetch fetch_rows window "
     "window_stride layer_topk landmark_bits policy dtype rows sees row_format".split()
 )
 MOST = 16

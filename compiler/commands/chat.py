@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
     check_range("--threads", args.threads, 1, MOST_THREADS)
     check_range("--tp", args.tp, 1, MOST_RANKS)
     log_to_stderr(args.quiet)
-    from sscc.runtime.engine import Engine, EngineOptions
+    from sscc.runtime.engine import Engine
 
     sampling = sampling_of(args)
     resolve_model(args)
@@ -92,9 +92,7 @@ def main(args: argparse.Namespace) -> int:
     if template is None:
         raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)
     geometry = artifact.signature.geometry
-    conversation = artifact.signature.prefix_bytes * artifact.signature.scratch_tokens  # as long as can be, of a rank
-    options = EngineOptions(prompt_cache_bytes=artifact.program.ranks * conversation)
-    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer, options) as engine:
+    with closing(session_of(artifact, args)) as session, Engine(session, tokenizer) as engine:
         if sys.stdin.isatty() and not args.quiet:
             _say(f"{name_of(args)}: a context of {geometry.max_context} tokens; /help lists the commands")
         chat = Chat(engine, tokenizer, template, sampling, geometry.max_context, args.max_new_tokens, args.system)

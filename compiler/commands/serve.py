@@ -178,9 +178,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--prompt-cache",
         type=parse_bytes,
-        default=0,
         metavar="BYTES",
-        help="memory for prompts that are sent again or begin alike; `sscc inspect` says how much a token takes",
+        help="memory for prompts that are sent again or begin alike; `sscc inspect` says how much a token takes; 0 for "
+        "none (default: 2 GiB, or a tenth of the memory where that is less)",
     )
     engine.add_argument(
         "--prefill-steps",
@@ -319,7 +319,6 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
             elsewhere = PrefillServers(
                 args.prefill_from,
                 slot_format,
-                chunk=signature.prefill_chunk if signature.continues else None,
                 key=prefill_key,
                 timeout=args.prefill_timeout,
                 locally=args.prefill_locally,

@@ -22,7 +22,6 @@ from sscc.compiler.commands.serve import (
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.suggestions import did_you_mean
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.fleet.affinity import Kept
 from sscc.runtime.serving_defaults import MOST_REQUESTS
 
 ARTIFACT = "artifact"
@@ -196,7 +195,7 @@ class Plan:
             the gateway.
         queue: requests that may wait for a replica.
         drain_seconds: that a replica may go on for when it is to end.
-        kept: what replicas keep of prompts, and so by what requests are routed.
+        by_prompt: True if replicas keep beginnings of prompts, so that requests are routed by their prompts.
         imbalance: see `FleetOptions`.
         max_body: bytes of a request's body.
         hosts: names of the gateways beside that of `host` (`--allowed-hosts`).
@@ -209,7 +208,7 @@ class Plan:
     ongoing: int
     queue: int
     drain_seconds: float
-    kept: Kept
+    by_prompt: bool
     imbalance: int
     max_body: int
     hosts: tuple[str, ...] = ()
@@ -223,9 +222,6 @@ def plan_of(options: FleetOptions) -> Plan:
     artifact = Artifact.load(args.artifact, verify=False)  # replicas verify what they execute
     signature, ranks = artifact.signature, artifact.program.ranks
     slots = signature.batch
-    kept = Kept.NOTHING
-    if args.prompt_cache:
-        kept = Kept.BEGINNINGS if signature.prefix_bytes else Kept.PROMPTS
     # Of two words of one name the last one counts.
     defaults = (f"--threads={ranks}", f"--stream-interval={STREAM_INTERVAL_MS}")
     return Plan(
@@ -235,7 +231,7 @@ def plan_of(options: FleetOptions) -> Plan:
         ongoing=2 * slots,
         queue=args.max_queue,
         drain_seconds=args.drain_timeout,
-        kept=kept,
+        by_prompt=args.prompt_cache != 0,
         imbalance=max(1, slots // 2) if options.imbalance is None else options.imbalance,
         max_body=args.max_body,
         hosts=allowed_hosts(args),

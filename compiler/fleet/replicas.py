@@ -208,7 +208,7 @@ class Front:
     def __init__(self, replicas: DeploymentHandle, plan: Plan, attempts: int, host: str) -> None:
         self._gateway = Gateway(
             RayPool(replicas),
-            kept=plan.kept,
+            by_prompt=plan.by_prompt,
             attempts=attempts,
             max_body=plan.max_body,
             api_keys=api_keys(replica_arguments(plan.words)),

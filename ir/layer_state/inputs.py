@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -10,6 +11,7 @@ from sscc.ir.geometry import PLAIN, Geometry, Span
 from sscc.ir.layer_state.protocol import Array, Tensors
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.tensors import Extent, StateTensor
+from sscc.ir.schedule import DTYPE_BYTES
 
 
 def ring_geometry(geometry: Geometry, taps: int) -> Geometry:
@@ -38,12 +40,21 @@ class Inputs(Rows):
         )
         return {tensor.name: tensor for tensor in tensors}
 
-    @property
-    def continues(self) -> bool:
-        """See `LayerState`: the inputs before a chunk are those of one prompt."""
-        return False
+    def chunk_bytes(self) -> int:
+        """See `LayerState`."""
+        (stream,) = self.streams
+        return self.layers * self.geometry.cache_rows * stream.width * DTYPE_BYTES[self.sizes.dtype]
 
-    in_scratch = False
+    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
+        """See `LayerState`: no position has anything that lasts."""
+        return iter(())
+
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+        """See `LayerState`: a chunk's last inputs."""
+        name = self.name_of(self.tensors()[1])
+        yield name, tensor(name)[0]
+
+    carries: ClassVar[bool] = True
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
         """See `LayerState`: zeros stand before the first position of a prompt that is shorter than the ring."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sscc.ir.errors import UsageError
 from sscc.ir.layer_state.kept import PositionReasons
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.tensors import StateTensor
@@ -16,6 +17,14 @@ Tensors = Callable[[str], Array]
 """Gives a live view of a state of a program by its name in the entries."""
 Selected = Mapping[str, Array]
 """Positions [L, Hkv, k] i64 that the end of a slot's prompt selected, by the name of the group of layers."""
+
+
+def tensor_if_there(tensor: Tensors, name: str) -> Array | None:
+    """Return a live view of a state that not every program has; None where this one has none."""
+    try:
+        return tensor(name)
+    except UsageError:
+        return None
 
 
 class LayerState(Protocol):
@@ -41,14 +50,10 @@ class LayerState(Protocol):
     def uncompressed_bytes(self, tokens: int) -> int:
         """Return the bytes of a sequence of `tokens` tokens without compression and codes."""
 
-    def prefix_bytes(self) -> int:
-        """Return the bytes of what prefill leaves of one position for prompts that begin alike."""
+    def chunk_bytes(self) -> int:
+        """Return the bytes of what prefill leaves of one chunk for prompts that begin alike."""
 
     # -------------------------------------------------------------------------------------------- snapshots
-
-    @property
-    def continues(self) -> bool:
-        """True if prefill can go on from what another prefill left."""
 
     def observed_tokens(self, prompt_len: int) -> int:
         """Return how many of a prompt's last tokens have to be prefilled although what is left of them is there."""
@@ -70,11 +75,22 @@ class LayerState(Protocol):
         """
 
     def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
-        """Yield live views of what prefill leaves of each position of a layer, [Hkv, T, ..]."""
+        """Yield live views of what prefill leaves of each position of a layer, [H, T, ..]."""
+
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+        """Yield live views of what a chunk of the prompt in progress leaves for the next chunk of the same layer."""
+
+    @property
+    def carries(self) -> bool:
+        """True if a chunk leaves anything for the next one that `positions` do not have (`carried`)."""
 
     @property
     def in_scratch(self) -> bool:
-        """True if `positions` are in a scratch that layers use one after the other."""
+        """True if `positions` or `carried` are in a scratch that layers use one after the other."""
+
+    @property
+    def keeps_prompts(self) -> bool:
+        """True if a slot holds the rows of all positions of its prompt."""
 
     def first_seen(self, position: int) -> int:
         """Return the first position that a token at `position` sees."""

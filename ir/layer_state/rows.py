@@ -18,9 +18,11 @@ from sscc.ir import schedule as sch
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import PLAIN_ROWS, RowCodec, codec_of
 from sscc.ir.layer_state.kept import PositionReasons, Reason
-from sscc.ir.layer_state.protocol import Array, Selected, Tensors
+from sscc.ir.layer_state.protocol import Array, Selected, Tensors, tensor_if_there
 from sscc.ir.layer_state.recorded import Recorded
 from sscc.ir.layer_state.selectors import (
+    LOG_SUM_EXP,
+    OBSERVED,
     RESIDENT,
     SELECTED,
     NoSelection,
@@ -31,6 +33,7 @@ from sscc.ir.layer_state.selectors import (
 from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.layer_state.streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
+from sscc.ir.schedule import DTYPE_BYTES
 
 
 def store_of(geometry: Geometry) -> RowStore:
@@ -138,9 +141,13 @@ class Rows:
         """See `LayerState`. A layer that attends within a window holds no more rows than that."""
         return self.layers * self._row_bytes(PLAIN_ROWS) * min(tokens, self.geometry.window or tokens)
 
-    def prefix_bytes(self) -> int:
-        """See `LayerState`: rows as they are before a ring encodes them, and landmarks."""
-        return self.layers * self._row_bytes(self.store.prompt_codec) + self._landmark_bytes(1)
+    def chunk_bytes(self) -> int:
+        """See `LayerState`: rows as they are before a ring encodes them, landmarks, and queries where all select."""
+        row = self._row_bytes(self.store.prompt_codec)
+        for tensor in self._queries():
+            heads, _, width = (size or 0 for size in tensor.shape)
+            row += 0 if tensor.optional else heads * width * DTYPE_BYTES[tensor.dtype]
+        return self.sizes.chunk * (self.layers * row + self._landmark_bytes(1))
 
     def _row_bytes(self, codec: RowCodec) -> int:
         return self.kv_heads * sum(codec.nbytes(stream.width, self.sizes.dtype) for stream in self.streams)
@@ -151,14 +158,17 @@ class Rows:
 
     # -------------------------------------------------------------------------------------------- snapshots
 
-    @property
-    def continues(self) -> bool:
-        """See `LayerState`: all rows of a prompt stay, or a window bounds those that a layer still sees."""
-        return self.geometry.continues
-
     def observed_tokens(self, prompt_len: int) -> int:
         """See `LayerState`."""
-        return self.selector.observed_tokens(prompt_len)
+        return 1 if self._queries() else self.selector.observed_tokens(prompt_len)
+
+    def _queries(self) -> list[StateTensor]:
+        """Return the tensors in which each query of the prompt has a row; [] where only the last queries are kept."""
+        if SELECTED not in self.by_name:
+            return []
+        known = [self.by_name[name] for name in (OBSERVED, LOG_SUM_EXP)]
+        every = self.geometry.obs >= self.sizes.max_context and all(None not in tensor.shape for tensor in known)
+        return known if every else []
 
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
         """See `LayerState`."""
@@ -187,8 +197,16 @@ class Rows:
         for part in self.tensors():
             if part.part in ("store", "landmarks"):
                 yield self.name_of(part), tensor(self.name_of(part))[index, slot]
-            elif self.in_scratch and part.name in [stream.scratch for stream in self.streams]:
-                yield state_name(part.name, self.group), tensor(self.name_of(part))[0]
+            elif part.name in [stream.scratch for stream in self.streams] or part in self._queries():
+                rows = tensor_if_there(tensor, self.name_of(part)) if part.optional else tensor(self.name_of(part))
+                if rows is not None:
+                    yield state_name(part.name, self.group), rows[0]
+
+    def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
+        """See `LayerState`: all that rows leave is of single positions."""
+        return iter(())
+
+    carries: ClassVar[bool] = False
 
     def prompt_rows(self, tensor: Tensors, stream: Stream, index: int, slot: int) -> Array:
         """Return a live view of the rows [Hkv, T, ..] of the prompt that one layer has in a slot or prefilled last."""
@@ -202,7 +220,12 @@ class Rows:
     @property
     def in_scratch(self) -> bool:
         """See `LayerState`."""
-        return bool(self.geometry.window)
+        return not self.keeps_prompts or bool(self._queries())
+
+    @property
+    def keeps_prompts(self) -> bool:
+        """See `LayerState`."""
+        return self.store.keeps_prompts
 
     def first_seen(self, position: int) -> int:
         """See `LayerState`."""

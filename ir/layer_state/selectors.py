@@ -18,9 +18,9 @@ RESIDENT, RESIDENT_PLACES = "resident", "resident_places"
 place of each among the rows, then the places that are free."""
 SELECTED = "selected"
 """The state that says which positions the end of a prompt selected."""
-OBSERVED = "observed"
-"""The state of the last queries of the prompt in progress. What attention found for each is a state too where the
-attention is not fused with its use."""
+OBSERVED, LOG_SUM_EXP = "observed", "log_sum_exp"
+"""The states of the last queries of the prompt in progress, and of what attention found for each. A program in which
+the attention is fused with its use has only the first."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class PromptSelection(RowSelector):
         extent = Extent.SLOTS if self.per_slot else Extent.LAST_PROMPT
         return [
             observed(g, heads, query_width, sizes),
+            StateTensor(LOG_SUM_EXP, Extent.PROMPT, "f32", (heads, g.obs, 1), optional=True),
             StateTensor(SELECTED, extent, "i64", (kv_heads, g.topk), contents=Contents.SELECTED),
         ]
 

@@ -66,6 +66,7 @@ class StateTensor:
         stepped: True if a decode step writes it.
         contents: the values that it may hold.
         part: what it is counted as where a step's traffic is told by parts; "" where it is no cache.
+        optional: True if passes may remove it from a program.
     """
 
     name: str
@@ -75,6 +76,7 @@ class StateTensor:
     stepped: bool = False
     contents: Contents = Contents.NUMBERS
     part: str = ""
+    optional: bool = False
 
     def entry_shape(self, layers: int, slots: int) -> tuple[int | None, ...]:
         """Return its shape in the entries of a program.

@@ -107,26 +107,20 @@ class Signature:
         steps, all that it takes if None, from `cursor` on."""
         scalars = {"length": length, "slot": slot, **dict(zip(CURSOR, cursor, strict=True))}
         scalars["steps"] = self.prefill_steps(length, reused) if steps is None else steps
-        return scalars | ({REUSED: reused} if self.continues else {})
-
-    @property
-    def continues(self) -> bool:
-        """True if a prompt can go on from another's rows, in every layer."""
-        return all(state.continues for state in self._every)
+        return scalars | {REUSED: reused}
 
     def reusable_chunks(self, length: int) -> int:
         """Return how many chunks of a prompt of `length` tokens need not be prefilled where their rows are there. The
         last position is always prefilled, for its logits, and so are all positions that observe."""
-        if not self.continues:
-            return 0
         needed = max(state.observed_tokens(length) for state in self._every)
         return (length - needed) // self.prefill_chunk
 
     @property
-    def prefix_bytes(self) -> int:
-        """Bytes of what prefill writes of a position, where prompts can go on from it: K and V of all layers, as they
-        are before a ring encodes them, and landmarks; 0 where they cannot."""
-        return sum(state.prefix_bytes() for state in self._every) if self.continues else 0
+    def chunk_bytes(self) -> int:
+        """Bytes of what prefill leaves of a whole chunk for prompts that begin alike, on one rank: K and V of all
+        layers, as they are before a cache encodes them, and landmarks; queries where all of them select (at -O0 4 bytes
+        more for each); and the last inputs of convolutions."""
+        return sum(state.chunk_bytes() for state in self._every)
 
     @property
     def read_bytes(self) -> int:

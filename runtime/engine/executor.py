@@ -29,8 +29,7 @@ from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Figures, Metrics, SlotState
-from sscc.runtime.engine.prefixes import PrefixStore
-from sscc.runtime.engine.prompt_cache import PromptCache
+from sscc.runtime.engine.prompt_store import PromptStore, default_limit
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
 from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
@@ -124,10 +123,8 @@ class Executor:
         self._sampler = BatchSampler(signature.batch, signature.vocab_size, session.team)
         self._constraints = ConstraintTable(signature.batch, signature.vocab_size)
         self._first_logits = np.zeros((signature.batch, signature.vocab_size), np.float32)
-        keep = options.prompt_cache_bytes
-        by_chunk = signature.continues and elsewhere is None  # what others have prefilled comes as whole prompts
-        self._prompts = PromptCache(0 if by_chunk else keep)
-        self._prefixes = PrefixStore(session, keep if by_chunk else 0)
+        limit = default_limit() if options.prompt_cache_bytes is None else options.prompt_cache_bytes
+        self._prompts = PromptStore(session, limit, elsewhere=elsewhere is not None)
         self._arrivals = None if elsewhere is None else self._expecting(elsewhere)
         self._counters = Counters()
         self._ids = 0
@@ -492,7 +489,7 @@ class Executor:
         if self._start_with_kept(job, slot, fetch):
             return _PrefillJob(job, slot, 0)
         self._tidy(self.session.abandon_prefill)  # nothing else prefills now, whatever was left behind
-        prefix, fill = self._prefixes.begin(job.prompt)
+        prefix, fill = self._prompts.begin(job.prompt)
         job.cached = len(prefix) * self.session.signature.prefill_chunk
         self.session.start_prefill(slot, job.prompt, prefix, fill)
         prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
@@ -554,8 +551,7 @@ class Executor:
         if not finished:
             return
         try:
-            kept = self._prompts.keep(self.session, prefill.slot)
-            self._prefixes.finish()
+            kept = self._prompts.finish(prefill.slot)
             self._prefilled(prefill.job, prefill.slot, kept)
         except Exception as error:
             self._survive(error, [prefill.job])

@@ -191,9 +191,9 @@ class EngineOptions:
         max_queue: requests that may wait while every slot is taken; None: any number.
         prefill_steps: chunk steps that may run between two decode steps; None: what one chunk takes through all
             layers.
-        prompt_cache_bytes: for the compressed caches of whole prompts, which the same prompt uses again; of a program
-            in which prompts continue others, for the rows of chunks (`Signature.prefix_bytes` a token, on each rank).
-            Of all ranks together; 0: none.
+        prompt_cache_bytes: memory of the host, of all ranks together, for prompts that are sent again or begin alike:
+            rows of their chunks (`Signature.chunk_bytes` each, on each rank) and slots of whole prompts. None: 2 GiB,
+            or a tenth of the memory where that is less; 0: nothing is kept.
         prefill_ahead: prompts that other processes may be prefilling, or have and that wait for a slot with all their
             rows; None: as many as there are slots.
 
@@ -203,7 +203,7 @@ class EngineOptions:
 
     max_queue: int | None = serving_defaults.QUEUE
     prefill_steps: int | None = None
-    prompt_cache_bytes: int = 0
+    prompt_cache_bytes: int | None = None
     prefill_ahead: int | None = None
 
     def __post_init__(self) -> None:

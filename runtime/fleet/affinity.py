@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
 BLOCK = 256
@@ -24,26 +23,12 @@ _DIGEST = 16
 Replica = TypeVar("Replica", bound=Hashable)
 
 
-class Kept(Enum):
-    """What replicas keep of prompts for others."""
-
-    NOTHING = "nothing"
-    PROMPTS = "prompts"
-    """Whole ones, for the same prompt again."""
-    BEGINNINGS = "beginnings"
-    """For every prompt that begins alike."""
-
-
-def keys_of(body: Mapping[str, Any], kept: Kept) -> tuple[bytes, ...]:
-    """The digests of a body's first prompt; empty where there is none, or nothing is kept.
+def keys_of(body: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """Return the digests of a body's first prompt; empty where there is none.
 
     A conversation's are those of its beginning and more, as long as nothing is changed in what was said.
     """
-    if kept is Kept.NOTHING:
-        return ()
     text = _text(body)
-    if kept is Kept.PROMPTS:
-        return (hashlib.blake2b(text, digest_size=_DIGEST).digest(),) if text else ()
     digest, keys = hashlib.blake2b(digest_size=_DIGEST), []
     for first in range(0, min(len(text) - BLOCK + 1, BLOCK * MOST_KEYS), BLOCK):
         digest.update(text[first : first + BLOCK])

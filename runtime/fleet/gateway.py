@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from sscc.runtime.fleet.affinity import Kept, keys_of
+from sscc.runtime.fleet.affinity import keys_of
 from sscc.runtime.fleet.messages import Call, Part, Start
 from sscc.runtime.fleet.replay import DONE, ERROR, Diverged, Replay, events_of
 from sscc.runtime.fleet.summary import metrics_of, status_of
@@ -117,7 +117,7 @@ class Gateway:
 
     Args:
         pool: the replicas.
-        kept: what they keep of prompts.
+        by_prompt: True if they keep beginnings of prompts, so that requests go where theirs was prefilled.
         attempts: how many replicas a request may be sent to in all. It is bounded because a request may be what ends
             them.
         max_body: bytes of a request's body.
@@ -131,7 +131,7 @@ class Gateway:
         self,
         pool: Pool,
         *,
-        kept: Kept,
+        by_prompt: bool,
         attempts: int,
         max_body: int,
         api_keys: Sequence[str],
@@ -140,7 +140,7 @@ class Gateway:
         root_path: str = "",
     ) -> None:
         self._pool = pool
-        self._kept = kept
+        self._by_prompt = by_prompt
         self._attempts = attempts
         self._name = name
         self._memory = BodyMemory(LARGE_BODIES * max_body)
@@ -176,7 +176,7 @@ class Gateway:
             headers = tuple((name, value) for name, value in scope["headers"])
             call = Call(scope["method"], scope["path"], scope.get("query_string", b""), headers, bytes(body))
             if call.method == "POST" and call.path in GENERATION:
-                call = await self._workers.run(len(body), partial(prepared, call, self._kept))
+                call = await self._workers.run(len(body), partial(prepared, call, by_prompt=self._by_prompt))
             await unless_gone(receive, self._relay(call, answer))
 
     async def _relay(self, call: Call, answer: _Answer) -> None:
@@ -221,16 +221,17 @@ class Gateway:
         return JSONResponse(status_of({name: dict(state["status"]) for name, state in states.items()}))
 
 
-def prepared(call: Call, kept: Kept) -> Call:
-    """A request for text with the digests of its prompt, and with a seed, so that it means the same when it is sent
-    again. A body that is no JSON object stays as it is: the replica refuses it."""
+def prepared(call: Call, *, by_prompt: bool) -> Call:
+    """Return a request for text with a seed, so that it means the same when it is sent again, and with the digests of
+    its prompt where requests are routed by these. A body that is no JSON object stays as it is: the replica refuses
+    it."""
     try:
         body = json.loads(call.body)
     except (ValueError, RecursionError):
         return call
     if not isinstance(body, dict):
         return call
-    keys = keys_of(body, kept)
+    keys = keys_of(body) if by_prompt else ()
     if body.get("seed") is not None:
         return replace(call, keys=keys)
     # Of two fields of one name the last one counts, so that a null is replaced too; nothing else is touched.

@@ -31,7 +31,7 @@ import numpy as np
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine import Outcome, PrefillError, Received
-from sscc.runtime.engine.prefixes import chunk_keys
+from sscc.runtime.engine.prompt_store import chunk_keys
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.logs import log_exception
 from sscc.runtime.server.slots import CACHED_TOKENS, PATH
@@ -156,7 +156,6 @@ class PrefillServers:
     Args:
         urls: where each is.
         slots: the messages that are expected.
-        chunk: tokens of which servers may have a prompt's beginning; None where they only have whole prompts.
         key: that they ask for; None: none.
         timeout: seconds that one server may take for a prefill, with all that waits before it; at most a week.
         locally: prefill a prompt here that no server can prefill.
@@ -169,13 +168,12 @@ class PrefillServers:
         urls: Sequence[str],
         slots: SlotFormat,
         *,
-        chunk: int | None = None,
         key: str | None = None,
         timeout: float = MOST_SECONDS,
         locally: bool = False,
     ) -> None:
         self._servers = [_Server(url.rstrip("/")) for url in urls]
-        self._slots, self._chunk, self._key = slots, chunk, key
+        self._slots, self._key = slots, key
         self._timeout, self._locally = min(timeout, MOST_SECONDS), locally
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
@@ -328,7 +326,7 @@ class PrefillServers:
         """Of what a server may have of a prompt, the longest last; none where there is no choice."""
         if len(self._servers) == 1:
             return []
-        return list(chunk_keys(prompt, self._chunk or len(prompt)))
+        return list(chunk_keys(prompt, self._slots.prefill_chunk))
 
     def _order(self, keys: Sequence[bytes]) -> Iterator[_Server]:
         """The servers in the order in which they are asked, each counted as asked when its turn comes."""

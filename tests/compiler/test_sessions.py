@@ -262,8 +262,8 @@ def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, o
         session.prefill(1, first)
         session.save_slot(1, tmp_path / "slot")
         assert inspect_artifact(artifact, context=len(first)).slot_message_bytes == (tmp_path / "slot").stat().st_size
-        assert bool(session.rows.chunk_bytes) == (kv != {})
-        limit = 5 * session.rows.chunk_bytes or 8100  # of three prompts
+        assert session.rows.chunk_bytes == 2 * session.signature.chunk_bytes
+        limit = (5 if kv else 8) * session.rows.chunk_bytes
         with Engine(session, options=EngineOptions(prompt_cache_bytes=limit)) as engine:
             done = [engine.generate(request) for request in requests]
     assert [answer.logprobs for answer in done] == [answer.logprobs for answer in expected]
@@ -273,7 +273,7 @@ def test_what_ranks_keep_of_prompts(model: Path, tmp_path: Path, kv: dict[str, o
         of_slots = session.decode({0: 5, 1: 5})
         assert np.array_equal(of_slots[0], of_slots[1])
     again = 13 if not kv else 12 if "kv_policy" in kv else 8
-    assert [answer.cached_tokens for answer in done] == ([0, again, 8, 0, 8] if kv else [0, again, 0, 0, again])
+    assert [answer.cached_tokens for answer in done] == [0, again, 8, 0, 8]
 
 
 def test_ranks_give_up_what_rank_0_does(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,9 @@ from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session, SessionErrors, interpreter_of
+from sscc.runtime.session import Session, interpreter_of
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CACHES, EVERYTHING, Artifacts, fed, loaded, opened
-from tests.errors import raises
+from tests.compiler.small_stacks import BATCH, CACHES, EVERYTHING, Artifacts, check_continued, fed, loaded, opened
 from tests.families import random_tokens
 
 MIXED = ["conv", "conv", "full_attention", "conv", "conv", "full_attention"]
@@ -196,13 +195,14 @@ def test_a_slot_is_sent(length: int, artifacts: Artifacts, tmp_path: Path) -> No
     assert all(np.array_equal(second.decode({0: t})[0], row) for t, row in zip(tokens, expected[1:], strict=True))
 
 
-def test_no_prompt_continues_another(artifacts: Artifacts) -> None:
-    """The inputs before a chunk belong to one prompt, also where all rows of layers that attend stay."""
-    for kept in ("small", "query"):
-        session = opened(artifacts("three", kept))
-        assert (session.reusable_chunks(50), session.signature.prefix_bytes) == (0, 0)
-    with raises(SessionErrors.KEPT_CHUNK, chunk=0, tokens=50, first=0):
-        session.start_prefill(0, random_tokens(50), fill={0: session.empty_chunk()})
+@pytest.mark.parametrize(
+    ("kept", "opt_level", "interpreter"), [("small", 0, "reference"), ("small", 2, "native"), ("query", 2, "native")]
+)
+def test_a_prompt_continues_another_bit_for_bit(
+    kept: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    """The inputs before a chunk are kept with the chunk before it."""
+    check_continued(opened(artifacts("three", kept, opt_level), interpreter), (1, 2), 5)
 
 
 def test_the_layers_loop_as_periods(artifacts: Artifacts) -> None:

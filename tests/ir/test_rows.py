@@ -46,16 +46,17 @@ def states(kept: Rows) -> Callable[[str], Any]:
     return arrays.__getitem__
 
 
+SUMS = {"log_sum_exp": (1, 4, 2, 1)}
 TENSORS = {
     "compact": {
-        "k_cache": (2, 3, 2, 9, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3)
+        "k_cache": (2, 3, 2, 9, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS,
     },
-    "int8": {"k_cache": (2, 3, 2, 9, 12), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3)},
+    "int8": {"k_cache": (2, 3, 2, 9, 12), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS},
     "streaming": {"k_cache": (2, 3, 2, 6, 8), "k_scratch": (1, 2, 24, 8)},
     "window": {"k_cache": (2, 3, 2, 5, 8), "k_scratch": (1, 2, 24, 8)},
-    "layers": {"k_cache": (3, 2, 18, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3)},
+    "layers": {"k_cache": (3, 2, 18, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS},
     "indexed": {
-        "k_cache": (2, 3, 2, 9, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 3, 2, 3)
+        "k_cache": (2, 3, 2, 9, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 3, 2, 3), **SUMS,
     },
     "query": {
         "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8),
@@ -114,7 +115,7 @@ def _of_caches(kept: Rows) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "read", "full", "prefix"),
+    ("name", "read", "full", "row"),
     [
         ("compact", 2 * 9 * 2 * 14 * 4, 2 * 20 * 2 * 14 * 4, 2 * 2 * 14 * 4),
         ("int8", 2 * 9 * 2 * (14 + 8), 2 * 20 * 2 * 14 * 4, 2 * 2 * 14 * 4),
@@ -123,9 +124,9 @@ def _of_caches(kept: Rows) -> int:
         ("query", 2 * 9 * 2 * 14 * 4 + 2 * 2 * 14 * 4, 2 * 20 * 2 * 14 * 4, 2 * 2 * (14 * 4 + 4)),
     ],
 )
-def test_bytes(name: str, read: int, full: int, prefix: int) -> None:
+def test_bytes(name: str, read: int, full: int, row: int) -> None:
     kept = rows(name)
-    assert (kept.read_bytes(20), kept.uncompressed_bytes(20), kept.prefix_bytes()) == (read, full, prefix)
+    assert (kept.read_bytes(20), kept.uncompressed_bytes(20), kept.chunk_bytes()) == (read, full, 8 * row)
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -151,7 +152,7 @@ def test_positions_of_a_prompt_are_where_they_stay() -> None:
         "indexed": {"k_store", "v_store"},
         "query": {"k_store", "v_store", "landmarks", "landmark_scales"},
         "window": {"k_scratch.g", "v_scratch.g"},
-        "compact": set(),
+        "compact": {"k_scratch", "v_scratch"},
     }.items():
         kept = rows(name, group="g" if name == "window" else "")
         found = dict(kept.positions(states(kept), 1, 2))

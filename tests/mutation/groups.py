@@ -82,7 +82,7 @@ GROUPS: dict[str, MutantGroup] = {
         ("tests/runtime/engine/test_NAME.py",),
         (
             ("tests/runtime/engine/test_engine.py", "tests/runtime/engine/test_executor.py",
-             "tests/runtime/engine/test_async.py", "tests/runtime/engine/test_prompt_cache.py",
+             "tests/runtime/engine/test_async.py", "tests/runtime/engine/test_prompt_store.py",
              "tests/runtime/engine/test_slots.py", "tests/runtime/engine/test_transcript.py"),
             ("tests/runtime/engine/test_company.py", "tests/runtime/engine/test_example.py"),
         ),

@@ -31,12 +31,18 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-NEXT: %[[DONE:.+]] = arith.andi %[[ANY]], %[[LAST]]
   // CHECK-NEXT: return %[[LO]], %[[HI]], %[[DONE]]
   //
-  // Phase 0 embeds chunk by chunk, every token where it stands in its text.
+  // Phase 0 embeds chunk by chunk, every token where it stands in its text. Chunks that are there already are skipped:
+  // the others follow them.
   // CHECK-LABEL: func.func private @prefill.phase.embed(
   // CHECK-SAME: index {sscc.input = "begin"}, %{{.+}}: index {sscc.input = "end"}, %[[CHUNKS:arg2]]: index {sscc.input = "chunks"}, %{{.+}}: index {sscc.input = "number"}
-  // CHECK-SAME: %[[TOKENS:arg4]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg5]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<1x8x8xf32> {sscc.state = "hidden"})
+  // CHECK-SAME: %[[LENGTH:arg4]]: index {sscc.input = "length"}, %[[REUSED:arg5]]: index {sscc.input = "reused"}, %[[TOKENS:arg6]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg7]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[HIDDEN:arg8]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<1x8x8xf32> {sscc.state = "hidden"})
   // CHECK-NEXT: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %[[CHUNKS]], %arg3, %[[CHUNKS]])
-  // CHECK: %[[EMBEDDED:.+]] = scf.for %[[C:.+]] = %[[P]]#0 to %[[P]]#1 step %{{.+}} iter_args(%[[H:.+]] = %[[HIDDEN]])
+  // CHECK: %[[ALL:.+]] = arith.ceildivsi %[[LENGTH]], %c4
+  // CHECK-NEXT: %[[FROM:.+]] = arith.addi %[[P]]#0, %[[REUSED]]
+  // CHECK-NEXT: %[[FIRST:.+]] = arith.minsi %[[FROM]], %[[ALL]]
+  // CHECK-NEXT: %[[TO:.+]] = arith.addi %[[P]]#1, %[[REUSED]]
+  // CHECK-NEXT: %[[LAST:.+]] = arith.minsi %[[TO]], %[[ALL]]
+  // CHECK-NEXT: %[[EMBEDDED:.+]] = scf.for %[[C:.+]] = %[[FIRST]] to %[[LAST]] step %{{.+}} iter_args(%[[H:.+]] = %[[HIDDEN]])
   // CHECK: %[[START:.+]] = arith.muli %[[C]],
   // CHECK: %[[T:.+]] = tensor.extract_slice %[[TOKENS]][0, %[[START]]] [1, 4]
   // CHECK: %[[I:.+]] = tensor.extract_slice %[[IDS]][0, %[[START]]] [1, 4]
@@ -47,11 +53,15 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // The phase of a layer: one step per chunk, its states carried from chunk to chunk.
   // CHECK-LABEL: func.func private @prefill.phase.layer.0(
-  // CHECK-SAME: %[[LENGTH:arg4]]: index {sscc.input = "length"}, %[[SLOT:arg5]]: index {sscc.input = "slot"}
-  // CHECK-SAME: %[[HIDDEN:arg6]]: tensor<1x8x8xf32> {sscc.state = "hidden"}
-  // CHECK-SAME: %[[KC:arg10]]: tensor<2x1x3x8xf32> {sscc.state = "k_cache"}, %[[VC:arg11]]: tensor<2x1x3x8xf32> {sscc.state = "v_cache"})
+  // CHECK-SAME: %[[LENGTH:arg4]]: index {sscc.input = "length"}, %[[SLOT:arg5]]: index {sscc.input = "slot"}, %[[REUSED:arg6]]: index {sscc.input = "reused"}
+  // CHECK-SAME: %[[HIDDEN:arg7]]: tensor<1x8x8xf32> {sscc.state = "hidden"}
+  // CHECK-SAME: %[[KC:arg11]]: tensor<2x1x3x8xf32> {sscc.state = "k_cache"}, %[[VC:arg12]]: tensor<2x1x3x8xf32> {sscc.state = "v_cache"})
   // CHECK: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %arg2, %arg3, %arg2)
-  // CHECK: %[[L:.+]]:4 = scf.for %[[C:.+]] = %[[P]]#0 to %[[P]]#1 {{.*}} iter_args(%[[H:.+]] = %[[HIDDEN]], %[[K:.+]] = %arg7, %[[V:.+]] = %arg8, %[[O:.+]] = %arg9)
+  // CHECK: %[[FROM:.+]] = arith.addi %[[P]]#0, %[[REUSED]]
+  // CHECK-NEXT: %[[FIRST:.+]] = arith.minsi %[[FROM]],
+  // CHECK-NEXT: %[[TO:.+]] = arith.addi %[[P]]#1, %[[REUSED]]
+  // CHECK-NEXT: %[[LAST:.+]] = arith.minsi %[[TO]],
+  // CHECK-NEXT: %[[L:.+]]:4 = scf.for %[[C:.+]] = %[[FIRST]] to %[[LAST]] {{.*}} iter_args(%[[H:.+]] = %[[HIDDEN]], %[[K:.+]] = %arg8, %[[V:.+]] = %arg9, %[[O:.+]] = %arg10)
   // CHECK-NEXT: %[[START:.+]] = arith.muli %[[C]],
   // CHECK-NEXT: %[[CHUNK:.+]] = tensor.extract_slice %[[H]][0, %[[START]], 0] [1, 4, 8]
   // CHECK-NEXT: %[[MADE:.+]]:4 = func.call @prefill.layer.0(%[[CHUNK]], %[[K]], %[[V]], %[[O]], %[[START]], %[[LENGTH]])
@@ -71,9 +81,10 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK-SAME: %[[HIDDEN:arg5]]: tensor<1x8x8xf32> {sscc.state = "hidden"}, %[[BEFORE:arg6]]: tensor<1x9xf32> {sscc.output = "prefill_logits"})
   // CHECK-NEXT: %{{.+}} = arith.constant 4
   // CHECK-NEXT: %[[ONE:.+]] = arith.constant 1
+  // CHECK: %[[ALL:.+]] = arith.ceildivsi %arg4,
   // CHECK-NEXT: %[[P:.+]]:3 = call @progress(%arg0, %arg1, %arg2, %arg3, %[[ONE]])
   // CHECK-NEXT: scf.if %[[P]]#2
-  // CHECK-NEXT: %[[FULL:.+]] = arith.subi %arg2, %[[ONE]]
+  // CHECK-NEXT: %[[FULL:.+]] = arith.subi %[[ALL]], %[[ONE]]
   // CHECK-NEXT: %[[START:.+]] = arith.muli %[[FULL]],
   // CHECK-NEXT: %[[ENDS:.+]] = arith.subi %arg4, %[[ONE]]
   // CHECK-NEXT: %[[LAST:.+]] = arith.subi %[[ENDS]], %[[START]]
@@ -87,14 +98,17 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // The caller gives tokens, where they stand, and the cursor, keeps the states, and gets logits and the cursor back.
   // CHECK-LABEL: func.func public @prefill(
-  // CHECK-SAME: %[[TOKENS:arg0]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg1]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[LENGTH:arg2]]: index {sscc.input = "length"}, %[[SLOT:arg3]]: index {sscc.input = "slot"}, %[[PHASE:arg4]]: index {sscc.input = "phase"}, %[[CHUNK:arg5]]: index {sscc.input = "chunk"}, %[[STEPS:arg6]]: index {sscc.input = "steps"}
+  // CHECK-SAME: %[[TOKENS:arg0]]: tensor<1x8xi64> {sscc.input = "tokens"}, %[[IDS:arg1]]: tensor<1x8xi64> {sscc.input = "position_ids"}, %[[LENGTH:arg2]]: index {sscc.input = "length"}, %[[SLOT:arg3]]: index {sscc.input = "slot"}, %[[PHASE:arg4]]: index {sscc.input = "phase"}, %[[CHUNK:arg5]]: index {sscc.input = "chunk"}, %[[STEPS:arg6]]: index {sscc.input = "steps"}, %[[REUSED:arg7]]: index {sscc.input = "reused"}
   // CHECK-SAME: tensor<1x9xf32> {sscc.output = "prefill_logits"}
   // CHECK-SAME: tensor<1x8x8xf32> {sscc.state = "hidden"}
   // CHECK-SAME: tensor<1x2x1x3x8xf32> {sscc.state = "k_cache"}
   // CHECK-SAME: -> (tensor<1x9xf32> {sscc.output = "prefill_logits"}, index {sscc.output = "phase"}, index {sscc.output = "chunk"}, tensor<1x8x8xf32> {sscc.state = "hidden"}
   //
-  // Trip counts follow the prompt's length, not the context's. There are 2 * chunks + 1 steps in all.
-  // CHECK: %[[CHUNKS:.+]] = arith.ceildivsi %[[LENGTH]], %c4
+  // Trip counts follow the prompt's length, not the context's. There are 2 * chunks + 1 steps in all, of the chunks that
+  // are not there already.
+  // CHECK: %[[ALL:.+]] = arith.ceildivsi %[[LENGTH]], %c4
+  // CHECK-NEXT: %[[LEFT:.+]] = arith.subi %[[ALL]], %[[REUSED]]
+  // CHECK: %[[CHUNKS:.+]] = arith.maxsi %[[LEFT]], %c1
   // CHECK-NEXT: %[[PAST:.+]] = arith.muli %[[PHASE]], %[[CHUNKS]]
   // CHECK-NEXT: %[[BEGIN:.+]] = arith.addi %[[PAST]], %[[CHUNK]]
   // CHECK: %[[HEAD:.+]] = arith.muli %c2{{.*}}, %[[CHUNKS]]
@@ -104,13 +118,13 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   //
   // Then a straight line of calls: no control in an entry. A layer gets its slices of the stacked caches.
   // CHECK-NOT: scf.
-  // CHECK: %[[H0:.+]] = call @prefill.phase.embed(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c0{{.*}}, %[[TOKENS]], %[[IDS]], %arg8)
-  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg12[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
-  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg13[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
-  // CHECK: %[[L:.+]]:6 = call @prefill.phase.layer.0(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c1{{.*}}, %[[LENGTH]], %[[SLOT]], %[[H0]], %arg9, %arg10, %arg11, %[[K]], %[[V]])
-  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[L]]#4 into %arg12[0, 0, 0, 0, 0]
-  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[L]]#5 into %arg13[0, 0, 0, 0, 0]
-  // CHECK: %[[LOGITS:.+]] = call @prefill.phase.head(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c2{{.*}}, %[[LENGTH]], %[[L]]#0, %arg7)
+  // CHECK: %[[H0:.+]] = call @prefill.phase.embed(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c0{{.*}}, %[[LENGTH]], %[[REUSED]], %[[TOKENS]], %[[IDS]], %arg9)
+  // CHECK-NEXT: %[[K:.+]] = tensor.extract_slice %arg13[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK-NEXT: %[[V:.+]] = tensor.extract_slice %arg14[0, 0, 0, 0, 0] [1, 2, 1, 3, 8]
+  // CHECK: %[[L:.+]]:6 = call @prefill.phase.layer.0(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c1{{.*}}, %[[LENGTH]], %[[SLOT]], %[[REUSED]], %[[H0]], %arg10, %arg11, %arg12, %[[K]], %[[V]])
+  // CHECK-NEXT: %[[K1:.+]] = tensor.insert_slice %[[L]]#4 into %arg13[0, 0, 0, 0, 0]
+  // CHECK-NEXT: %[[V1:.+]] = tensor.insert_slice %[[L]]#5 into %arg14[0, 0, 0, 0, 0]
+  // CHECK: %[[LOGITS:.+]] = call @prefill.phase.head(%[[BEGIN]], %[[END]], %[[CHUNKS]], %c2{{.*}}, %[[LENGTH]], %[[L]]#0, %arg8)
   //
   // The cursor after the last step of all stands behind the last phase.
   // CHECK-NEXT: %[[FINISHED:.+]] = arith.cmpi eq, %[[END]], %[[TOTAL]]
@@ -153,14 +167,14 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // A table is a state of prefill, as long as the scratch; the token axis is the one where prefill has a chunk and
   // decode one token, here the first. A weight that two parts share is one argument.
   // CHECK-LABEL: func.func private @prefill.phase.embed(
-  // CHECK-SAME: %[[TABLE:arg7]]: tensor<8x1x5xf32> {sscc.state = "table.0"}, %[[TIED:arg8]]: tensor<9x8xf32> {sscc.weight = "tied"})
-  // CHECK: iter_args(%{{.+}} = %arg6, %[[T:.+]] = %[[TABLE]])
+  // CHECK-SAME: %[[TABLE:arg9]]: tensor<8x1x5xf32> {sscc.state = "table.0"}, %[[TIED:arg10]]: tensor<9x8xf32> {sscc.weight = "tied"})
+  // CHECK: iter_args(%{{.+}} = %arg8, %[[T:.+]] = %[[TABLE]])
   // CHECK: func.call @prefill.embed(%{{.+}}, %{{.+}}, %[[TIED]])
   // CHECK: tensor.insert_slice %{{.+}} into %[[T]][%{{.+}}, 0, 0] [4, 1, 5]
   //
   // A layer reads the table of its chunk, and does not change it.
   // CHECK-LABEL: func.func private @prefill.phase.layer.0(
-  // CHECK-SAME: %[[TABLE:arg7]]: tensor<8x1x5xf32> {sscc.state = "table.0"}
+  // CHECK-SAME: %[[TABLE:arg8]]: tensor<8x1x5xf32> {sscc.state = "table.0"}
   // CHECK: scf.for %[[C:[a-z0-9]+]] =
   // CHECK-NEXT: %[[START:.+]] = arith.muli %[[C]],
   // CHECK-NEXT: %[[T:.+]] = tensor.extract_slice %[[TABLE]][%[[START]], 0, 0] [4, 1, 5]

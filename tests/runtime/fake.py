@@ -44,6 +44,8 @@ class FakeInterpreter:
         self.states: dict[str, Array] = {
             "k_cache": generator.standard_normal(shape, np.float32),
             "v_cache": generator.standard_normal(shape, np.float32),
+            "k_scratch": np.zeros((1, main.kv_heads, s.scratch_tokens, main.key.width), np.float32),
+            "v_scratch": np.zeros((1, main.kv_heads, s.scratch_tokens, main.key.width), np.float32),
             "selected": np.array([[[2, 4, 5], [3, 4, 5]], [[2, 3, 4], [2, 3, 5]]]),
         }
         self.calls: list[tuple[str, dict[str, Any], dict[str, int]]] = []
@@ -82,7 +84,7 @@ class FakeInterpreter:
 def moved_cursor(signature: Signature, scalars: Mapping[str, int]) -> tuple[int, int]:
     """The phase and the chunk after a call of prefill with these scalars."""
     phase, chunk = scalars["phase"], scalars["chunk"]
-    chunks = -(-scalars["length"] // signature.prefill_chunk)
+    chunks = signature.chunks(scalars["length"]) - scalars["reused"]
     for _ in range(scalars["steps"]):
         if phase == signature.layers + 2:
             break

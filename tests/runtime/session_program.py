@@ -28,7 +28,7 @@ INPUTS = {
     "prefill": ("tokens", "position_ids"),
     "decode": ("token", "position_id", "position", "base", "active"),
 }
-SCALARS = ("length", "slot", "phase", "chunk", "steps")
+SCALARS = ("length", "slot", "phase", "chunk", "steps", "reused")
 
 
 def session_program(
@@ -114,7 +114,9 @@ def _fill(tensor: Tensor) -> tuple[Body, Kernel]:
 
 def _cursor(s: Signature) -> tuple[Scalar, ...]:
     return (
-        Scalar("chunks", "ceildiv", ("length", s.prefill_chunk)),
+        Scalar("all_chunks", "ceildiv", ("length", s.prefill_chunk)),
+        Scalar("others", "sub", ("all_chunks", "reused")),
+        Scalar("chunks", "max", ("others", 1)),
         Scalar("phases", "mul", ("phase", "chunks")),
         Scalar("begin", "add", ("phases", "chunk")),
         Scalar("before_head", "mul", ("chunks", s.layers + 1)),

@@ -203,7 +203,7 @@ BROKEN: dict[str, tuple[Callable[[Program], Program], ErrorKind, dict[str, Any]]
     "a phase too few": (
         _scalar("before_head", args=("chunks", SIGNATURE.layers)), ContractErrors.CURSOR, {"results": [4, 0]}
     ),
-    "chunks of another size": (_scalar("chunks", args=("length", 4)), ContractErrors.CURSOR, {"results": [0, 1]}),
+    "chunks of another size": (_scalar("all_chunks", args=("length", 4)), ContractErrors.CURSOR, {"results": [0, 1]}),
     "no head in decode": (_without_launch("fill.logits"), ContractErrors.OUTPUT_UNWRITTEN, {"entry": "decode"}),
     "no head in prefill": (
         _without_launch("fill.prefill_logits"), ContractErrors.OUTPUT_UNWRITTEN, {"entry": "prefill"}

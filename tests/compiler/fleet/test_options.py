@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +25,10 @@ from sscc.compiler.fleet.options import (
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.ir.extras import ExtraErrors
 from sscc.ir.files import FileErrors
-from sscc.ir.geometry import COMPACT, INDEXED
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.fleet.affinity import Kept
 from tests.errors import raises
-from tests.runtime.server.fake import GEOMETRY, SIGNATURE
+from tests.runtime.server.fake import SIGNATURE
 from tests.runtime.signatures import altered
 
 OUT_OF_RANGE = FleetOptionErrors.OUT_OF_RANGE
@@ -99,10 +96,8 @@ def test_a_path_that_looks_like_an_option() -> None:
         parse_options({"artifact": "--help"})
 
 
-@pytest.mark.parametrize(("rows", "kept"), [(COMPACT, Kept.PROMPTS), (INDEXED, Kept.BEGINNINGS)])
-def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its program drops rows, a whole prompt at most is of use to another one."""
-    signature = altered(SIGNATURE, batch=4, geometry=replace(GEOMETRY, rows=rows))
+def test_what_the_artifact_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = altered(SIGNATURE, batch=4)
     artifact = SimpleNamespace(signature=signature, program=SimpleNamespace(ranks=2))
     monkeypatch.setattr(Artifact, "load", lambda path, verify: artifact)
 
@@ -110,11 +105,11 @@ def test_what_the_artifact_decides(rows: str, kept: Kept, monkeypatch: pytest.Mo
         return plan_of(parse_options({"artifact": "m.rdu", **more}))
 
     lean = plan()
-    assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.kept) == (4, 2, 8, 2, Kept.NOTHING)
+    assert (lean.slots, lean.threads, lean.ongoing, lean.imbalance, lean.by_prompt) == (4, 2, 8, 2, True)
     words = replica_arguments(lean.words)
     assert (words.threads, words.stream_interval) == (2, 100)  # a thread for each rank
-    full = plan(**{"prompt-cache": "1MiB", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
-    assert (full.kept, full.threads, full.imbalance, full.drain_seconds, full.queue) == (kept, 3, 5, 7.0, 9)
+    full = plan(**{"prompt-cache": "0", "threads": 3, "imbalance": 5, "drain-timeout": 7, "max-queue": 9})
+    assert (full.by_prompt, full.threads, full.imbalance, full.drain_seconds, full.queue) == (False, 3, 5, 7.0, 9)
     words = replica_arguments(plan(**{"threads": 3, "stream-interval": 0, "max-queue": 9}).words)
     assert (words.threads, words.stream_interval, words.max_queue) == (3, 0, 9)
 

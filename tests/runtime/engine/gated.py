@@ -75,7 +75,7 @@ class PausingInterpreter(FakeInterpreter):
 def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[Engine, GatedInterpreter]]:
     """An engine on such an interpreter; at the end what is left is cancelled."""
     interpreter = GatedInterpreter(signature)
-    engine = Engine(Session(signature, interpreter), options=EngineOptions(**options))
+    engine = Engine(Session(signature, interpreter), options=EngineOptions(**{"prompt_cache_bytes": 0} | options))
     try:
         yield engine, interpreter
     finally:
@@ -87,7 +87,7 @@ def gated(signature: Signature = SIGNATURE, **options: Any) -> Iterator[tuple[En
 def serving(signature: Signature = SIGNATURE, *, pause: float | None = None, **options: Any) -> Iterator[Engine]:
     """An engine on an interpreter that waits for nobody, or `pause` seconds; the next token is (token + 1) mod V."""
     interpreter = FakeInterpreter(signature) if pause is None else PausingInterpreter(signature, pause)
-    engine = Engine(Session(signature, interpreter), options=EngineOptions(**options))
+    engine = Engine(Session(signature, interpreter), options=EngineOptions(**{"prompt_cache_bytes": 0} | options))
     try:
         yield engine
     finally:

@@ -22,7 +22,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.cpu.interpreter import NativeInterpreter
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.engine import Engine, EngineOptions, Request, Ticket
-from sscc.runtime.engine.prefixes import PrefixStore
+from sscc.runtime.engine.prompt_store import PromptStore
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.session import Session, SessionErrors
@@ -49,7 +49,6 @@ CACHES = {
     ),
     "query-int4-fetch": ("llama3-rope", replace(BY_QUERY, dtype="int4", fetch=2), "f32"),
 }
-CONTINUING = {"indexed", "windows", "query-windows", "query-int8", "query-int4-fetch"}
 THREADS = 2
 BATCH = 3
 LIMIT = 60.0
@@ -241,7 +240,7 @@ def test_a_prompt_that_another_engine_prefills_changes_no_token(program: ServedP
         assert [[one.token for one in each.logprobs] for each in done] == [list(tokens) for tokens in expected]
         assert engine.generate(turn).tokens == expected_turn
         reused = engine.metrics().cached_prompt_tokens
-        assert (reused > 23) == (program.name in CONTINUING), "prompts of one beginning share its chunks there"
+        assert reused > 23, "prompts of one beginning share its chunks there"
         assert other.engine.metrics().prompt_tokens == sum(len(set_) for set_ in other.prompts)
         assert engine.metrics().prefill_steps == 0
         assert len(other.prompts) == len(requests), "two requests have one prompt, which is prefilled once"
@@ -272,18 +271,14 @@ def test_the_next_turn_of_a_conversation_continues_the_one_before(program: Serve
         answer = engine.generate(Request(first, 9, eos=frozenset())).tokens
         turn = Request((*first, *answer, *random_tokens(4)), 12, eos=frozenset())
         assert engine.generate(turn).tokens == program.expected(turn)
-        assert engine.metrics().cached_prompt_tokens == (21 if program.name in CONTINUING else 0)
+        assert engine.metrics().cached_prompt_tokens == 21
 
 
 @pytest.mark.parametrize("rows", [7, 21, 35, 41])
 def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: int) -> None:
     """In another slot, from the whole chunks that two prompts have in common, and from those that the second left."""
     session = Session(program.compiled.artifact.signature, program.ours)
-    assert session.signature.continues == (program.name in CONTINUING)
-    if not session.signature.continues:
-        assert session.reusable_chunks(50) == 0
-        return
-    store = PrefixStore(session, 10**7)
+    store = PromptStore(session, 10**7)
     first = random_tokens(50, seed=3)
     prompt = [*first[:rows], *random_tokens(50 - rows, seed=6)]
     expected = [session.prefill(0, prompt), *(session.decode({0: token})[0] for token in range(9))]
@@ -297,7 +292,7 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
         session.start_prefill(2, tokens, prefix, fill)
         while not session.step_prefill(10):
             session.decode({1: 3})
-        store.finish()
+        store.finish(2)
 
     for tokens, reused in ((first, 0), (prompt, rows // 7), (prompt, 7)):
         prefilled(tokens, reused)
@@ -305,7 +300,7 @@ def test_a_prompt_continues_another_bit_for_bit(program: ServedProgram, rows: in
         assert np.array_equal(np.stack(expected), np.stack(continued)) == (tokens is prompt)
     prefix, _ = store.begin(Excerpt.whole(np.array(first)))
     rows = session.rows.copies[prefix[0].number]
-    assert sum(part.nbytes for part in rows.values()) == prefix[0].nbytes == session.signature.prefix_bytes * 7
+    assert sum(part.nbytes for part in rows.values()) == prefix[0].nbytes == session.signature.chunk_bytes
     with raises(SessionErrors.REUSED_CHUNKS, chunks=8, tokens=50):
         session.start_prefill(2, prompt, [*prefix, *prefix][:8])
     with raises(SessionErrors.KEPT_CHUNK, chunk=7, tokens=50):

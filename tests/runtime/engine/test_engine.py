@@ -222,7 +222,7 @@ def test_the_least_that_requests_and_options_may_say() -> None:
         assert engine.generate(request(1, new=1, logprobs=0, sampling=bias)).finish == "length"
         assert len(engine.generate(request(1, new=1, logprobs=11)).logprobs[0].top) == 11
     assert request(1, timeout=0.001).timeout == 0.001
-    assert EngineOptions().prompt_cache_bytes == 0
+    assert EngineOptions().prompt_cache_bytes is None
 
 
 @pytest.mark.parametrize("values", [{"max_queue": -1}, {"prefill_steps": 0}, {"prompt_cache_bytes": -1}])

@@ -39,7 +39,7 @@ def submitted(executor: Executor, *requests: Request) -> list[Job]:
 
 def finished(session: Session, *requests: Request, **options: Any) -> tuple[Executor, list[Job]]:
     """Requests that came before the thread began, served to their end in this one."""
-    the_executor = Executor(session, EngineOptions(**options))
+    the_executor = Executor(session, EngineOptions(**{"prompt_cache_bytes": 0} | options))
     jobs = submitted(the_executor, *requests)
     the_executor.close(Close.DRAIN)
     the_executor.run()
@@ -68,7 +68,7 @@ def test_an_engine_finds_and_leaves_empty_slots() -> None:
     session = Session(LONG, FakeInterpreter(LONG))
     session.prefill(0, [1, 2])
     session.start_prefill(1, [1] * 40)
-    the_executor = Executor(session, EngineOptions())
+    the_executor = Executor(session, EngineOptions(prompt_cache_bytes=0))
     with raises(SessionErrors.SLOT_EMPTY, slot=0):
         session.kept(0)
     first, second = submitted(the_executor, request(1, new=2), request(2, new=2))
@@ -375,7 +375,7 @@ def test_where_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "perf_counter", clock)
     for module in (executor, session_module):
         monkeypatch.setattr(module, "perf_counter_ns", lambda: int(clock.now * 1e9))
-    the_executor = Executor(Session(SIGNATURE, Timed(clock)), EngineOptions())
+    the_executor = Executor(Session(SIGNATURE, Timed(clock)), EngineOptions(prompt_cache_bytes=0))
     pick = the_executor._sampler.pick
 
     def slow_pick(*args: Any) -> Any:
@@ -399,7 +399,7 @@ def test_where_the_time_goes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_round_that_computes_nothing_is_no_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(executor, "perf_counter", clock)
-    the_executor = Executor(fake_session(), EngineOptions())
+    the_executor = Executor(fake_session(), EngineOptions(prompt_cache_bytes=0))
     submitted(the_executor, request(1, timeout=1))
     clock.now += 1
     the_executor.close(Close.DRAIN)

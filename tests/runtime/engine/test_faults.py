@@ -60,12 +60,11 @@ ALONE: dict[str, Place] = {
     "message": lambda e: (e, "_enqueue"),
     "sampler.start": lambda e: (e._sampler, "start"),
     "prompts.find": lambda e: (e._prompts, "find"),
-    "prefixes.begin": lambda e: (e._prefixes, "begin"),
+    "prompts.begin": lambda e: (e._prompts, "begin"),
     "session.start_prefill": lambda e: (e.session, "start_prefill"),
     "session.step_prefill": lambda e: (e.session, "step_prefill"),
     "interpreter.run": lambda e: (e.session.interpreter, "run"),
-    "prompts.keep": lambda e: (e._prompts, "keep"),
-    "prefixes.finish": lambda e: (e._prefixes, "finish"),
+    "prompts.finish": lambda e: (e._prompts, "finish"),
     "session.prompt": lambda e: (e.session, "prompt"),
     "session.snapshot": lambda e: (e.session, "snapshot"),
     "table.activate": lambda e: (e._table, "activate"),
@@ -78,7 +77,7 @@ ALONE: dict[str, Place] = {
 
 @contextmanager
 def engine_of(interpreter: FakeInterpreter, **options: Any) -> Iterator[Engine]:
-    engine = Engine(Session(interpreter.signature, interpreter), options=EngineOptions(**options))
+    engine = Engine(Session(interpreter.signature, interpreter), options=EngineOptions(**{"prompt_cache_bytes": 0} | options))
     try:
         yield engine
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.fleet.affinity import BLOCK, MOST_KEYS, Affinity, Kept, keys_of
+from sscc.runtime.fleet.affinity import BLOCK, MOST_KEYS, Affinity, keys_of
 
 SYSTEM = {"role": "system", "content": "s" * 3 * BLOCK}
 
@@ -18,9 +18,9 @@ def conversation(*said: str) -> dict[str, Any]:
 
 
 def test_a_conversation_goes_on_with_its_own_keys() -> None:
-    first = keys_of(conversation("u" * BLOCK), Kept.BEGINNINGS)
-    second = keys_of(conversation("u" * BLOCK, "a" * BLOCK, "v" * BLOCK), Kept.BEGINNINGS)
-    other = keys_of(conversation("U" * BLOCK), Kept.BEGINNINGS)
+    first = keys_of(conversation("u" * BLOCK))
+    second = keys_of(conversation("u" * BLOCK, "a" * BLOCK, "v" * BLOCK))
+    other = keys_of(conversation("U" * BLOCK))
     assert len(first) == 4
     assert second[: len(first)] == first
     assert other[:3] == first[:3]
@@ -39,13 +39,12 @@ def test_a_conversation_goes_on_with_its_own_keys() -> None:
     ],
 )
 def test_the_first_prompt_counts_however_it_is_written(one: dict[str, Any], two: dict[str, Any]) -> None:
-    for kept in (Kept.BEGINNINGS, Kept.PROMPTS):
-        assert keys_of(one, kept) == keys_of(two, kept) != ()
+    assert keys_of(one) == keys_of(two) != ()
 
 
 def test_who_said_something_matters() -> None:
     same = [{"messages": [{"role": role, "content": "x" * BLOCK}]} for role in ("user", "system")]
-    assert keys_of(same[0], Kept.BEGINNINGS) != keys_of(same[1], Kept.BEGINNINGS)
+    assert keys_of(same[0]) != keys_of(same[1])
 
 
 @pytest.mark.parametrize(
@@ -64,17 +63,16 @@ def test_who_said_something_matters() -> None:
     ],
 )
 def test_what_is_no_prompt_has_no_keys(body: dict[str, Any]) -> None:
-    assert keys_of(body, Kept.BEGINNINGS) == keys_of(body, Kept.PROMPTS) == ()
+    assert keys_of(body) == ()
 
 
-def test_what_is_kept_says_what_is_looked_at() -> None:
+def test_only_whole_blocks_are_looked_at() -> None:
     prompt = {"prompt": "x" * (2 * BLOCK + 1)}
     longer = {"prompt": "x" * (2 * BLOCK + 2)}
-    assert keys_of(prompt, Kept.NOTHING) == ()
-    assert keys_of(prompt, Kept.BEGINNINGS) == keys_of(longer, Kept.BEGINNINGS)
-    assert keys_of(prompt, Kept.PROMPTS) != keys_of(longer, Kept.PROMPTS)
-    assert len(keys_of({"prompt": "x" * BLOCK * (MOST_KEYS + 9)}, Kept.BEGINNINGS)) == MOST_KEYS
-    assert len(keys_of({"prompt": "\ud800" * BLOCK}, Kept.BEGINNINGS)) == 1
+    assert keys_of({"prompt": "x" * (BLOCK - 1)}) == ()
+    assert keys_of(prompt) == keys_of(longer)
+    assert len(keys_of({"prompt": "x" * BLOCK * (MOST_KEYS + 9)})) == MOST_KEYS
+    assert len(keys_of({"prompt": "\ud800" * BLOCK})) == 1
 
 
 IDLE = {"a": 0, "b": 0, "c": 0}

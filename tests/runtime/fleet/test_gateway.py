@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sscc.runtime.fleet.affinity import Kept
 from sscc.runtime.fleet.gateway import SEED_BYTES, FleetErrors, Gateway, ReplicaLost, prepared
 from sscc.runtime.fleet.messages import Call, Part, Start, answered
 from sscc.runtime.fleet.replay import events_of
@@ -86,7 +85,7 @@ def pool() -> Iterator[FakePool]:
 
 def gateway_of(pool: FakePool, attempts: int = 3) -> Gateway:
     limit = LIMITS.max_body
-    return Gateway(pool, kept=Kept.BEGINNINGS, attempts=attempts, max_body=limit, api_keys=(KEY,), name="g")
+    return Gateway(pool, by_prompt=True, attempts=attempts, max_body=limit, api_keys=(KEY,), name="g")
 
 
 def ask(gateway: Any, path: str = COMPLETIONS, method: str = "POST", **body: Any) -> tuple[int, Any]:
@@ -296,7 +295,7 @@ def test_what_replicas_say_of_themselves_is_one(pool: FakePool) -> None:
 @pytest.mark.parametrize("body", ['{"prompt": "x"}', '{"prompt": "x", "seed": null} \n', "{}"])
 def test_a_seed_is_settled(body: str) -> None:
     call = replace(call_of("POST", COMPLETIONS), body=body.encode(), headers=((b"content-length", b"9"),))
-    seeded = prepared(call, Kept.NOTHING)
+    seeded = prepared(call, by_prompt=False)
     words = json.loads(seeded.body)
     assert words == json.loads(body) | {"seed": words["seed"]}
     assert 0 <= words["seed"] < 1 << 62
@@ -307,7 +306,7 @@ def test_a_seed_is_settled(body: str) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b"[" * 100_000, b'{"prompt": "x", "seed": 7}'])
 def test_other_bodies_stay_as_they_are(body: bytes) -> None:
     call = replace(call_of("POST", COMPLETIONS), body=body)
-    assert prepared(call, Kept.NOTHING) == call
+    assert prepared(call, by_prompt=False) == call
 
 
 def test_parts_of_a_stream_that_are_there_go_together() -> None:

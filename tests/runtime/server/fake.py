@@ -92,10 +92,12 @@ class AlphabetInterpreter:
         self._signature = signature
         main = signature.plan.main
         shape = (signature.layers, signature.batch, main.kv_heads, GEOMETRY.budget, main.key.width)
+        scratch = np.zeros((1, main.kv_heads, signature.scratch_tokens, main.key.width), np.float32)
         self._states = {
             "k_cache": np.zeros(shape, np.float32),
             "v_cache": np.zeros(shape, np.float32),
             "selected": np.zeros((signature.layers, main.kv_heads, GEOMETRY.topk), np.int64),
+            **dict.fromkeys(("k_scratch", "v_scratch"), scratch),
         }
 
     def run(
@@ -235,7 +237,8 @@ def open_app(
     model = {"max_context": context} | model
     session = Session(signature, interpreter, identity=lambda: IDENTITY)
     servers = PrefillServers(prefill_from, session.slot_format, **prefill or {}) if role == "decode" else None
-    with Engine(session, TOKENIZER, EngineOptions(max_queue=max_queue), servers) as engine:
+    options = EngineOptions(max_queue=max_queue, prompt_cache_bytes=0)  # so that each test has its own
+    with Engine(session, TOKENIZER, options, servers) as engine:
         app = create_app(
             engine,
             replace(MODEL, **model),

@@ -11,7 +11,6 @@ import pytest
 
 from sscc.compiler.cli import main
 from sscc.ir.errors import UsageError
-from sscc.runtime.fleet.affinity import Kept
 from sscc.runtime.fleet.gateway import Gateway
 from sscc.runtime.fleet.messages import Start, answered
 from sscc.runtime.host_names import AllowedHostErrors, HostName, parse_hosts
@@ -141,7 +140,7 @@ def test_a_gateway_asks_too() -> None:
         async def states(self) -> dict[str, Any]:
             return {}
 
-    gateway = Gateway(NoPool(), kept=Kept.NOTHING, attempts=1, max_body=1000, api_keys=())  # type: ignore[arg-type]
+    gateway = Gateway(NoPool(), by_prompt=False, attempts=1, max_body=1000, api_keys=())  # type: ignore[arg-type]
 
     async def ask(*headers: tuple[bytes, bytes]) -> tuple[int, Any]:
         sent: list[Any] = []

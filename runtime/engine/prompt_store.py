@@ -1,0 +1,163 @@
+"""The host's store of prompts: rows of chunks, for prompts that begin alike, and slots of whole prompts.
+
+The rows that prefill makes of a chunk depend on the tokens up to the chunk's end and on nothing else, whatever the
+program keeps of them afterwards. The store keeps them under a digest of all these tokens, once for all prompts that
+share them. A prompt continues from the longest run of chunks that is there, bit for bit as if it had been prefilled
+from nothing. Rows that decode wrote are never kept: they come from attention to a compressed cache.
+
+A slot after a whole prompt (`Snapshot`) serves the same prompt again, without any prefill. Both share one limit, and
+what was used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from itertools import islice, takewhile
+
+from sscc.runtime import _native
+from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.kept_rows import Copy
+from sscc.runtime.session import Session, Snapshot
+
+MOST_BYTES, SHARE = 2 << 30, 10
+"""The default limit: 2 GiB, or a tenth of the memory where that is less."""
+
+
+def default_limit() -> int:
+    """Return the bytes that a store may take where nobody says: `MOST_BYTES`, or the memory that the process may use
+    divided by `SHARE` where that is less."""
+    total = _native.total_memory()
+    return min(MOST_BYTES, min(total, _native.memory_limit() or total) // SHARE)
+
+
+class PromptStore:
+    """Keeps what was used last, and the beginning of a prompt rather than its end.
+
+    Args:
+        session: prefills, one prompt at a time.
+        limit: bytes of everything that is kept, and of what the prefill in progress fills; 0 keeps nothing.
+        elsewhere: True if other processes prefill, so that whole prompts come and no rows of chunks.
+
+    Attributes:
+        nbytes: of everything that is kept or filled.
+    """
+
+    def __init__(self, session: Session, limit: int, *, elsewhere: bool = False) -> None:
+        self._session, self.limit = session, limit
+        self._chunk_bytes = session.rows.chunk_bytes
+        self._by_chunk = not elsewhere and 0 < self._chunk_bytes <= limit
+        # A slot that holds all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
+        whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
+        self._whole = whole and limit > 0
+        self._entries: OrderedDict[bytes, Copy | Snapshot] = OrderedDict()
+        self._prompt: list[bytes] = []  # the keys of the chunks of the prompt that is being prefilled
+        self._filling: dict[bytes, Copy] = {}
+        self.nbytes = 0
+
+    def find(self, prompt: Excerpt) -> Snapshot | None:
+        """Return the slot after exactly this prompt, if it is kept."""
+        entry = self._entries.get(prompt.key)
+        if isinstance(entry, Snapshot):
+            self._entries.move_to_end(prompt.key)
+            return entry
+        return None
+
+    def begin(self, prompt: Excerpt) -> tuple[list[Copy], dict[int, Copy]]:
+        """Begin a prefill; what the last one did not `finish` is given up.
+
+        Returns:
+            The chunks that a prompt begins with, as far as they are kept and can be reused; and memory for the others,
+            by their number in the prompt, as far as the limit allows.
+        """
+        self._forget_filling()
+        self._prompt = []
+        if not self._by_chunk:
+            return [], {}
+        keys = chunk_keys(prompt, self._session.signature.prefill_chunk)
+        self._prompt = list(islice(keys, (self.limit - self._reserved(prompt)) // self._chunk_bytes))
+        self._touch()
+        fill: dict[int, Copy] = {}
+        for number, key in enumerate(self._prompt):
+            if key not in self._entries and self._make_room(self._chunk_bytes, self._prompt):
+                self._filling[key] = fill[number] = self._session.empty_chunk()
+                self.nbytes += self._chunk_bytes
+        reusable = self._session.reusable_chunks(len(prompt))
+        found = [self._entries[key] for key in islice(takewhile(self._entries.__contains__, self._prompt), reusable)]
+        return [entry for entry in found if isinstance(entry, Copy)], fill
+
+    def finish(self, slot: int) -> Snapshot | None:
+        """Keep what was filled, and the slot, which holds a prompt and nothing after it.
+
+        Returns:
+            The snapshot of this prompt, if one is kept.
+        """
+        self._entries |= self._filling
+        self._filling = {}
+        prompt = self._session.prompt(slot)
+        key = prompt.tokens.key
+        if self._whole and key not in self._entries:
+            nbytes = self._session.snapshot_bytes(slot) + prompt.nbytes
+            if self._make_room(nbytes, self._prompt):
+                self._entries[key] = self._session.snapshot(slot)
+                self.nbytes += nbytes
+        self._touch()
+        entry = self._entries.get(key)
+        return entry if isinstance(entry, Snapshot) else None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep what another process has prefilled, unless it is larger than everything may be."""
+        key, nbytes = snapshot.prompt.tokens.key, _nbytes(snapshot)
+        if self._whole and key not in self._entries and self._make_room(nbytes):
+            self._entries[key] = snapshot
+            self.nbytes += nbytes
+
+    def _reserved(self, prompt: Excerpt) -> int:
+        """Return the bytes that the chunks of a prompt leave to its slot, which serves the whole prompt again."""
+        nbytes = self._session.whole_bytes(prompt) if self._whole else 0
+        return nbytes if 2 * nbytes <= self.limit else 0
+
+    def _make_room(self, nbytes: int, needed: Container[bytes] = ()) -> bool:
+        """Give up what was not used for longest, as far as it takes. Return False where there can be no such room.
+
+        Args:
+            needed: keys of what stays.
+        """
+        if nbytes > self.limit:
+            return False
+        while self.nbytes + nbytes > self.limit:
+            oldest = next(iter(self._entries), None)
+            if oldest is None or oldest in needed:
+                return False
+            self.nbytes -= _nbytes(self._entries.pop(oldest))
+        return True
+
+    def _forget_filling(self) -> None:
+        self.nbytes -= sum(copy.nbytes for copy in self._filling.values())
+        self._filling = {}
+
+    def _touch(self) -> None:
+        """Note that the chunks of the prompt were used; its first one is the last to go."""
+        for key in reversed(self._prompt):
+            if key in self._entries:
+                self._entries.move_to_end(key)
+
+
+_CHUNK = b"chunk"
+"""The beginning of a chunk's key, so that none is the key of a whole prompt (`Excerpt.key`), whose length is a multiple
+of 8."""
+
+
+def _nbytes(entry: Copy | Snapshot) -> int:
+    return entry.nbytes + entry.prompt.nbytes if isinstance(entry, Snapshot) else entry.nbytes
+
+
+def chunk_keys(prompt: Excerpt, chunk: int) -> Iterator[bytes]:
+    """Yield a digest for each whole chunk of `chunk` tokens: of its tokens and all before it, and of their positions
+    in the text."""
+    digest = hashlib.sha256()
+    for first in range(0, len(prompt) - chunk + 1, chunk):
+        digest.update(prompt.tokens[first : first + chunk].tobytes())
+        digest.update(prompt.positions[first : first + chunk].tobytes())
+        yield _CHUNK + digest.digest()
