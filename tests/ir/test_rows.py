@@ -51,12 +51,18 @@ TENSORS = {
     "compact": {
         "k_cache": (2, 3, 2, 9, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS,
     },
-    "int8": {"k_cache": (2, 3, 2, 9, 12), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS},
+    "int8": {
+        "k_cache": (2, 3, 2, 9, 12), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3),
+        **SUMS,
+    },
     "streaming": {"k_cache": (2, 3, 2, 6, 8), "k_scratch": (1, 2, 24, 8)},
     "window": {"k_cache": (2, 3, 2, 5, 8), "k_scratch": (1, 2, 24, 8)},
-    "layers": {"k_cache": (3, 2, 18, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS},
+    "layers": {
+        "k_cache": (3, 2, 18, 8), "k_scratch": (1, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 2, 3), **SUMS,
+    },
     "indexed": {
-        "k_cache": (2, 3, 2, 9, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8), "selected": (2, 3, 2, 3), **SUMS,
+        "k_cache": (2, 3, 2, 9, 8), "k_store": (2, 3, 2, 24, 8), "observed": (1, 4, 2, 8),
+        "selected": (2, 3, 2, 3), **SUMS,
     },
     "query": {
         "k_cache": (2, 3, 2, 6, 8), "k_store": (2, 3, 2, 24, 8),

@@ -77,7 +77,8 @@ ALONE: dict[str, Place] = {
 
 @contextmanager
 def engine_of(interpreter: FakeInterpreter, **options: Any) -> Iterator[Engine]:
-    engine = Engine(Session(interpreter.signature, interpreter), options=EngineOptions(**{"prompt_cache_bytes": 0} | options))
+    of_engine = EngineOptions(**{"prompt_cache_bytes": 0} | options)
+    engine = Engine(Session(interpreter.signature, interpreter), options=of_engine)
     try:
         yield engine
     finally:
