@@ -199,6 +199,11 @@ class KeptRows:
         """Bytes of what prefill leaves of a chunk, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty().values())
 
+    def chunk_layout(self) -> list[dict[str, TensorSpec]]:
+        """Return shape and dtype of what every rank has of a chunk. One program is every rank's, so all are alike."""
+        specs = {name: TensorSpec.of(rows) for name, rows in self._empty().items()}
+        return [specs] * self._group.ranks
+
     # -- slots
 
     def _copy_slot(self, operation: CopySlot) -> None:

@@ -31,6 +31,7 @@ from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.backends.interpreter import Interpreter
 from sscc.runtime.backends.registry import DEFAULT_BACKEND
+from sscc.runtime.chunk_message import ChunkFormat, ChunkMessage
 from sscc.runtime.excerpt import Excerpt, PromptTokens
 from sscc.runtime.kept_positions import Kept, LayerKept, Selected, kept_layers, selected_by_prompt
 from sscc.runtime.kept_rows import (
@@ -758,6 +759,20 @@ class Session:
         copy = Copy(self.rows, sum(rows.nbytes for part in message.parts for rows in part.values()))
         self.rows.do(PutCopy(copy.number, message.parts))
         return Snapshot(Prompt(message.tokens, message.logits, message.selected), message.slot, copy)
+
+    @cached_property
+    def chunk_format(self) -> ChunkFormat:
+        """The messages in which rows of prompts' chunks are kept in files. Raises UsageError as `slot_format` does."""
+        if self._identity is None:
+            raise SessionErrors.NO_IDENTITY()
+        return ChunkFormat(self.signature, self._identity(), self.rows.chunk_layout())
+
+    def adopt_chunk(self, message: ChunkMessage) -> Copy:
+        """Return the rows of a message, which `chunk_format` has read, as a copy of this session."""
+        parts = tuple({name: rows.copy() for name, rows in part.items()} for part in message.parts)
+        copy = Copy(self.rows, self.rows.chunk_bytes)
+        self.rows.do(PutCopy(copy.number, parts))
+        return copy
 
     def save_slot(self, slot: int, path: str | PathLike[str]) -> None:
         """Writes what a slot holds right after its prompt to a file, for `load_slot` of any process with this program.

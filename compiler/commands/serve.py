@@ -183,6 +183,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "none (default: 2 GiB, or a tenth of the memory where that is less)",
     )
     engine.add_argument(
+        "--prompt-folder",
+        type=Path,
+        metavar="DIR",
+        help="folder that keeps the prompts of --prompt-cache over restarts: read at the start, written at the end",
+    )
+    engine.add_argument(
         "--prefill-steps",
         type=int,
         metavar="N",
@@ -306,14 +312,14 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
         max_choices=min(MAX_CHOICES, signature.batch + args.max_queue),
         timeout=args.timeout,
     )
-    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache, args.prefill_ahead)
+    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache, args.prefill_ahead, args.prompt_folder)
     prefill_key = _key("--prefill-key", args.prefill_key, PREFILL_KEY_VARIABLE)
     with ExitStack() as stack:
         session = stack.enter_context(closing(session_of(artifact, args)))
         stack.enter_context(traced(session, args.trace))
         stack.enter_context(printing_beside(args.trace))
         elsewhere = None
-        if args.role != "both":
+        if args.role != "both" or args.prompt_folder is not None:
             slot_format = session.slot_format  # of another checkpoint it takes a while, and others would wait for it
         if args.role == "decode":
             elsewhere = PrefillServers(

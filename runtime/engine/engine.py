@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, Gramma
 from sscc.runtime.engine.elsewhere import Elsewhere
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics, SlotState
+from sscc.runtime.engine.prompt_files import FileCount, load_prompts, save_prompts
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
 from sscc.runtime.serving_defaults import MOST_SECONDS
@@ -179,6 +182,36 @@ class Engine:
     def slots(self) -> list[SlotState]:
         """What every slot does now, in order."""
         return self._executor.slots()
+
+    def save_prompts(self, folder: str | PathLike[str]) -> FileCount:
+        """Write the prompts that the engine keeps into a folder, for `load_prompts` of any process with this program.
+        Nothing else is done meanwhile.
+
+        Returns:
+            The files that were written. What the folder has already is not written again; of all its files those that
+            were used longest ago go, beyond `EngineOptions.prompt_cache_bytes`.
+
+        Raises:
+            UsageError: the session is not of an artifact with its own weights.
+            OutputError: the folder or a file cannot be written.
+            EngineClosed: the engine was closed, or has failed.
+        """
+        count: FileCount = self._executor.do(lambda session, prompts: save_prompts(prompts, session, Path(folder)))
+        return count
+
+    def load_prompts(self, folder: str | PathLike[str]) -> FileCount:
+        """Read the prompts that `save_prompts` has written for this program and these weights, as far as
+        `EngineOptions.prompt_cache_bytes` allows: what was used last first. A folder that does not exist has none; a
+        file that is damaged is named in the log and not used.
+
+        Returns:
+            The files that were read.
+
+        Raises:
+            UsageError, EngineClosed: as `save_prompts` does.
+        """
+        count: FileCount = self._executor.do(lambda session, prompts: load_prompts(prompts, session, Path(folder)))
+        return count
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Takes no more requests, ends the others and then the thread; nothing happens if it is closed.

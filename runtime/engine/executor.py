@@ -15,10 +15,13 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter, perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +32,7 @@ from sscc.runtime.engine.drafts import Drafts
 from sscc.runtime.engine.elsewhere import Arrivals, Elsewhere, Fetch, Outcome, Received
 from sscc.runtime.engine.job import Job
 from sscc.runtime.engine.metrics import Counters, Figures, Metrics, SlotState
+from sscc.runtime.engine.prompt_files import FileCount, load_prompts, save_prompts
 from sscc.runtime.engine.prompt_store import PromptStore, default_limit
 from sscc.runtime.engine.request import EngineClosed, EngineOptions, Finish, QueueFull, Request
 from sscc.runtime.engine.slots import SlotTable
@@ -74,7 +78,26 @@ class Close(Enum):
     CANCEL = "every request is cancelled"
 
 
-Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Close
+@dataclass(eq=False)
+class Task:
+    """Work that needs the session, done between two rounds.
+
+    Attributes:
+        work: is given the session and the store of prompts.
+        outcome: of the work.
+    """
+
+    work: Callable[[Session, PromptStore], Any]
+    outcome: Future[Any] = field(default_factory=Future)
+
+    def run(self, session: Session, prompts: PromptStore) -> None:
+        try:
+            self.outcome.set_result(self.work(session, prompts))
+        except Exception as error:
+            self.outcome.set_exception(error)
+
+
+Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Task | Close
 """What other threads ask of the engine's, or tell it."""
 
 
@@ -169,6 +192,18 @@ class Executor:
         """Asks that a request ends; nothing happens if it has. Takes no lock, because finalizers call it."""
         if job.finish is None:
             self._inbox.put((job, finish))
+
+    def do(self, work: Callable[[Session, PromptStore], Any]) -> Any:
+        """Have work done that needs the session, between two rounds, and return what it returns. Raises what it raises,
+        and EngineClosed."""
+        task = Task(work)
+        with self._lock:
+            if self.failure is not None:
+                raise EngineErrors.FAILED(cause=_cause(self.failure)) from self.failure
+            if self._closing:
+                raise EngineErrors.CLOSED()
+            self._inbox.put(task)
+        return task.outcome.result()
 
     def close(self, how: Close) -> None:
         """Refuses new requests, and asks the thread to end."""
@@ -268,12 +303,27 @@ class Executor:
     def run(self) -> None:
         """Serve until it is closed, or the session can compute no more, which ends every request."""
         try:
+            self._with_folder(load_prompts, "read from")
             while self._round():
                 pass
+            self._with_folder(save_prompts, "written to")
         except BaseException as error:
             self._fail(error)
         finally:
             self.done.set()
+
+    def _with_folder(self, action: Callable[[PromptStore, Session, Path], FileCount], done: str) -> None:
+        """Read or write the prompts of the options' folder, where there is one."""
+        folder = self._options.prompt_folder
+        if folder is None:
+            return
+        start = perf_counter()
+        try:
+            count = action(self._prompts, self.session, folder)
+        except SsccError as error:
+            _log.error("prompts are not %s %s: %s", done, folder, logged(error))
+            return
+        _log.info("prompts %s %s: %s in %.1f s", done, folder, count, perf_counter() - start)
 
     def _round(self) -> bool:
         """`_serve`; an exception that no part of it has dealt with ends the requests that have slots, or all others
@@ -346,6 +396,9 @@ class Executor:
             else:
                 self._enqueue(message)
             return
+        if isinstance(message, Task):
+            message.run(self.session, self._prompts)
+            return
         if isinstance(message, tuple) and isinstance(message[0], Fetch):
             self._settle(*message)
             return
@@ -406,6 +459,8 @@ class Executor:
             waiting = [self._inbox.get() for _ in range(self._inbox.qsize())]
             for job in [*self._jobs(), *(message for message in waiting if isinstance(message, Job))]:
                 self._end(job, "error", error)
+            for task in (message for message in waiting if isinstance(message, Task)):
+                task.outcome.set_exception(EngineErrors.FAILED(cause=_cause(error)))
             self._wakeups.wake(change=True)
 
     # ------------------------------------------------------------------------------------------------------- prefill
@@ -759,7 +814,7 @@ def _concerned(message: Message) -> list[Job]:
     """Return the requests that a message is about."""
     if isinstance(message, Job):
         return [message]
-    if isinstance(message, Close):
+    if isinstance(message, Close | Task):
         return []
     subject = message[0]
     return list(subject.waiting.values()) if isinstance(subject, Fetch) else [subject]

@@ -11,12 +11,13 @@ what was used longest ago goes first.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container
+from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from sscc.runtime import _native
+from sscc.runtime.chunk_message import FIRST, ChunkMessage, chunk_key, chunks_of
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session, Snapshot
@@ -30,6 +31,24 @@ def default_limit() -> int:
     divided by `SHARE` where that is less."""
     total = _native.total_memory()
     return min(MOST_BYTES, min(total, _native.memory_limit() or total) // SHARE)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptChunk:
+    """The rows of a chunk.
+
+    Attributes:
+        before: the key of the chunk before (`chunk_key`).
+        tokens: of the chunk.
+    """
+
+    before: bytes
+    tokens: Excerpt
+    rows: Copy
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes
 
 
 class PromptStore:
@@ -51,9 +70,9 @@ class PromptStore:
         # A slot that holds all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
         whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
         self._whole = whole and limit > 0
-        self._entries: OrderedDict[bytes, Copy | Snapshot] = OrderedDict()
+        self._entries: OrderedDict[bytes, KeptChunk | Snapshot] = OrderedDict()
         self._prompt: list[bytes] = []  # the keys of the chunks of the prompt that is being prefilled
-        self._filling: dict[bytes, Copy] = {}
+        self._filling: dict[bytes, KeptChunk] = {}
         self.nbytes = 0
 
     def find(self, prompt: Excerpt) -> Snapshot | None:
@@ -75,17 +94,24 @@ class PromptStore:
         self._prompt = []
         if not self._by_chunk:
             return [], {}
-        keys = chunk_keys(prompt, self._session.signature.prefill_chunk)
-        self._prompt = list(islice(keys, (self.limit - self._reserved(prompt)) // self._chunk_bytes))
+        size, before = self._session.signature.prefill_chunk, FIRST
+        most = (self.limit - self._reserved(prompt)) // self._chunk_bytes
+        chunks: dict[bytes, tuple[bytes, Excerpt]] = {}
+        for tokens in islice(chunks_of(prompt, size), most):
+            key = chunk_key(before, tokens)
+            chunks[_CHUNK + key] = before, tokens
+            before = key
+        self._prompt = list(chunks)
         self._touch()
         fill: dict[int, Copy] = {}
-        for number, key in enumerate(self._prompt):
+        for number, (key, (before, tokens)) in enumerate(chunks.items()):
             if key not in self._entries and self._make_room(self._chunk_bytes, self._prompt):
-                self._filling[key] = fill[number] = self._session.empty_chunk()
+                fill[number] = self._session.empty_chunk()
+                self._filling[key] = KeptChunk(before, tokens, fill[number])
                 self.nbytes += self._chunk_bytes
         reusable = self._session.reusable_chunks(len(prompt))
         found = [self._entries[key] for key in islice(takewhile(self._entries.__contains__, self._prompt), reusable)]
-        return [entry for entry in found if isinstance(entry, Copy)], fill
+        return [entry.rows for entry in found if isinstance(entry, KeptChunk)], fill
 
     def finish(self, slot: int) -> Snapshot | None:
         """Keep what was filled, and the slot, which holds a prompt and nothing after it.
@@ -113,6 +139,19 @@ class PromptStore:
             self._entries[key] = snapshot
             self.nbytes += nbytes
 
+    def entries(self) -> list[KeptChunk | Snapshot]:
+        """Return everything that is kept, what was used longest ago first."""
+        return list(self._entries.values())
+
+    def add_chunk(self, message: ChunkMessage) -> bool:
+        """Keep the rows of a chunk that another session has made. Return False where they are not wanted."""
+        key = _CHUNK + message.key
+        wanted = self._by_chunk and key not in self._entries and self._make_room(self._chunk_bytes)
+        if wanted:
+            self._entries[key] = KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
+            self.nbytes += self._chunk_bytes
+        return wanted
+
     def _reserved(self, prompt: Excerpt) -> int:
         """Return the bytes that the chunks of a prompt leave to its slot, which serves the whole prompt again."""
         nbytes = self._session.whole_bytes(prompt) if self._whole else 0
@@ -134,7 +173,7 @@ class PromptStore:
         return True
 
     def _forget_filling(self) -> None:
-        self.nbytes -= sum(copy.nbytes for copy in self._filling.values())
+        self.nbytes -= sum(chunk.nbytes for chunk in self._filling.values())
         self._filling = {}
 
     def _touch(self) -> None:
@@ -145,19 +184,9 @@ class PromptStore:
 
 
 _CHUNK = b"chunk"
-"""The beginning of a chunk's key, so that none is the key of a whole prompt (`Excerpt.key`), whose length is a multiple
-of 8."""
+"""The beginning of a chunk's key in a store, so that none is the key of a whole prompt (`Excerpt.key`), whose length is
+a multiple of 8."""
 
 
-def _nbytes(entry: Copy | Snapshot) -> int:
+def _nbytes(entry: KeptChunk | Snapshot) -> int:
     return entry.nbytes + entry.prompt.nbytes if isinstance(entry, Snapshot) else entry.nbytes
-
-
-def chunk_keys(prompt: Excerpt, chunk: int) -> Iterator[bytes]:
-    """Yield a digest for each whole chunk of `chunk` tokens: of its tokens and all before it, and of their positions
-    in the text."""
-    digest = hashlib.sha256()
-    for first in range(0, len(prompt) - chunk + 1, chunk):
-        digest.update(prompt.tokens[first : first + chunk].tobytes())
-        digest.update(prompt.positions[first : first + chunk].tobytes())
-        yield _CHUNK + digest.digest()

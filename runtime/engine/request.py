@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from sscc.ir.errors import ErrorKind, SsccError, UsageError
@@ -194,6 +195,8 @@ class EngineOptions:
         prompt_cache_bytes: memory of the host, of all ranks together, for prompts that are sent again or begin alike:
             rows of their chunks (`Signature.chunk_bytes` each, on each rank) and slots of whole prompts. None: 2 GiB,
             or a tenth of the memory where that is less; 0: nothing is kept.
+        prompt_folder: prompts that are kept are read from there when the engine starts, and written there when it is
+            closed (`Engine.save_prompts`); None: nowhere.
         prefill_ahead: prompts that other processes may be prefilling, or have and that wait for a slot with all their
             rows; None: as many as there are slots.
 
@@ -205,6 +208,7 @@ class EngineOptions:
     prefill_steps: int | None = None
     prompt_cache_bytes: int | None = None
     prefill_ahead: int | None = None
+    prompt_folder: Path | None = None
 
     def __post_init__(self) -> None:
         for option, least, most in _OPTION_RANGES:

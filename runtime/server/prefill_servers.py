@@ -30,8 +30,8 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
+from sscc.runtime.chunk_message import chunk_keys
 from sscc.runtime.engine import Outcome, PrefillError, Received
-from sscc.runtime.engine.prompt_store import chunk_keys
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.logs import log_exception
 from sscc.runtime.server.slots import CACHED_TOKENS, PATH

@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.files import FileErrors
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
+from sscc.runtime.row_messages import HEADER_BYTES, RowMessageErrors
 from sscc.runtime.session import Session, SessionErrors
-from sscc.runtime.slot_message import HEADER_BYTES, SlotMessageErrors
 from tests.errors import raises
 from tests.runtime.fake import SIGNATURE, FakeInterpreter, fake_session
 from tests.runtime.signatures import altered
@@ -94,14 +94,14 @@ def test_a_flipped_bit_is_found_wherever_it_is() -> None:
         data[at] ^= 1 << at % 8
         with pytest.raises(InputError) as caught:
             session.slot_format.read(data, "it")
-        assert isinstance(caught.value.kind, SlotMessageErrors)
+        assert isinstance(caught.value.kind, RowMessageErrors)
         assert caught.value.fields["where"] == "it"
         data[at] ^= 1 << at % 8
     session.slot_format.read(data, "it")
     for cut in (0, 7, 8, 100, len(data) - 1):
         with pytest.raises(InputError) as caught:
             session.slot_format.read(data[:cut], "it")
-        assert caught.value.kind in (SlotMessageErrors.HEADER_SIZE, SlotMessageErrors.SIZE_DIFFERS)
+        assert caught.value.kind in (RowMessageErrors.HEADER_SIZE, RowMessageErrors.SIZE_DIFFERS)
         assert caught.value.fields["where"] == "it"
 
 
@@ -120,39 +120,42 @@ OTHERS: dict[str, tuple[Session, str, str | None, str]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_slot_of_another_program_is_refused_by_name(name: str) -> None:
     session, part, theirs, ours = OTHERS[name]
-    with raises(SlotMessageErrors.OTHER_PROGRAM, where="it", name=part, theirs=theirs, ours=ours):
+    with raises(RowMessageErrors.OTHER_PROGRAM, where="it", name=part, theirs=theirs, ours=ours):
         session.slot_format.read(message_bytes(session_with()), "it")
 
 
 @pytest.mark.parametrize(
     ("change", "kind", "fields"),
     [
-        (lambda data: b"", SlotMessageErrors.HEADER_SIZE, {}),
+        (lambda data: b"", RowMessageErrors.HEADER_SIZE, {}),
         (
             lambda data: (HEADER_BYTES + 1).to_bytes(8, "little") + bytes(HEADER_BYTES * 2),
-            SlotMessageErrors.HEADER_SIZE, {},
+            RowMessageErrors.HEADER_SIZE, {},
         ),
-        (lambda data: with_metadata(data, version="1"), SlotMessageErrors.OTHER_VERSION, {"version": "1", "ours": 2}),
-        (lambda data: with_metadata(data, version="3"), SlotMessageErrors.OTHER_VERSION, {"version": "3", "ours": 2}),
+        (lambda data: with_metadata(data, version="1"), RowMessageErrors.OTHER_VERSION, {"version": "1", "ours": 2}),
+        (lambda data: with_metadata(data, version="3"), RowMessageErrors.OTHER_VERSION, {"version": "3", "ours": 2}),
         (
-            lambda data: with_metadata(data, format="pt"), SlotMessageErrors.OTHER_FORMAT,
+            lambda data: with_metadata(data, format="pt"), RowMessageErrors.OTHER_FORMAT,
             {"where": "it", "format": "pt"},
         ),
         (
-            lambda data: with_metadata(data, length="0"), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            lambda data: with_metadata(data, length="0"), RowMessageErrors.NUMBER_OUT_OF_RANGE,
             {"where": "it", "name": "length", "text": "0", "low": 1, "high": 20},
         ),
         (
-            lambda data: with_metadata(data, length="9" * 30), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            lambda data: with_metadata(data, length="9" * 30), RowMessageErrors.NUMBER_OUT_OF_RANGE,
             {"low": 1, "high": 20},
         ),
-        (lambda data: with_metadata(data, length="8"), SlotMessageErrors.HEADER_DIFFERS, {"where": "it", "length": 8}),
         (
-            lambda data: with_metadata(data, slot="2"), SlotMessageErrors.NUMBER_OUT_OF_RANGE,
+            lambda data: with_metadata(data, length="8"), RowMessageErrors.HEADER_DIFFERS,
+            {"where": "it", "numbers": "length 8, slot 1"},
+        ),
+        (
+            lambda data: with_metadata(data, slot="2"), RowMessageErrors.NUMBER_OUT_OF_RANGE,
             {"where": "it", "name": "slot", "text": "2", "low": 0, "high": 1},
         ),
-        (lambda data: with_metadata(data, more="1"), SlotMessageErrors.HEADER_DIFFERS, {"where": "it"}),
-        (lambda data: b"\x10" + bytes(7) + b"[" * 16, SlotMessageErrors.NO_METADATA, {"where": "it"}),
+        (lambda data: with_metadata(data, more="1"), RowMessageErrors.HEADER_DIFFERS, {"where": "it"}),
+        (lambda data: b"\x10" + bytes(7) + b"[" * 16, RowMessageErrors.NO_METADATA, {"where": "it"}),
     ],
 )
 def test_what_is_no_message_is_refused(
@@ -170,7 +173,7 @@ def test_numbers_out_of_range_are_refused_whoever_has_sealed_them(name: str, val
     data = message_bytes(session)
     begin = 8 + int.from_bytes(data[:8], "little") + header_of(data)[name]["data_offsets"][0]
     data[begin : begin + 8] = value.to_bytes(8, "little", signed=True)
-    with raises(SlotMessageErrors.VALUE_OUT_OF_RANGE, low=0, name=name, value=value):
+    with raises(RowMessageErrors.VALUE_OUT_OF_RANGE, low=0, name=name, value=value):
         session.slot_format.read(resealed(data), "it")
 
 

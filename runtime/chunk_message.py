@@ -1,0 +1,125 @@
+"""The rows of one chunk of a prompt as bytes, one of the `RowMessages`, for prompts that begin alike.
+
+Rows depend on all tokens up to the chunk's end. A message has the tokens of the chunk alone, and the key of the chunk
+before it; its own key follows from both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
+from sscc.runtime.artifact.tensor_files import Array, Specs, TensorSpec
+from sscc.runtime.excerpt import Excerpt
+from sscc.runtime.row_messages import ROWS, RowMessages, check_finite, check_tokens
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FORMAT, VERSION = "sscc-chunk", 1
+FIRST = b""
+"""The key in the place of the chunk before the first one."""
+
+TOKENS, POSITIONS, BEFORE = "tokens", "positions", "before"
+"""The names of tensors beside `ROWS`: the tokens of the chunk [C] i64, their positions in the text [C] i64, and the key
+of the chunk before, 32 bytes, or none of the first."""
+_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkMessage:
+    """What prefill leaves of a chunk, out of any session.
+
+    Attributes:
+        before: the key of the chunk before, or `FIRST`.
+        tokens: of the chunk, C of them.
+        parts: of every rank, states by name (`KeptRows`).
+    """
+
+    before: bytes
+    tokens: Excerpt
+    parts: tuple[Mapping[str, Array], ...]
+
+    @property
+    def key(self) -> bytes:
+        return chunk_key(self.before, self.tokens)
+
+
+class ChunkFormat:
+    """The messages of the chunks of one program.
+
+    Args:
+        layout: shape and dtype of what every rank has of a chunk, by rank.
+    """
+
+    def __init__(self, signature: Signature, identity: ProgramIdentity, layout: list[dict[str, TensorSpec]]) -> None:
+        self._signature, self._layout = signature, layout
+        self._messages = RowMessages(FORMAT, VERSION, signature, identity, len(layout))
+
+    def pieces(self, message: ChunkMessage) -> list[memoryview]:
+        """Return the bytes of a message, to be written one after another."""
+        arrays = {TOKENS: message.tokens.tokens, POSITIONS: message.tokens.positions}
+        arrays[BEFORE] = np.frombuffer(message.before, np.int8)
+        for rank, part in enumerate(message.parts):
+            arrays |= {ROWS.format(rank, name): rows for name, rows in part.items()}
+        return self._messages.pieces(arrays, {"follows": str(int(bool(message.before)))})
+
+    def read(self, data: ReadableBuffer, where: str) -> ChunkMessage:
+        """Return the message that bytes are; its rows are views of them.
+
+        Args:
+            where: the place that the bytes come from, for errors.
+
+        Raises:
+            InputError: no message, another version, rows of another program or other weights, damaged, with tokens
+                that there are not, or with numbers that are not finite.
+        """
+        opened = self._messages.opened(data, where, ("follows",))
+        follows = opened.number("follows", 0, 1)
+        arrays = self._messages.arrays(opened, self._specs(follows), {"follows": str(follows)})
+        check_tokens(arrays[TOKENS], arrays[POSITIONS], self._signature, where)
+        ranks = enumerate(self._layout)
+        parts = tuple({name: arrays[ROWS.format(rank, name)] for name in part} for rank, part in ranks)
+        for rank, part in enumerate(parts):
+            for name, rows in part.items():
+                check_finite(rows, ROWS.format(rank, name), where)
+        return ChunkMessage(arrays[BEFORE].tobytes(), Excerpt(arrays[TOKENS], arrays[POSITIONS]), parts)
+
+    def _specs(self, follows: int) -> Specs:
+        specs = dict.fromkeys((TOKENS, POSITIONS), TensorSpec((self._signature.prefill_chunk,), "i64"))
+        specs[BEFORE] = TensorSpec((_KEY_BYTES * follows,), "i8")
+        for rank, part in enumerate(self._layout):
+            specs |= {ROWS.format(rank, name): spec for name, spec in part.items()}
+        return specs
+
+
+def chunk_key(before: bytes, tokens: Excerpt) -> bytes:
+    """Return the key of a chunk: a digest of its tokens, of their positions in the text, and of the chunks before.
+
+    Args:
+        before: the key of the chunk before, or `FIRST`.
+        tokens: of the chunk.
+    """
+    digest = hashlib.sha256(before)
+    digest.update(tokens.tokens.tobytes())
+    digest.update(tokens.positions.tobytes())
+    return digest.digest()
+
+
+def chunks_of(prompt: Excerpt, size: int) -> Iterator[Excerpt]:
+    """Yield the whole chunks of `size` tokens of a prompt."""
+    for first in range(0, len(prompt) - size + 1, size):
+        yield Excerpt(prompt.tokens[first : first + size], prompt.positions[first : first + size])
+
+
+def chunk_keys(prompt: Excerpt, size: int) -> Iterator[bytes]:
+    """Yield the key of each whole chunk of `size` tokens of a prompt."""
+    key = FIRST
+    for chunk in chunks_of(prompt, size):
+        key = chunk_key(key, chunk)
+        yield key

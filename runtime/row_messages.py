@@ -1,0 +1,220 @@
+"""Rows of a prompt as bytes: what one process sends to another, and what a file keeps.
+
+A message is a safetensors file: 8 bytes of header length, a JSON header, then the bytes of each tensor without gaps.
+The header's `__metadata__` says of which program, weights, geometry and sizes the rows are, and has the sha256 of all
+that follows the header.
+
+Nothing in a message is trusted, and nothing of it is executed. The program that reads one knows the header that it must
+have, byte for byte, from a few numbers in it, so no other is read any further, and what is allocated for one is bounded
+before it comes. The digest finds damage, it does not say who wrote the message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.runtime.artifact.signature import ProgramIdentity, Signature
+from sscc.runtime.artifact.tensor_files import (
+    NUMPY_DTYPES,
+    Array,
+    Specs,
+    TensorSpec,
+    file_order,
+    tensor_bytes,
+    tensors_header,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+HEADER_BYTES = 1 << 20
+"""The most that a header may have."""
+
+ROWS = "rank{}/{}"
+"""The name of a tensor of rows: of which rank and of which state."""
+
+_DIGITS = 18  # of a number in a header; no sizes have more
+_CHECKED_AT_ONCE = 1 << 18  # numbers
+_METADATA = "__metadata__"
+
+
+class RowMessageErrors(ErrorKind):
+    HEADER_SIZE = InputError, "{where} has no rows that sscc has saved: its header has {header} of {size} bytes"
+    NO_METADATA = InputError, "{where} has no rows that sscc has saved: its header does not say so"
+    OTHER_FORMAT = InputError, "{where} has no rows that sscc has saved: its format is {format}, expected {ours}"
+    OTHER_VERSION = InputError, "{where} has version {version} of the format {format}, this sscc reads {ours}"
+    OTHER_PROGRAM = InputError, "{where} has rows of another program: {name} {theirs} there, {ours} here"
+    HEADER_DIFFERS = InputError, "{where} is damaged: its header is not the one for {numbers}"
+    SIZE_DIFFERS = InputError, "{where} is damaged: it has {size} bytes behind its header, not {expected}"
+    DIGEST_DIFFERS = InputError, "{where} is damaged: its contents have another sha256 than its header says"
+    NUMBER_OUT_OF_RANGE = InputError, "{where} is damaged: its {name} is {text}, expected {low} to {high}"
+    TOKENS_NOT_ASCENDING = InputError, "{where} is malformed: its tokens' positions do not ascend"
+    VALUE_OUT_OF_RANGE = InputError, "{where} is malformed: {name} has {value}, expected {low} to {high}"
+    NOT_FINITE = InputError, "{where} is malformed: {name} has numbers that are not finite"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A message whose header was read.
+
+    Attributes:
+        where: the place that it comes from, for errors.
+        view: the whole message; size: bytes of its header.
+        fields: the metadata of the header.
+    """
+
+    where: str
+    view: memoryview
+    size: int
+    fields: Mapping[str, str]
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Return a number of the metadata. Raises InputError for one that is out of range."""
+        text = self.fields[name]
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and low <= int(text) <= high):
+            raise RowMessageErrors.NUMBER_OUT_OF_RANGE(where=self.where, name=name, text=text, low=low, high=high)
+        return int(text)
+
+
+class RowMessages:
+    """A format of messages of one program.
+
+    Args:
+        format, version: of the messages.
+        signature: of the program; identity: of the program and its weights; ranks: that run it.
+    """
+
+    def __init__(
+        self, format_: str, version: int, signature: Signature, identity: ProgramIdentity, ranks: int
+    ) -> None:
+        self._format, self._version = format_, version
+        self._facts = _facts(signature, identity, ranks)
+
+    def pieces(self, arrays: Mapping[str, Array], numbers: Mapping[str, str]) -> list[memoryview]:
+        """Return the bytes of a message, to be written one after another. Nothing is copied but the header.
+
+        Args:
+            numbers: the metadata from which a reader knows shapes and dtypes.
+        """
+        specs = {name: TensorSpec.of(array) for name, array in arrays.items()}
+        data, digest = [tensor_bytes(arrays[name]) for name in file_order(specs)], hashlib.sha256()
+        for piece in data:
+            digest.update(piece)
+        return [memoryview(self.header(specs, numbers, digest.hexdigest())), *data]
+
+    def header(self, specs: Specs, numbers: Mapping[str, str], digest: str) -> bytes:
+        """Return the header of a message, as long as the data begins behind it."""
+        kind = {"format": self._format, "version": str(self._version)}
+        return tensors_header(file_order(specs), specs, {**kind, **self._facts, **numbers, "digest": digest})
+
+    def opened(self, data: ReadableBuffer, where: str, numbers: tuple[str, ...]) -> Opened:
+        """Read the header of a message as far as it says whose it is.
+
+        Args:
+            where: the place that the bytes come from, for errors.
+            numbers: the names of the metadata from which shapes and dtypes are known.
+
+        Raises:
+            InputError: no message, another format or version, or another program.
+        """
+        view = memoryview(data).cast("B")
+        size = int.from_bytes(view[:8], "little") + 8
+        if not 8 < size <= min(len(view), HEADER_BYTES):
+            raise RowMessageErrors.HEADER_SIZE(where=where, header=size - 8, size=len(view))
+        try:
+            metadata = json.loads(bytes(view[8:size]))[_METADATA]
+            texts = {str(name): str(metadata[name]) for name in ("format", "version", *numbers, "digest")}
+        except (ValueError, RecursionError, TypeError, KeyError, IndexError):
+            raise RowMessageErrors.NO_METADATA(where=where) from None
+        if texts["format"] != self._format:
+            raise RowMessageErrors.OTHER_FORMAT(where=where, format=texts["format"], ours=self._format)
+        if texts["version"] != str(self._version):
+            raise RowMessageErrors.OTHER_VERSION(
+                where=where, version=texts["version"], format=self._format, ours=self._version
+            )
+        for name, ours in self._facts.items():
+            theirs = metadata.get(name)
+            if theirs != ours:
+                raise RowMessageErrors.OTHER_PROGRAM(where=where, name=name, theirs=theirs, ours=ours)
+        return Opened(where, view, size, texts)
+
+    def arrays(self, opened: Opened, specs: Specs, numbers: Mapping[str, str]) -> dict[str, Array]:
+        """Return the tensors of a message, views of its bytes. What is checked to be in range is copied, since a file
+        that is mapped may change.
+
+        Args:
+            specs: that the numbers say.
+
+        Raises:
+            InputError: another header than that of these, or other contents than the header says.
+        """
+        where, view, size = opened.where, opened.view, opened.size
+        digest = opened.fields["digest"]
+        if bytes(view[:size]) != self.header(specs, numbers, digest):
+            shown = ", ".join(f"{name} {value}" for name, value in numbers.items())
+            raise RowMessageErrors.HEADER_DIFFERS(where=where, numbers=shown)
+        payload = sum(spec.nbytes for spec in specs.values())
+        if len(view) - size != payload:
+            raise RowMessageErrors.SIZE_DIFFERS(where=where, size=len(view) - size, expected=payload)
+        if hashlib.sha256(view[size:]).hexdigest() != digest:
+            raise RowMessageErrors.DIGEST_DIFFERS(where=where)
+        arrays: dict[str, Array] = {}
+        offset = size
+        for name in file_order(specs):
+            spec = specs[name]
+            array: Array = np.ndarray(spec.shape, NUMPY_DTYPES[spec.dtype], buffer=view, offset=offset)
+            arrays[name] = array.copy() if spec.dtype == "i64" else array
+            offset += spec.nbytes
+        return arrays
+
+
+def _facts(signature: Signature, identity: ProgramIdentity, ranks: int) -> dict[str, str]:
+    """Return the metadata that say of which program rows are, in the order in which a difference is told."""
+    sizes = ("dtype", "vocab_size", "batch", "prefill_chunk")
+    return {
+        "weights": identity.weights,
+        "ranks": str(ranks),
+        **{f"geometry.{name}": json.dumps(value) for name, value in signature.geometry.to_dict().items()},
+        **{name: str(getattr(signature, name)) for name in sizes},
+        "program": identity.program,
+    }
+
+
+def check_tokens(tokens: Array, positions: Array, signature: Signature, where: str) -> None:
+    """Check the tokens [n] i64 of a prompt and their positions [n] i64 in the text.
+
+    Raises:
+        InputError: a token or a position that there is not, or positions that do not ascend.
+    """
+    check_range(tokens, 0, signature.vocab_size - 1, "tokens", where)
+    check_range(positions, 0, signature.geometry.max_context - 1, "positions", where)
+    if np.any(positions[1:] <= positions[:-1]):
+        raise RowMessageErrors.TOKENS_NOT_ASCENDING(where=where)
+
+
+def check_range(values: Array, low: int, high: int, name: str, where: str) -> None:
+    """Check that integers are in range. Raises InputError for the first that is not."""
+    if values.size and (values.min() < low or values.max() > high):
+        wrong: Any = values[(values < low) | (values > high)].flat[0]
+        raise RowMessageErrors.VALUE_OUT_OF_RANGE(where=where, name=name, value=int(wrong), low=low, high=high)
+
+
+def check_finite(rows: Array, name: str, where: str) -> None:
+    """Check in little memory that a floating-point tensor has only finite numbers.
+
+    Raises:
+        InputError: it has a NaN or an infinite number, with which others would compute.
+    """
+    if rows.dtype.kind in "biu":
+        return
+    flat = rows.reshape(-1)
+    for begin in range(0, flat.size, _CHECKED_AT_ONCE):
+        if not np.isfinite(flat[begin : begin + _CHECKED_AT_ONCE]).all():
+            raise RowMessageErrors.NOT_FINITE(where=where, name=name)
