@@ -1,6 +1,8 @@
-"""build-entries: the two programs a caller can run, `prefill` and `decode`, as control around the layers.
+"""build-entries: the programs a caller can run, `prefill`, `decode` and `score`, as control around the layers.
 
-What: `decode` runs embedding, layers and head once for all slots. `prefill` runs one sequence layer-major, phase
+What: `decode` runs embedding, layers and head once for all slots. `score` runs the head of `decode` on the hidden
+states of that many positions of the prompt that was prefilled last, and adds nothing to the program but a call: it is
+left out where there are more slots than such positions. `prefill` runs one sequence layer-major, phase
 after phase (embedding, every layer, head), and within a phase chunk after chunk of the prompt; after the last
 chunk of a layer, that layer is compressed into its slot of the decode cache.
 
@@ -115,6 +117,7 @@ from sscc.ir.builders import (
     Argument,
     Offset,
     arguments_of,
+    elementwise,
     extract_slice,
     index_constant,
     insert_slice,
@@ -125,7 +128,7 @@ from sscc.ir.builders import (
     tensor_type,
 )
 from sscc.ir.cache_plan import CachePlan, LayerGroup
-from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
+from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
@@ -163,8 +166,11 @@ class BuildEntries(Pass):
         parts = {function.name.value: function for function in functions(module)}
         groups = get_groups(module)
         _build_progress(module)
-        _PrefillBuilder(module, parts, facts, facts.scratch_rows(geometry), groups).build()
+        rows = facts.scratch_rows(geometry)
+        _PrefillBuilder(module, parts, facts, rows, groups).build()
         _DecodeBuilder(module, parts, facts, groups).build()
+        if facts.batch <= rows:
+            _ScoreBuilder(module, parts, facts, groups).build(rows)
 
 
 def _build_progress(module: ir.Module) -> None:
@@ -447,6 +453,66 @@ class _DecodeBuilder(_EntryBuilder):
         return [reshape(logits, [logits.type.shape[0], logits.type.shape[2]]), *(states[name] for name in updated)]
 
 
+class _ScoreBuilder(_EntryBuilder):
+    """Logits after `batch` positions of the prompt that was prefilled last, by the head of a decode step."""
+
+    name = SCORE
+
+    def build(self, rows: int) -> None:
+        head = self.parts["decode.head"]
+        chunk, row = (
+            next(result.type for result in results_of(self.parts[part]) if result.name == "hidden")
+            for part in ("prefill.embed", "decode.embed")
+        )
+        axis = token_axis("hidden", chunk.shape, row.shape, self.facts.chunk)
+        sizes = list(chunk.shape)
+        sizes[axis] = rows
+        hidden = Argument("state", "hidden", tensor_type(sizes, chunk.element_type))
+        logits = results_of(head)[0].type
+        out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
+        first = Argument("input", FIRST, ir.IndexType.get())
+        several = self._copied(sizes, axis, chunk.element_type) if any(size != 1 for size in sizes[:axis]) else None
+        entry = self.start([first, hidden, *_weights([head])], [out])
+        with ir.InsertionPoint(entry.function.entry_block), entry.location:
+            offsets: list[Offset] = [0] * len(sizes)
+            offsets[axis], sizes[axis] = entry.values["input", FIRST], self.facts.batch
+            taken = extract_slice(entry.values["state", "hidden"], offsets, sizes)
+            if several:  # their rows do not lie side by side
+                taken = entry.call(several, {"hidden": taken})["hidden"]
+            taken = reshape(reshape(taken, [size for size in sizes if size != 1]), list(row.shape))
+            found = entry.call(head, {"hidden": taken})["logits"]
+            func.ReturnOp([reshape(found, list(out.type.shape))])
+
+
+    def _copied(self, sizes: Sequence[int], axis: int, element: ir.Type) -> Any:
+        """Return a function that copies the rows of several hidden states. It adds zero, since a plain copy would be
+        folded away."""
+        shape = [*sizes[:axis], self.facts.batch, *sizes[axis + 1 :]]
+        rows = tensor_type(shape, element)
+        arguments, results = ([Argument(role, "hidden", rows)] for role in ("input", "output"))
+        function = make_function(self.module, f"{self.name}.rows", arguments, results, ir.Location.name(self.name))
+        with ir.InsertionPoint(function.entry_block), ir.Location.name(self.name):
+            zero = arith.ConstantOp(element, 0.0).result
+            func.ReturnOp([elementwise([function.arguments[0]], rows, lambda x: arith.AddFOp(x, zero).result)])
+        return function
+
+
+def token_axis(name: str, chunk: Sequence[int], row: Sequence[int], size: int) -> int:
+    """Return the axis along which a result of the embedding holds tokens: `size` in prefill where decode has 1.
+
+    Args:
+        name: of the result, for the error.
+        chunk, row: its shapes in prefill and in decode.
+
+    Raises:
+        UnsupportedError: no axis has these sizes, or several have.
+    """
+    axes = [axis for axis, sizes in enumerate(zip(chunk, row, strict=False)) if sizes == (size, 1)]
+    if len(axes) != 1 or len(chunk) != len(row):
+        raise BuildEntriesErrors.NO_TOKEN_AXIS(tensor=name, prefill=list(chunk), decode=list(row))
+    return axes[0]
+
+
 @dataclass(frozen=True)
 class _PrefillStates:
     """The states of a layer in prefill, as its phase takes them.
@@ -550,15 +616,12 @@ class _PrefillBuilder(_EntryBuilder):
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""
         decoded = {result.name: result.type.shape for result in results_of(self.parts["decode.embed"])}
-        axes = {}
-        for result in results_of(self.part("embed")):
-            ours, theirs = list(result.type.shape), list(decoded.get(result.name, []))
-            token_sizes = (self.facts.chunk, 1)
-            token_axes = [axis for axis, sizes in enumerate(zip(ours, theirs, strict=False)) if sizes == token_sizes]
-            if len(token_axes) != 1 or len(ours) != len(theirs):
-                raise BuildEntriesErrors.NO_TOKEN_AXIS(tensor=result.name, prefill=ours, decode=theirs)
-            axes[result.name] = token_axes[0]
-        return axes
+        return {
+            result.name: token_axis(
+                result.name, result.type.shape, decoded.get(result.name, []), self.facts.chunk
+            )
+            for result in results_of(self.part("embed"))
+        }
 
     def _full_length(self, result: Argument) -> Argument:
         shape = list(result.type.shape)

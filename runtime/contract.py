@@ -13,7 +13,7 @@ from typing import TypeGuard
 from sscc.ir import operations
 from sscc.ir import schedule as sch
 from sscc.ir.cache_plan import LayerGroup
-from sscc.ir.choices import CURSOR, POSITION_ID, POSITION_IDS, RANK, REUSED
+from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.layer_state.protocol import LayerState
 from sscc.ir.target import Target
@@ -51,7 +51,7 @@ class ContractErrors(ContractKind):
     SELECTION_VARIES = "kernel {kernel!r}, stage {stage!r} selects a number of positions that is no constant"
 
 
-_OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",)}
+_OUTPUTS = {"prefill": ("prefill_logits",), "decode": ("logits",), SCORE: ("logits",)}
 
 
 _Kind = tuple[str, str, tuple[int | None, ...]]
@@ -76,17 +76,20 @@ def prove(program: sch.Program, signature: Signature, target: Target | None = No
         program,
         target,
         ranges=protocol.ranges(),
-        samples={"prefill": list(protocol.samples())},
+        samples={"prefill": list(protocol.samples()), **protocol.score_samples()},
         longest=max(signature.layers, signature.chunks(signature.geometry.max_context)),
     )
     protocol.check(report.entry("prefill"))
     _check_written(report.entry("decode"), 0)
     _check_kept(report.entry("decode"), 0, _stepped(signature))
+    for number, _ in enumerate(protocol.score_samples().get(SCORE, ())):
+        _check_written(report.entry(SCORE), number)
     return report
 
 
 class Protocol:
     """How a session calls `prefill`: it begins at phase 0, and each call goes on where the last one stopped.
+    `score` is called with any position from which on the prompt's scratch has as many as there are slots.
 
     Phases 0 .. L take a step per chunk of the prompt, phase L + 1 takes one. A call does as many steps as it is given
     and as are left, and returns where it stands then; (L + 2, 0) is the end.
@@ -104,12 +107,18 @@ class Protocol:
         ranks = {name: (0, last) for name, last in self._last_rank.items()}
         return ranks | {
             REUSED: (0, s.chunks(longest) - 1),
+            **({FIRST: (0, s.scratch_tokens - s.batch)} if s.scores_prompts else {}),
             "length": (1, longest),
             "slot": (0, s.batch - 1),
             "phase": (0, s.layers + 1),
             "chunk": (0, s.chunks(longest) - 1),
             "steps": (1, s.prefill_steps(longest)),
         }
+
+    def score_samples(self) -> dict[str, list[dict[str, int]]]:
+        """Return the calls of `score` that are played, where there is that entry: the first and the last position."""
+        s = self._signature
+        return {SCORE: [{FIRST: 0}, {FIRST: s.scratch_tokens - s.batch}]} if s.scores_prompts else {}
 
     def samples(self) -> Iterator[dict[str, int]]:
         """Calls that are played: prompts around the edges of a chunk, one step at every kind of place; and the short
@@ -185,7 +194,8 @@ def _check_written(report: EntryReport, number: int) -> None:
 
 def _inputs(s: Signature) -> dict[str, dict[str, _Kind]]:
     """The inputs of each entry, in order."""
-    return {
+    entries: dict[str, dict[str, _Kind]] = {SCORE: {}} if s.scores_prompts else {}
+    return entries | {
         "prefill": dict.fromkeys(("tokens", POSITION_IDS), ("input", "i64", (1, s.scratch_tokens))),
         "decode": {
             "token": ("input", "i64", (s.batch, 1)),
@@ -270,7 +280,9 @@ def _check_entries(program: sch.Program, signature: Signature) -> None:
     if sorted(entry.name for entry in program.entries) != sorted(inputs):
         raise ContractErrors.ENTRIES(entries=[entry.name for entry in program.entries], expected=list(inputs))
     prefill = (*signature.prefill_scalars(1), *([RANK] if _ranks_of(program) else []))
-    scalars: dict[str, tuple[tuple[str, ...], int]] = {"prefill": (prefill, len(CURSOR)), "decode": ((), 0)}
+    scalars: dict[str, tuple[tuple[str, ...], int]] = {
+        "prefill": (prefill, len(CURSOR)), "decode": ((), 0), SCORE: ((FIRST,), 0)
+    }
     for entry in program.entries:
         takes, gives = scalars[entry.name]
         for kind, actual, expected in (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
-from sscc.ir.choices import POSITION_ID, POSITION_IDS
+from sscc.ir.choices import FIRST, POSITION_ID, POSITION_IDS, SCORE
 from sscc.ir.errors import ErrorKind, InputError, InternalError, UsageError
 from sscc.ir.files import mapped, replacing
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
@@ -108,6 +108,7 @@ class SessionErrors(ErrorKind):
         UsageError,
         "slot {slot} cannot be prefilled while the prefill of slot {other} is in progress: finish or abandon that one",
     )
+    PREFILL_BEGUN = UsageError, "the prompt before is not there any more: the prefill of slot {slot} has begun"
     NO_PREFILL = UsageError, "no prefill is in progress: call start_prefill first"
     PREFILL_STEPS = UsageError, "a prefill call takes at least 1 step, not {steps}"
     PREFILL_STUCK = InputError, "the schedule's prefill makes no progress: it stays at phase {phase} and chunk {chunk}"
@@ -477,6 +478,29 @@ class Session:
         self._position += active
         self._room -= active
         return logits
+
+    def score(self, first: int) -> Array:
+        """Return logits after positions `first` .. `first` + B - 1 of the prompt that was prefilled last.
+
+        They are those of full attention, as `prefill` has them for the last position. Only the positions of the prompt
+        that were not reused have logits; the others' rows mean nothing. A program with more slots than positions
+        (`Signature.scores_prompts`) has no such entry.
+
+        Args:
+            first: 0 .. T - B (`Signature.scratch_tokens`).
+
+        Returns:
+            A live view [B, V] in the program's dtype, good until the next call.
+
+        Raises:
+            UsageError: no prompt was prefilled, or another one has begun.
+        """
+        if self._prefill_logits is None:
+            raise SessionErrors.NO_PREFILL_LOGITS()
+        if self._pending is not None:
+            raise SessionErrors.PREFILL_BEGUN(slot=self._pending.slot)
+        outputs, _ = self._run(SCORE, {}, {FIRST: first})
+        return outputs["logits"]
 
     def replay(self, slot: int) -> Array:
         """Feeds the prompt's last token once more, at its own position, over the compressed cache.

@@ -61,10 +61,11 @@ LAYERS: Layers = (
     ("sscc.runtime.backends.registry",),
     # Above the backends, since files hold weights as one of them packs them.
     ("sscc.runtime.artifact.reading",),
-    ("sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
+    ("sscc.runtime.row_messages",),
+    ("sscc.runtime.chunk_message", "sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
     ("sscc.runtime.collectives.crew", "sscc.runtime.kept_positions", "sscc.runtime.tracing"),
     ("sscc.runtime.session",),
-    ("sscc.runtime.speculative_prefill",),
+    ("sscc.runtime.prompt_scores", "sscc.runtime.speculative_prefill"),
     ("sscc.runtime.shortening",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.chat_formats",),

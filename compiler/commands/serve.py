@@ -312,7 +312,8 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
         max_choices=min(MAX_CHOICES, signature.batch + args.max_queue),
         timeout=args.timeout,
     )
-    options = EngineOptions(args.max_queue, args.prefill_steps, args.prompt_cache, args.prefill_ahead, args.prompt_folder)
+    prompts = {"prompt_cache_bytes": args.prompt_cache, "prompt_folder": args.prompt_folder}
+    options = EngineOptions(args.max_queue, args.prefill_steps, prefill_ahead=args.prefill_ahead, **prompts)
     prefill_key = _key("--prefill-key", args.prefill_key, PREFILL_KEY_VARIABLE)
     with ExitStack() as stack:
         session = stack.enter_context(closing(session_of(artifact, args)))

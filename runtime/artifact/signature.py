@@ -109,6 +109,11 @@ class Signature:
         scalars["steps"] = self.prefill_steps(length, reused) if steps is None else steps
         return scalars | {REUSED: reused}
 
+    @property
+    def scores_prompts(self) -> bool:
+        """True if the program has the entry `score`: prompts have as many positions as there are slots."""
+        return self.batch <= self.scratch_tokens
+
     def reusable_chunks(self, length: int) -> int:
         """Return how many chunks of a prompt of `length` tokens need not be prefilled where their rows are there. The
         last position is always prefilled, for its logits, and so are all positions that observe."""

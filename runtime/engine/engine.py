@@ -21,6 +21,7 @@ from sscc.runtime.engine.metrics import Metrics, SlotState
 from sscc.runtime.engine.prompt_files import FileCount, load_prompts, save_prompts
 from sscc.runtime.engine.request import Completion, EngineOptions, Piece, Request
 from sscc.runtime.engine.ticket import Ticket, cancel_all
+from sscc.runtime.prompt_scores import check_scores
 from sscc.runtime.serving_defaults import MOST_SECONDS
 from sscc.runtime.session import Session
 from sscc.runtime.shortening import Shortener
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 class SubmissionErrors(ErrorKind):
     NO_DRAFT = UsageError, "keep is {keep:g}, and the engine has no draft to shorten prompts"
+    SCORES_ELSEWHERE = UsageError, "logprobs of a prompt are made where it is prefilled, which is another process"
+    SCORES_OF_A_PART = UsageError, "logprobs of a prompt need all of it, and keep is {keep:g}: ask without a draft"
     NO_TOKENIZER = UsageError, "stop strings need a tokenizer, and the engine has none"
     NO_SUCH_TOKEN = UsageError, "logit bias of token {token}, which is out of range 0 .. {last}"
     NO_SUCH_ALLOWED_TOKEN = UsageError, "allowed token {token} is out of range 0 .. {last}"
@@ -113,12 +116,23 @@ class Engine:
         for token, _ in request.sampling.logit_bias:
             if token >= vocabulary:
                 raise SubmissionErrors.NO_SUCH_TOKEN(token=token, last=vocabulary - 1)
-        if request.logprobs is not None and request.logprobs > vocabulary:
-            raise SubmissionErrors.TOO_MANY_LOGPROBS(logprobs=request.logprobs, vocabulary=vocabulary)
+        for asked in (request.logprobs, request.prompt_logprobs):
+            if asked is not None and asked > vocabulary:
+                raise SubmissionErrors.TOO_MANY_LOGPROBS(logprobs=asked, vocabulary=vocabulary)
+        if request.prompt_logprobs is not None:
+            self._check_scores(request)
         ends = self.signature.eos_token_ids if request.eos is None else sorted(request.eos)
         constraint = self._constraint(request, ends)
         job = self._executor.submit(request, prompt, np.array(ends, np.int64), constraint)
         return Ticket(self, self._executor, job)
+
+    def _check_scores(self, request: Request) -> None:
+        """Check that the tokens of a prompt can be scored. Raises UsageError."""
+        check_scores(self._session)
+        if self._elsewhere is not None:
+            raise SubmissionErrors.SCORES_ELSEWHERE()
+        if request.keep is not None:
+            raise SubmissionErrors.SCORES_OF_A_PART(keep=request.keep)
 
     def _constraint(self, request: Request, ends: Sequence[int]) -> Constraint | None:
         """Return what the tokens of a request may be; None: any. Raises UsageError."""

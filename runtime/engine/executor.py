@@ -39,6 +39,7 @@ from sscc.runtime.engine.slots import SlotTable
 from sscc.runtime.engine.wakeups import Wakeups
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.logs import log_exception, logged
+from sscc.runtime.prompt_scores import PromptScorer
 from sscc.runtime.sampling import BatchSampler, TokenLogprobs
 from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.shortening import Shortener
@@ -103,9 +104,17 @@ Message = Job | tuple[Job, Finish] | tuple[Fetch, Outcome] | Task | Close
 
 @dataclass
 class _PrefillJob:
+    """A prefill in progress.
+
+    Attributes:
+        left: chunk steps, or steps of the scorer.
+        scorer: scores the tokens of the prompt, once they are prefilled.
+    """
+
     job: Job
     slot: int
-    left: int  # chunk steps
+    left: int
+    scorer: PromptScorer | None = None
 
 
 class Executor:
@@ -545,6 +554,8 @@ class Executor:
             return _PrefillJob(job, slot, 0)
         self._tidy(self.session.abandon_prefill)  # nothing else prefills now, whatever was left behind
         prefix, fill = self._prompts.begin(job.prompt)
+        if job.request.prompt_logprobs is not None:
+            prefix = []  # of chunks that are not prefilled there are no logits
         job.cached = len(prefix) * self.session.signature.prefill_chunk
         self.session.start_prefill(slot, job.prompt, prefix, fill)
         prefill = _PrefillJob(job, slot, self.session.signature.prefill_steps(len(job.prompt), len(prefix)))
@@ -563,6 +574,8 @@ class Executor:
 
     def _start_with_kept(self, job: Job, slot: int, fetch: Fetch | None) -> bool:
         """Gives a slot the prompt that came from elsewhere, or is kept here; False where it is to be prefilled."""
+        if job.request.prompt_logprobs is not None:
+            return False
         first = fetch is not None and fetch.snapshot is None
         kept = self._prompts.find(job.prompt) if fetch is None else self._received(fetch)
         if kept is None:
@@ -592,12 +605,12 @@ class Executor:
 
     def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
+        prefill.left -= steps
         try:
-            finished = self.session.step_prefill(steps)
+            finished = self._advance(prefill, steps)
         except Exception as error:
             self._survive(error, [prefill.job], ran=True)
             return
-        prefill.left -= steps
         with self._lock:
             self._counters.prefill_steps += steps
             self._counters.prefill_ns += self.session.interpreter_ns - before
@@ -610,6 +623,22 @@ class Executor:
             self._prefilled(prefill.job, prefill.slot, kept)
         except Exception as error:
             self._survive(error, [prefill.job])
+
+    def _advance(self, prefill: _PrefillJob, steps: int) -> bool:
+        """Do steps of a prefill, then of scoring the prompt where that was asked for. Return True when all is done."""
+        job, top = prefill.job, prefill.job.request.prompt_logprobs
+        if prefill.scorer is None:
+            if not self.session.step_prefill(steps):
+                return False
+            if top is None:
+                return True
+            prefill.scorer = PromptScorer(self.session, job.prompt.tokens, top)
+            prefill.left = prefill.scorer.steps
+        else:
+            for _ in range(steps):
+                prefill.scorer.step()
+        job.prompt_logprobs = prefill.scorer.scores
+        return not prefill.left
 
     def _prefilled(self, job: Job, slot: int, kept: Snapshot | None) -> None:
         """A prompt is in its slot; `kept` is a copy of it, if there is one."""

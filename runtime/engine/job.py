@@ -28,6 +28,7 @@ class Job:
         slot: that it was given, until it ends.
         tokens: [count] of the new ones, once it has ended; before, they are in the slot's history.
         logprobs: one per new token where asked for; only grows.
+        prompt_logprobs: of the prompt, where asked for, before the first token.
         finish: set once it has ended, after everything else.
         error, trace: why, where `finish` is "error", and where it was raised.
         prefilled: whether its prompt was prefilled or reused.
@@ -45,6 +46,7 @@ class Job:
     slot: int | None = None
     tokens: Array = field(default_factory=lambda: np.zeros(0, np.int32))
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: Finish | None = None
     error: BaseException | None = None
     trace: TracebackType | None = None

@@ -83,6 +83,8 @@ class Request:
         keep_stop: leave the stop string that ends the text in it.
         spell_special: spell special tokens in the text, but for an ending one.
         spelled: special tokens that are spelled in any case.
+        prompt_logprobs: alternatives that are told for each token of the prompt; None: no logprobs of the prompt. Its
+            chunks are all prefilled then, and full attention has made the numbers: they say nothing of the cache.
 
     Raises UsageError for values that no engine takes.
     """
@@ -105,12 +107,15 @@ class Request:
     keep_stop: bool = False
     spell_special: bool = False
     spelled: frozenset[int] = frozenset()
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.stop, tuple) or not all(self.stop):
             raise RequestErrors.STOP_NOT_TEXTS(stop=self.stop)
         if self.logprobs is not None and self.logprobs < 0:
             raise RequestErrors.LOGPROBS_NEGATIVE(logprobs=self.logprobs)
+        if self.prompt_logprobs is not None and self.prompt_logprobs < 0:
+            raise RequestErrors.LOGPROBS_NEGATIVE(logprobs=self.prompt_logprobs)
         if self.timeout is not None and not 0 < self.timeout <= serving_defaults.MOST_SECONDS:
             raise RequestErrors.TIMEOUT_OUT_OF_RANGE(seconds=self.timeout, most=serving_defaults.MOST_SECONDS)
         if self.keep is not None:
@@ -139,12 +144,14 @@ class Piece:
         text: that the tokens complete; "" without a tokenizer; never text that may yet become part of a stop string.
         logprobs: one per token where asked for.
         finish: set in the last piece.
+        prompt_logprobs: in the first piece, where asked for: one for each token of the prompt but the first.
     """
 
     tokens: tuple[int, ...]
     text: str
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,6 +170,7 @@ class Completion:
         first_token_seconds: from submission to the first token; where there is none, to the end.
         seconds: from submission to the end.
         left_out_tokens: of the prompt, by a draft; with another tokenizer, by how many it has become shorter.
+        prompt_logprobs: one for each token of the prompt but the first, where asked for.
     """
 
     tokens: tuple[int, ...]
@@ -177,6 +185,7 @@ class Completion:
     first_token_seconds: float
     seconds: float
     left_out_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     def __repr__(self) -> str:
         tokens = f"{self.finish} after {len(self.tokens)} tokens, prompt of {self.prompt_tokens}"

@@ -181,7 +181,10 @@ class Ticket:
         """The next piece; a stop string in it ends the request."""
         if news.error is not None:
             raise news.error.with_traceback(self._job.trace)  # without the frames that other readers have added
+        is_first = transcript.read == 0
         piece = transcript.take(news.tokens, news.logprobs, news.finish)
+        if is_first and self._job.prompt_logprobs and (piece.tokens or piece.finish is not None):
+            piece = replace(piece, prompt_logprobs=tuple(self._job.prompt_logprobs))
         if piece.finish == "stop":
             self._stopped = True
             self._executor.end(self._job, "stop")
@@ -213,6 +216,7 @@ class Ticket:
             first_token_seconds=(job.ended if job.first_token is None else job.first_token) - job.submitted,
             seconds=job.ended - job.submitted,
             left_out_tokens=job.prompt_tokens - prompt,
+            prompt_logprobs=whole.prompt_logprobs,
         )
 
 
@@ -240,4 +244,5 @@ class _Read:
             "".join(piece.text for piece in self._pieces),
             tuple(logprobs for piece in self._pieces for logprobs in piece.logprobs),
             self._pieces[-1].finish,
+            next((piece.prompt_logprobs for piece in self._pieces if piece.prompt_logprobs), ()),
         )

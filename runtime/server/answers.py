@@ -7,7 +7,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sscc.runtime.chat_formats import AnswerReader, Call, Part, Text, Thought
@@ -113,10 +113,7 @@ class ChoicesFormat(Format):
         self._opened: set[int] = set()
 
     def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
-        choices = [
-            self._choice(index, done.text, done.tokens, done.logprobs, FINISH_REASONS[done.finish])
-            for index, done in enumerate(completions)
-        ]
+        choices = [self._choice(index, done) for index, done in enumerate(completions)]
         return self._body(self.whole_object, choices) | {"usage": usage_of(counts_of(completions, per_prompt))}
 
     def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
@@ -145,9 +142,8 @@ class ChoicesFormat(Format):
         return []
 
     @abstractmethod
-    def _choice(
-        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str
-    ) -> Json: ...
+    def _choice(self, index: int, done: Completion) -> Json:
+        """Return the choice of an answer that is not streamed."""
 
     @abstractmethod
     def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]: ...
@@ -157,27 +153,67 @@ class ChoicesFormat(Format):
 
 
 class CompletionFormat(ChoicesFormat):
-    """Of /v1/completions: a chunk looks like the whole."""
+    """Of /v1/completions: a chunk looks like the whole.
+
+    Args:
+        echoed: text and tokens of the prompt that each answer begins with; empty: they begin with no prompt.
+        answers: False where nothing but prompts is told, though the engine makes one token after each.
+    """
 
     prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
 
-    def _choice(
-        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str | None
-    ) -> Json:
-        figures = self._logprobs(index, logprobs) if self._with_logprobs else None
-        return {"index": index, "text": text, "logprobs": figures, "finish_reason": reason}
+    def __init__(
+        self,
+        model: str,
+        spell: TokenBytes,
+        choices: int,
+        alternatives: int | None = None,
+        usage: StreamedUsage = "none",
+        *,
+        echoed: Sequence[tuple[str, Sequence[int]]] = (),
+        answers: bool = True,
+    ) -> None:
+        super().__init__(model, spell, choices, alternatives, usage)
+        self._answers = answers
+        self._echoed = dict(enumerate(echoed))  # of each answer that has not begun
+
+    def whole(self, completions: Sequence[Completion], per_prompt: int) -> Json:
+        counts = self._told(counts_of(completions, per_prompt))
+        return super().whole(completions, per_prompt) | {"usage": usage_of(counts)}
+
+    def events(self, index: int, piece: Piece, counts: Counts) -> list[bytes]:
+        return super().events(index, piece, self._told(counts))
+
+    def closing(self, counts: Counts) -> list[bytes]:
+        return super().closing(self._told(counts))
+
+    def _told(self, counts: Counts) -> Counts:
+        return counts if self._answers else replace(counts, new=0)
 
     def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]:
-        if not (piece.text or piece.logprobs or reason):
+        text, entries, prompt = piece.text, piece.logprobs, None
+        if not self._answers:
+            text, entries, reason = "", (), reason and "length"
+        if piece.tokens or reason:
+            prompt = self._echoed.pop(index, None)
+        if not (text or entries or reason or prompt):
             return []
-        return [self._choice(index, piece.text, piece.tokens, piece.logprobs, reason)]
+        echo, tokens = prompt or ("", ())
+        scored: list[_Scored] = [(tokens[0], None), *_by_token(piece.prompt_logprobs)] if tokens else []
+        figures = self._logprobs(index, [*scored, *_by_token(entries)]) if self._with_logprobs else None
+        return [{"index": index, "text": echo + text, "logprobs": figures, "finish_reason": reason}]
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprobs]) -> Json:
+    def _choice(self, index: int, done: Completion) -> Json:
+        piece = Piece(done.tokens, done.text, done.logprobs, done.finish, done.prompt_logprobs)
+        (choice,) = self._deltas(index, piece, FINISH_REASONS[done.finish])
+        return choice
+
+    def _logprobs(self, index: int, scored: Sequence[_Scored]) -> Json:
         return {
-            "tokens": [as_text(self._spell(entry.token)) for entry in entries],
-            "token_logprobs": [_finite(entry.logprob) for entry in entries],
-            "top_logprobs": [self._alternatives(entry) for entry in entries],
-            "text_offset": [self._offsets[index].next(entry.token) for entry in entries],
+            "tokens": [as_text(self._spell(token)) for token, _ in scored],
+            "token_logprobs": [None if entry is None else _finite(entry.logprob) for _, entry in scored],
+            "top_logprobs": [None if entry is None else self._alternatives(entry) for _, entry in scored],
+            "text_offset": [self._offsets[index].next(token) for token, _ in scored],
         }
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
@@ -230,10 +266,9 @@ class ChatFormat(ChoicesFormat):
     def _is_told(self, part: Part) -> bool:
         return self._with_thoughts or not isinstance(part, Thought)
 
-    def _choice(
-        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], reason: str
-    ) -> Json:
-        parts = self.parts(index, text, last=True)
+    def _choice(self, index: int, done: Completion) -> Json:
+        reason = FINISH_REASONS[done.finish]
+        parts = self.parts(index, done.text, last=True)
         said = "".join(part.text for part in parts if isinstance(part, Text))
         thought = "".join(part.text for part in parts if isinstance(part, Thought))
         calls = [self._call(part) for part in parts if isinstance(part, Call)]
@@ -243,7 +278,7 @@ class ChatFormat(ChoicesFormat):
         if calls:
             message["tool_calls"] = calls
             reason = "tool_calls" if reason == "stop" else reason
-        return {"index": index, "message": message, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
+        return {"index": index, "message": message, "logprobs": self._logprobs(done.logprobs), "finish_reason": reason}
 
     def _deltas(self, index: int, piece: Piece, reason: str | None) -> list[Json]:
         deltas: list[Json] = []
@@ -304,6 +339,14 @@ def usage_of(counts: Counts) -> Json:
         "total_tokens": counts.prompt + counts.new,
         "prompt_tokens_details": {"cached_tokens": counts.cached},
     }
+
+
+_Scored = tuple[int, TokenLogprobs | None]
+"""A token and its log-probabilities, which the first one of a prompt has none of."""
+
+
+def _by_token(entries: Sequence[TokenLogprobs]) -> list[_Scored]:
+    return [(entry.token, entry) for entry in entries]
 
 
 def _finite(logprob: float) -> float:

@@ -288,8 +288,17 @@ class _Endpoints:
         return self._model.formats.reader(prompt.rendered, body.callable_tools, body.most_calls)
 
     def _completion_format(self, body: CompletionBody, prompts: Sequence[ServedPrompt]) -> Format:
+        echoed = [(prompt.echo, prompt.tokens) for prompt in prompts for _ in range(body.n) if prompt.echo is not None]
         choices = len(prompts) * body.n
-        return CompletionFormat(self._model.name, self._spell, choices, body.alternatives, body.streamed_usage)
+        return CompletionFormat(
+            self._model.name,
+            self._spell,
+            choices,
+            body.alternatives,
+            body.streamed_usage,
+            echoed=echoed,
+            answers=body.max_tokens != 0,
+        )
 
     def _chat_format(self, body: ChatBody, prompts: Sequence[ServedPrompt]) -> ChatFormat:
         formats = self._model.formats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import lt
 from typing import Any
@@ -22,7 +22,7 @@ from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.grammar import Grammar, literal
 from sscc.runtime.server.errors import ApiKind, Http
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
-from sscc.runtime.text import encode, longest_token
+from sscc.runtime.text import decode, encode, longest_token
 
 MAX_LOGPROB_ENTRIES = 1 << 18  # of one request; each takes some hundred bytes
 TOO_LONG = Http(code="context_length_exceeded")
@@ -147,12 +147,14 @@ class ServedPrompt:
         text: that they are of; None where the client gave tokens.
         special: whether the tokenizer put special tokens around the text.
         rendered: the text that it is the end of.
+        echo: the text of all its tokens, where the answer begins with it.
     """
 
     tokens: tuple[int, ...]
     text: str | None = None
     special: bool = True
     rendered: str = ""
+    echo: str | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -168,7 +170,16 @@ def completion_prompts(body: CompletionBody, model: Model, limits: RequestLimits
             prompts.append(_text_prompt(one, special, "prompt", body, model, limits))
         else:
             prompts.append(_end_of(ServedPrompt(tuple(_checked_tokens(one, model))), body, model))
+    if body.echo:
+        prompts = [replace(prompt, echo=_text_of(prompt, model)) for prompt in prompts]
     return prompts
+
+
+def _text_of(prompt: ServedPrompt, model: Model) -> str:
+    """Return the text of a prompt: as it was given, or of its tokens."""
+    if prompt.text is not None:
+        return prompt.text
+    return decode(model.tokenizer, prompt.tokens, special=True)
 
 
 def chat_prompts(body: ChatBody, model: Model, limits: RequestLimits) -> list[ServedPrompt]:
@@ -285,7 +296,6 @@ def requests_for(
     for token in map(int, body.logit_bias):
         if token >= model.vocab_size:
             raise ServedRequestErrors.NO_SUCH_BIASED_TOKEN(param="logit_bias", token=token, last=model.vocab_size - 1)
-    alternatives = body.alternatives
     grammars = [_grammar(body, prompt, model) for prompt in prompts]
     ends = frozenset(() if body.ignore_eos else model.ends) | frozenset(body.stop_token_ids)
     requests = [
@@ -295,7 +305,7 @@ def requests_for(
             sampling=body.sampling(_seed(body.seed, index)),
             stop=tuple(body.stop),
             eos=ends if body.ignore_eos or body.stop_token_ids else None,
-            logprobs=None if alternatives is None else min(alternatives, model.vocab_size),
+            logprobs=_at_most(body.alternatives, model),
             timeout=limits.timeout,
             keep=model.keep,
             text=prompt.text,
@@ -307,12 +317,17 @@ def requests_for(
             allowed_tokens=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
             keep_stop=body.include_stop_str_in_output,
             spell_special=not body.skip_special_tokens,
+            prompt_logprobs=_at_most(body.prompt_alternatives, model),
         )
         for prompt, grammar in zip(prompts, grammars, strict=True)
         for index in range(body.n)
     ]
     _check_logprobs(requests)
     return requests
+
+
+def _at_most(alternatives: int | None, model: Model) -> int | None:
+    return None if alternatives is None else min(alternatives, model.vocab_size)
 
 
 def _grammar(body: GenerationBody, prompt: ServedPrompt, model: Model) -> Grammar | None:
@@ -342,7 +357,9 @@ def _thought_bound(body: GenerationBody, prompt: ServedPrompt, model: Model) -> 
 
 
 def _check_logprobs(requests: Sequence[Request]) -> None:
-    entries = sum(each.max_new_tokens * (each.logprobs + 1) for each in requests if each.logprobs is not None)
+    asked = [(each.max_new_tokens, each.logprobs) for each in requests]
+    asked += [(len(each.prompt), each.prompt_logprobs) for each in requests]
+    entries = sum(tokens * (alternatives + 1) for tokens, alternatives in asked if alternatives is not None)
     if entries > MAX_LOGPROB_ENTRIES:
         raise ServedRequestErrors.TOO_MANY_LOGPROBS(param="logprobs", entries=entries, most=MAX_LOGPROB_ENTRIES)
 

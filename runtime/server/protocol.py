@@ -43,7 +43,6 @@ DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's /v1/completions
 NO_EFFECT = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"})
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "modalities": (["text"],),
@@ -91,6 +90,7 @@ class ApiParameterErrors(ApiKind):
     NO_SCHEMA = "{param} has no schema"
     SCHEMA_NOT_JSON = "{param} is neither a JSON Schema nor the text of one"
     CHOICE_WITHOUT_TOOLS = "tool_choice needs tools, one of which it may name"
+    NOTHING_ASKED = "max_tokens is 0, which needs echo"
     CONTINUES_WITH_PROMPT = "continue_final_message needs add_generation_prompt = false"
     UNSUPPORTED = "the parameter {param!r} is not supported here{allowed_hint}", Http(code="unsupported_parameter")
     STREAM_OPTIONS_WITHOUT_STREAM = "stream_options is only for stream = true"
@@ -325,6 +325,11 @@ class GenerationBody(Parameters):
         """Alternatives wanted for each token; None where no logprobs are."""
 
     @property
+    def prompt_alternatives(self) -> int | None:
+        """Alternatives wanted for each token of the prompt; None where no logprobs of the prompt are."""
+        return None
+
+    @property
     @abstractmethod
     def size(self) -> int:
         """Characters and tokens that are to be made a prompt of."""
@@ -376,13 +381,17 @@ class CompletionBody(GenerationBody):
     prompt: Annotated[
         list[str] | list[list[int]], PlainValidator(_prompts), WithJsonSchema(TypeAdapter(_Prompt).json_schema())
     ]
+    max_tokens: int | None = Field(None, ge=0, le=MOST_TOKENS, description="0 only with echo")
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool = Field(False, description="the answer begins with the prompt; its logprobs are those of full attention")
     best_of: int | None = Field(None, ge=1, le=MAX_CHOICES, description="only equal to n")
 
     @model_validator(mode="after")
     def _best_of(self) -> CompletionBody:
         if self.best_of not in (None, self.n):
             raise ApiParameterErrors.BEST_OF(param="best_of", best_of=self.best_of, n=self.n)
+        if self.max_tokens == 0 and not self.echo:
+            raise ApiParameterErrors.NOTHING_ASKED(param="max_tokens")
         return self
 
     @property
@@ -394,8 +403,16 @@ class CompletionBody(GenerationBody):
         return sum(map(len, self.prompt))
 
     @property
+    def asked_tokens(self) -> int | None:
+        return None if self.max_tokens is None else max(self.max_tokens, 1)
+
+    @property
     def alternatives(self) -> int | None:
         return self.logprobs
+
+    @property
+    def prompt_alternatives(self) -> int | None:
+        return self.logprobs if self.echo else None
 
 
 # ------------------------------------------------------------------------------------------ /v1/chat/completions

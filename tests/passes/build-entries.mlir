@@ -144,6 +144,16 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
   // CHECK: call @decode.embed(%[[TOKEN]], %[[ID]])
   // CHECK: call @decode.layer.0(
   // CHECK: call @decode.head(
+  //
+  // Logits after two positions of a prompt, by the head of a step of two slots.
+  // CHECK-LABEL: func.func public @score(
+  // CHECK-SAME: %[[FIRST:arg0]]: index {sscc.input = "first"}, %[[HIDDEN:arg1]]: tensor<1x8x8xf32> {sscc.state = "hidden"}) -> (tensor<2x9xf32> {sscc.output = "logits"})
+  // CHECK-NEXT: %[[TWO:.+]] = tensor.extract_slice %[[HIDDEN]][0, %[[FIRST]], 0] [1, 2, 8]
+  // CHECK-NEXT: %[[FLAT:.+]] = tensor.collapse_shape %[[TWO]]
+  // CHECK-NEXT: %[[ROWS:.+]] = tensor.expand_shape %[[FLAT]]
+  // CHECK-NEXT: %[[Y:.+]] = call @decode.head(%[[ROWS]])
+  // CHECK-NEXT: %[[LOGITS:.+]] = tensor.collapse_shape %[[Y]]
+  // CHECK-NEXT: return %[[LOGITS]]
   func.func private @prefill.embed(tensor<1x4xi64> {sscc.input = "ids"}, tensor<1x4xi64> {sscc.input = "positions"}) -> (!h {sscc.output = "hidden"})
   func.func private @prefill.layer.0(!h {sscc.input = "hidden"}, !k {sscc.state = "k_scratch"}, !k {sscc.state = "v_scratch"}, !q {sscc.state = "observed"},
     index {sscc.input = "start"}, index {sscc.input = "length"})

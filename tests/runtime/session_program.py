@@ -52,7 +52,9 @@ def session_program(
                 for name, (_, kernel) in fills.items()}  # fmt: skip
     decoded = ("logits", "k_cache", "v_cache")
     prefill = (*_cursor(signature), *(launch for name, launch in launches.items() if name != "logits"))
+    score = (Entry("score", (), ("logits",), ("first",), (), (launches["logits"],)),)
     entries = (
+        *(score if signature.scores_prompts else ()),
         Entry("prefill", INPUTS["prefill"], ("prefill_logits",), SCALARS, ("phase_after", "chunk_after"), prefill),
         Entry("decode", INPUTS["decode"], ("logits",), (), (), (*(launches[name] for name in decoded), *decode)),
     )

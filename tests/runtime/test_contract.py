@@ -164,7 +164,7 @@ BROKEN: dict[str, tuple[Callable[[Program], Program], ErrorKind, dict[str, Any]]
     "tensor missing": (_tensor("selected", name="chosen"), ContractErrors.TENSOR_MISSING, {"tensor": "selected"}),
     "entry missing": (
         lambda program: dataclasses.replace(program, entries=program.entries[:1]),
-        ContractErrors.ENTRIES, {"entries": ["prefill"], "expected": ["prefill", "decode"]},
+        ContractErrors.ENTRIES, {"entries": ["score"], "expected": ["score", "prefill", "decode"]},
     ),
     "entry of another name": (_entry("decode", name="generate"), ContractErrors.ENTRIES, {}),
     "input missing": (

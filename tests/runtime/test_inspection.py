@@ -97,7 +97,7 @@ def artifact_program() -> Program:
         For("c", 0, "chunks", (Launch("k", (view("slow", L * TILES, TILE), view("y", 1))),)),
         If("slot", (Launch("k", (whole, view("y", 1))),)),
     )
-    scalars = ("length", "slot", "phase", "chunk", "steps")
+    scalars = ("length", "slot", "phase", "chunk", "steps", "reused")
     entries = (Entry("decode", (), (), (), (), decode), Entry("prefill", (), (), scalars, (), prefill))
     return Program(tensors, (*bodies, body), (looped, attention), entries, 4096)
 

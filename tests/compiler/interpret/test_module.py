@@ -177,7 +177,7 @@ def test_a_weight_of_another_shape_is_refused(module: ir.Module) -> None:
 
 def test_calls_that_do_not_fit_are_refused(module: ir.Module) -> None:
     interpreter = ModuleInterpreter(module, weights(FAMILY))
-    with raises(EvaluatedModuleErrors.NO_ENTRY, entry="encode", entries=["prefill", "decode"]):
+    with raises(EvaluatedModuleErrors.NO_ENTRY, entry="encode", entries=["prefill", "decode", "score"]):
         interpreter.run("encode", {})
     with raises(EvaluatedModuleErrors.NO_INPUT, input="token"):
         interpreter.run("decode", {})

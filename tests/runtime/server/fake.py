@@ -89,6 +89,7 @@ class AlphabetInterpreter:
         self.go.set()
         self.seconds = 0.0
         self.failure: Exception | None = None
+        self._prompt = np.zeros(0, np.int64)
         self._signature = signature
         main = signature.plan.main
         shape = (signature.layers, signature.batch, main.kv_heads, GEOMETRY.budget, main.key.width)
@@ -111,9 +112,19 @@ class AlphabetInterpreter:
             counts = inputs["position"] - self._states["k_cache"][0, :, 0, 0, 1].astype(np.int64) + 1
             return {"logits": np.stack([self._logits(slot, int(count)) for slot, count in enumerate(counts)])}, ()
         assert scalars is not None
+        if entry == "score":
+            return {"logits": self._scores(scalars["first"])}, ()
         slot, length = scalars["slot"], scalars["length"]
+        self._prompt = inputs["tokens"][0, :length].copy()
         self._states["k_cache"][0, slot, 0, 0, :2] = inputs["tokens"][0, :length].sum(), length
         return {"prefill_logits": self._logits(slot, 0)[None]}, moved_cursor(self._signature, scalars)
+
+    def _scores(self, first: int) -> Array:
+        """After each token of a prompt the next two of the vocabulary are the likeliest."""
+        rows = np.full((self._signature.batch, self._signature.vocab_size), -5, np.float32)
+        for row, token in enumerate(self._prompt[first : first + len(rows)]):
+            rows[row, (token + 1) % len(rows[0])], rows[row, (token + 2) % len(rows[0])] = 2, 1
+        return rows
 
     def tensor(self, name: str) -> Array:
         return self._states[name]
@@ -151,7 +162,7 @@ class ScriptedInterpreter(AlphabetInterpreter):
     def run(
         self, entry: str, inputs: Mapping[str, Array], scalars: Mapping[str, int] | None = None, *, copy: bool = True
     ) -> tuple[dict[str, Array], tuple[int, ...]]:
-        if entry != "decode":
+        if entry == "prefill":
             assert scalars is not None
             self._tokens[scalars["slot"]] = TOKENIZER.encode(self.script).ids
         return super().run(entry, inputs, scalars, copy=copy)
@@ -227,6 +238,7 @@ def open_app(
     stream_interval: float = 0.0,
     hosts: Hosts | None = None,
     scripted: bool = False,
+    prompt_cache_bytes: int = 0,
     **model: Any,
 ) -> Iterator[Running]:
     """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
@@ -237,7 +249,7 @@ def open_app(
     model = {"max_context": context} | model
     session = Session(signature, interpreter, identity=lambda: IDENTITY)
     servers = PrefillServers(prefill_from, session.slot_format, **prefill or {}) if role == "decode" else None
-    options = EngineOptions(max_queue=max_queue, prompt_cache_bytes=0)  # so that each test has its own
+    options = EngineOptions(max_queue=max_queue, prompt_cache_bytes=prompt_cache_bytes)
     with Engine(session, TOKENIZER, options, servers) as engine:
         app = create_app(
             engine,

@@ -315,3 +315,65 @@ def test_a_top_p_of_0_is_greedy(server: Running) -> None:
     answer = httpx2.post(f"{server.v1}/completions", json=body).json()
     assert answer["model"] == NAME
     assert answer["choices"][0]["text"] == reply("hello", 5)
+
+
+class TestEcho:
+    """Answers that begin with their prompts, and the logprobs of these."""
+
+    def test_the_prompt_comes_first(self, client: openai.OpenAI) -> None:
+        for prompt in ("hello", TOKENIZER.encode("hello").ids):
+            (choice,) = client.completions.create(prompt=prompt, max_tokens=3, echo=True, **GREEDY).choices
+            assert (choice.text, choice.logprobs) == ("hello" + reply("hello", 3), None)
+
+    @pytest.mark.parametrize("prompt", ["hello", "h", "x" * (CONTEXT - 3)])
+    @pytest.mark.parametrize("new", [0, 2])
+    def test_logprobs_are_those_of_the_prompt(self, prompt: str, new: int, client: openai.OpenAI) -> None:
+        answer = client.completions.create(prompt=prompt, max_tokens=new, echo=True, logprobs=2, **GREEDY)
+        (choice,) = answer.choices
+        text = prompt + reply(prompt, new)
+        assert (choice.text, choice.finish_reason) == (text, "length")
+        figures = choice.logprobs
+        assert figures is not None
+        assert figures.tokens == list(text)
+        assert figures.text_offset == list(range(len(text)))
+        assert figures.token_logprobs is not None
+        assert figures.top_logprobs is not None
+        (first, *rest), (none, *tops) = figures.token_logprobs, figures.top_logprobs
+        assert first is none is None
+        for before, token, logprob, top in zip(prompt, prompt[1:], rest, tops, strict=False):
+            ids = [TOKENIZER.encode(letter).ids[0] for letter in (before, token)]
+            total = math.log(math.exp(2) + math.exp(1) + 255 * math.exp(-5))
+            right = {1: 2.0, 2: 1.0}.get(ids[1] - ids[0], -5.0)
+            assert logprob == pytest.approx(right - total, abs=1e-5)
+            assert len(top) == 2 + (right == -5)
+            assert top[token] == logprob
+        assert len(rest) == len(text) - 1
+        assert answer.usage is not None
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(prompt), new)
+
+    @pytest.mark.parametrize("new", [0, 2])
+    def test_streams_have_the_same(self, new: int, client: openai.OpenAI) -> None:
+        options: dict[str, Any] = {"prompt": ["hello", "you"], "max_tokens": new, "echo": True, "logprobs": 1, **GREEDY}
+        whole = client.completions.create(**options).choices
+        usage = {"stream_options": {"include_usage": True}}
+        *chunks, last = client.completions.create(stream=True, **usage, **options)
+        assert last.usage is not None
+        assert last.usage.completion_tokens == 2 * new
+        for choice in whole:
+            mine = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == choice.index]
+            assert "".join(one.text for one in mine) == choice.text
+            assert choice.logprobs is not None
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                parts = [getattr(one.logprobs, name) for one in mine]
+                assert [value for part in parts for value in part] == getattr(choice.logprobs, name)
+
+    def test_a_prompt_whose_beginning_is_kept_has_all_of_them(self) -> None:
+        with running(prompt_cache_bytes=10**6) as server, openai.OpenAI(base_url=server.v1, api_key="any") as client:
+            options: dict[str, Any] = {"prompt": "x" * 40, "max_tokens": 1, **GREEDY}
+            client.completions.create(**options)
+            answer = client.completions.create(echo=True, logprobs=0, **options)
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens_details is not None
+            assert answer.usage.prompt_tokens_details.cached_tokens == 0
+            assert answer.choices[0].logprobs is not None
+            assert len(answer.choices[0].logprobs.token_logprobs or ()) == 41
