@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sscc.compiler.options import CompileOptions
     from sscc.compiler.policy import WHOLE_PROMPT, Policy, SnapStream
     from sscc.compiler.prompt import Prompt
+    from sscc.compiler.quality.harness_model import harness_model
     from sscc.compiler.result import CompileResult
     from sscc.ir.errors import (
         CheckError,
@@ -68,6 +69,7 @@ __all__ = [
     "Watching",
     "__version__",
     "compile",
+    "harness_model",
     "load",
 ]
 
@@ -77,6 +79,7 @@ _HOME = {
     "sscc.compiler.options": ("CompileOptions",),
     "sscc.compiler.policy": ("WHOLE_PROMPT", "Policy", "SnapStream"),
     "sscc.compiler.prompt": ("Prompt",),
+    "sscc.compiler.quality.harness_model": ("harness_model",),
     "sscc.compiler.result": ("CompileResult",),
     "sscc.ir.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "sscc.ir.geometry": ("Geometry",),
