@@ -27,6 +27,7 @@ from sscc.runtime.engine import (
     cancel_all,
     shown_text,
 )
+from sscc.runtime.generation_config import MODEL_SAMPLING, default_sampling
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.serving_defaults import NEW_TOKENS
@@ -65,10 +66,11 @@ class SamplingParams:
 
     Attributes:
         n: answers to each prompt. Answer i draws with seed + i, so that a request with that seed gives it alone.
-        temperature: 0 is greedy.
+        temperature: 0 is greedy. None: as the model's generation_config.json says, or greedy without one; so are
+            `top_p`, `top_k`, `min_p` and `repetition_penalty`.
         top_p: keep the likeliest tokens that together have this probability; 1 keeps all.
         top_k: keep so many of the likeliest tokens; 0 or -1 keeps all.
-        min_p: drop tokens less likely than this times the likeliest.
+        min_p: drop tokens less likely than this times the likeliest; 0 drops none.
         seed: of the draws; None: another one every time.
         max_tokens: of an answer; None: 64, or as many as fit.
         stop: strings that end the text and are no part of it.
@@ -87,16 +89,16 @@ class SamplingParams:
     """
 
     n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -114,21 +116,24 @@ class SamplingParams:
             raise LlmErrors.TOO_SMALL(parameter="max_tokens", value=self.max_tokens)
         self.requests((0,), NEW_TOKENS + 1, frozenset())  # which refuses what is wrong with the rest
 
-    def requests(self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int]) -> list[Request]:
-        """What an engine is asked for: one request per answer.
+    def requests(
+        self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int], model: Sampling | None = None
+    ) -> list[Request]:
+        """Return what an engine is asked for: one request per answer.
 
         Args:
             max_context: tokens that prompt and answer may have together.
             eos: the program's ending tokens.
+            model: the sampling of the model (`default_sampling`).
         """
         seed = secrets.randbelow(_SEEDS) if self.seed is None else self.seed
-        sampling = Sampling(
-            temperature=self.temperature,
-            top_k=0 if self.top_k == -1 else self.top_k,
-            top_p=self.top_p,
+        stated = {name: getattr(self, name) for name in MODEL_SAMPLING if getattr(self, name) is not None}
+        if stated.get("top_k") == -1:
+            stated["top_k"] = 0
+        sampling = replace(
+            model or Sampling(),
+            **stated,
             seed=seed,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple(self.logit_bias.items()),
@@ -276,6 +281,10 @@ class LLM:
         return self.session.tokenizer
 
     @cached_property
+    def _sampling(self) -> Sampling:
+        return default_sampling(self._artifact.tokenizer, self._artifact.tokenizer_files)
+
+    @cached_property
     def chat_template(self) -> ChatTemplate:
         """From messages to the text of a prompt. Raises InputError where the checkpoint had none."""
         from sscc.runtime.chat_template import ChatTemplate
@@ -369,7 +378,8 @@ class LLM:
             raise LlmErrors.PARAMETERS_DIFFER(parameters=len(each), prompts=len(prompts))
         signature = self.session.signature
         eos, context = frozenset(signature.eos_token_ids), signature.geometry.max_context
-        requests = [one.requests(tokens, context, eos) for one, (_, tokens) in zip(each, prompts, strict=True)]
+        model = self._sampling
+        requests = [one.requests(tokens, context, eos, model) for one, (_, tokens) in zip(each, prompts, strict=True)]
         for number, (first, *_) in enumerate(requests):
             try:
                 self.session.check_request(first.prompt, first.max_new_tokens)

@@ -82,12 +82,13 @@ def main(args: argparse.Namespace) -> int:
     log_to_stderr(args.quiet)
     from sscc.runtime.engine import Engine
 
-    sampling = sampling_of(args)
+    sampling_of(args)
     resolve_model(args)
     if followed(args):
         return 0
     artifact = open_artifact(args.artifact, verify=args.verify)
     announce(args, artifact)
+    sampling = sampling_of(args, artifact)
     tokenizer, template = tokenizer_and_template(artifact)
     if template is None:
         raise ChatErrors.NO_TEMPLATE(artifact=artifact.path)

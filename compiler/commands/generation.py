@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,21 +42,21 @@ def add_prompt_arguments(group: argparse._MutuallyExclusiveGroup, text: str = "t
     group.add_argument("--token-ids", metavar="IDS", help="1,2,3 or @FILE with such a list, @- for stdin")
 
 
-
 def add_sampling_arguments(group: argparse._ArgumentGroup) -> None:
-    """One option per field of `Sampling`."""
-    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0: all")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest of total P")
+    """Add an option for each field of `Sampling`. Where one of `MODEL_SAMPLING` is not given, the model says it."""
     group.add_argument(
-        "--min-p", type=float, default=0.0, metavar="P", help="drop what is less likely than P times the likeliest"
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 is greedy; where this or one of the next four is not given, the model's generation_config.json counts",
+    )
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K likeliest; 0: all")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest of total P; 1: all")
+    group.add_argument(
+        "--min-p", type=float, metavar="P", help="drop what is less likely than P times the likeliest; 0: nothing"
     )
     group.add_argument(
-        "--repetition-penalty",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help="of tokens of prompt and text; above 1: fewer",
+        "--repetition-penalty", type=float, metavar="X", help="of tokens of prompt and text; above 1: fewer"
     )
     group.add_argument(
         "--presence-penalty", type=float, default=0.0, metavar="X", help="of every token that the text has, -2 .. 2"
@@ -67,12 +67,22 @@ def add_sampling_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws")
 
 
-def sampling_of(args: argparse.Namespace) -> Sampling:
-    """What the options say. Raises UsageError."""
+def sampling_of(args: argparse.Namespace, artifact: Artifact | None = None) -> Sampling:
+    """Return the sampling that the options say.
+
+    Args:
+        artifact: states what they do not say; None to check the options before it is read.
+
+    Raises:
+        UsageError: a value out of range.
+        InputError: a damaged generation_config.json.
+    """
+    from sscc.runtime.generation_config import default_sampling
     from sscc.runtime.sampling import Sampling
 
-    names = [field.name for field in fields(Sampling) if hasattr(args, field.name)]
-    return Sampling(**{name: getattr(args, name) for name in names})
+    model = Sampling() if artifact is None else default_sampling(artifact.tokenizer, artifact.tokenizer_files)
+    given = {field.name: getattr(args, field.name, None) for field in fields(Sampling)}
+    return replace(model, **{name: value for name, value in given.items() if value is not None})
 
 
 def tokenizer_of(artifact: Artifact, *, needed: bool) -> Tokenizer | None:

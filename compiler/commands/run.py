@@ -163,8 +163,9 @@ def main(args: argparse.Namespace) -> int:
     resolve_model(args)
     if followed(args):
         return 0
-    sampling = sampling_of(args)
+    sampling_of(args)
     artifact = open_artifact(args.artifact, verify=args.verify)
+    sampling = sampling_of(args, artifact)
     announce(args, artifact)
     if args.show_kept is not None:
         _check_shown(artifact, args)

@@ -24,6 +24,7 @@ from sscc.compiler.commands.engines import (
     tokenizer_and_template,
     traced,
 )
+from sscc.compiler.commands.generation import sampling_of
 from sscc.compiler.commands.models import (
     add_compilation_arguments,
     add_model_argument,
@@ -176,6 +177,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="of requests that do not say it (default: what the model's generation_config.json says, or 0)",
+    )
+    engine.add_argument(
         "--prompt-cache",
         type=parse_bytes,
         metavar="BYTES",
@@ -304,6 +311,7 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
         keep=None if args.draft is None else keeps_of(args)[0],
         ends=tuple(signature.eos_token_ids),
         formats=formats_of(args, template),
+        sampling=sampling_of(args, artifact),
     )
     limits = RequestLimits(
         max_body=args.max_body,
@@ -365,6 +373,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_positive("--prefill-timeout", args.prefill_timeout, MOST_SECONDS)
     check_positive("--timeout", args.timeout, MOST_SECONDS)
     check_draft_arguments(args)
+    sampling_of(args)
     allowed_hosts(args)
     allowed_origins(args)
     if args.root_path and not _ROOT_PATH.fullmatch(args.root_path):

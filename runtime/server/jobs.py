@@ -20,6 +20,7 @@ from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.engine import Request, ThoughtBound
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.grammar import Grammar, literal
+from sscc.runtime.sampling import Sampling
 from sscc.runtime.server.errors import ApiKind, Http
 from sscc.runtime.server.protocol import MAX_CHOICES, ChatBody, CompletionBody, GenerationBody
 from sscc.runtime.text import decode, encode, longest_token
@@ -81,6 +82,7 @@ class Model:
         keep: the share of a prompt's chunks that is read, as a draft chooses; None: there is no draft.
         ends: tokens that end an answer.
         formats: how the model thinks and calls tools.
+        sampling: of answers to requests that do not say it.
         longest_token: bytes of text that one token stands for at most.
     """
 
@@ -93,6 +95,7 @@ class Model:
     keep: float | None = None
     ends: tuple[int, ...] = ()
     formats: ChatFormats = field(default_factory=ChatFormats)
+    sampling: Sampling = field(default_factory=Sampling)
 
     @cached_property
     def longest_token(self) -> int:
@@ -302,7 +305,7 @@ def requests_for(
         Request(
             prompt=prompt.tokens,
             max_new_tokens=_new_tokens(len(prompt), body, model, limits),
-            sampling=body.sampling(_seed(body.seed, index)),
+            sampling=body.sampling(_seed(body.seed, index), model.sampling),
             stop=tuple(body.stop),
             eos=ends if body.ignore_eos or body.stop_token_ids else None,
             logprobs=_at_most(body.alternatives, model),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ from pydantic import (
 )
 
 from sscc.runtime.chat_formats import Tool
+from sscc.runtime.generation_config import MODEL_SAMPLING
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.server.errors import ApiKind, Http
@@ -237,8 +239,8 @@ class GenerationBody(Parameters):
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1, le=MOST_TOKENS)
-    temperature: float = Field(1.0, ge=0, le=2)
-    top_p: float = Field(1.0, ge=0, le=1, description="0 is greedy")
+    temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy; default: the model's")
+    top_p: float | None = Field(None, ge=0, le=1, description="0 is greedy; default: the model's")
     n: int = Field(1, ge=1, le=MAX_CHOICES)
     stop: Annotated[list[Text], BeforeValidator(_stops)] = []
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
@@ -248,9 +250,11 @@ class GenerationBody(Parameters):
     stream: bool = False
     stream_options: StreamOptions | None = None
     # vLLM's
-    top_k: int = Field(0, ge=-1, le=MOST_TOP_K, description="0 and -1 keep every token")
-    min_p: float = Field(0.0, ge=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, le=MOST_REPETITION_PENALTY)
+    top_k: int | None = Field(None, ge=-1, le=MOST_TOP_K, description="0 and -1 keep every token; default: the model's")
+    min_p: float | None = Field(None, ge=0, le=1, description="default: the model's")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=MOST_REPETITION_PENALTY, description="default: the model's"
+    )
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0, le=MOST_TOKENS, description="before which no token or text ends the answer")
     stop_token_ids: Annotated[list[int], AfterValidator(_few_tokens)] = []
@@ -334,15 +338,23 @@ class GenerationBody(Parameters):
     def size(self) -> int:
         """Characters and tokens that are to be made a prompt of."""
 
-    def sampling(self, seed: int) -> Sampling:
-        """How to draw, where `seed` has been settled. Raises UsageError."""
-        return Sampling(
-            temperature=self.temperature if self.top_p else 0.0,
-            top_k=max(self.top_k, 0),
-            top_p=self.top_p or 1.0,
+    def sampling(self, seed: int, model: Sampling) -> Sampling:
+        """Return how to draw. Raises UsageError.
+
+        Args:
+            model: the sampling of the model, where the body does not say.
+        """
+        stated = {name: getattr(self, name) for name in MODEL_SAMPLING if getattr(self, name) is not None}
+        if self.repeat_penalty is not None:
+            stated["repetition_penalty"] = self.repeat_penalty
+        if self.top_p == 0:
+            stated |= {"temperature": 0.0, "top_p": 1.0}
+        if self.top_k == -1:
+            stated["top_k"] = 0
+        return replace(
+            model,
+            **stated,
             seed=seed,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty if self.repeat_penalty is None else self.repeat_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple((int(token), addend) for token, addend in self.logit_bias.items()),

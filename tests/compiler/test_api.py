@@ -201,10 +201,13 @@ def test_sampling(llm: sscc.LLM) -> None:
     first = three.outputs[0]
     assert first.cumulative_logprob == pytest.approx(sum(each.logprob for each in first.logprobs))
     assert second.outputs[0].cumulative_logprob is None
-    random = [llm.generate("the end", sscc.SamplingParams(max_tokens=8, ignore_eos=True))[0].text for _ in range(4)]
+    hot = sscc.SamplingParams(temperature=1, max_tokens=8, ignore_eos=True)
+    random = [llm.generate("the end", hot)[0].text for _ in range(4)]
     assert len(set(random)) > 1  # without a seed every answer is another one
     greedy = sscc.SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     whole = llm.generate("the end", greedy)[0].outputs[0]
+    unsaid = sscc.SamplingParams(max_tokens=9, ignore_eos=True)
+    assert llm.generate("the end", unsaid)[0].outputs[0].token_ids == whole.token_ids, "the model says: greedy"
     assert whole.finish_reason == "length"
     word = whole.text.split()[2]
     stopped = llm.generate("the end", sscc.SamplingParams(temperature=0, max_tokens=9, stop=word, ignore_eos=True))[0]

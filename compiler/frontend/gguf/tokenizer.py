@@ -14,7 +14,8 @@ from gguf.constants import TokenType
 from sscc.compiler.frontend.gguf.header import GgufHeader
 from sscc.compiler.frontend.gguf.sentencepiece import Part
 from sscc.compiler.frontend.gguf.tokenizer_kinds import KindParts, check_kind, kind_parts
-from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Vocabulary, read_vocabulary
+from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Metadata, Vocabulary, read_vocabulary
+from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
@@ -22,6 +23,21 @@ MOST_TEMPLATE_CHARACTERS = 1 << 20
 """Of a chat template. Published ones have some ten thousand."""
 _NAMED_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """Those that a tokenizer's configuration names, "bos" as `bos_token`."""
+
+
+SAMPLING = "general.sampling."
+_SAMPLED = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""Keys below `SAMPLING`, by which llama.cpp samples where nobody says."""
+
+
+class GgufTokenizerWarnings(ErrorKind):
+    SAMPLING = SsccWarning, "{path}: metadata {key} is not followed"
 
 
 class GgufTokenizerErrors(ErrorKind):
@@ -58,6 +74,7 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
     generation: dict[str, Any] = {f"{role}_token_id": roles[role] for role in ("bos", "pad") if role in roles}
     generation["eos_token_id"] = vocabulary.end_tokens()
+    generation |= _sampling(vocabulary.metadata)
     files = {
         "tokenizer.json": _json(tokenizer),
         "tokenizer_config.json": _json(config, indent=2),
@@ -66,6 +83,19 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
     }
     template = _chat_template(vocabulary)
     return files | {"chat_template.jinja": template.encode()} if template else files
+
+
+def _sampling(metadata: Metadata) -> dict[str, Any]:
+    """Return the sampling that a file states, by the names of a generation_config.json. Warns of what is not done."""
+    stated: dict[str, Any] = {}
+    for key in metadata.keys_below(SAMPLING):
+        name = _SAMPLED.get(key.removeprefix(SAMPLING))
+        if name is None:
+            warn(GgufTokenizerWarnings.SAMPLING(path=metadata.path, key=key))
+        else:
+            number = metadata.number(key)
+            stated[name] = int(number) if name == "top_k" else float(f"{number:.7g}")  # as it was before it was an f32
+    return stated | ({"do_sample": True} if stated else {})
 
 
 def _json(value: Any, indent: int | None = None) -> bytes:

@@ -6,6 +6,7 @@ says is trusted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,13 @@ class Metadata:
         value = self._values.get(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, value, "a boolean")
+        return value
+
+    def number(self, key: str) -> float:
+        """Return a finite number."""
+        value = self._values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(key, value, "a finite number")
         return value
 
     def texts(self, key: str) -> list[str]:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from sscc.compiler.frontend.gguf.header import read_header
 from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
-from sscc.compiler.frontend.gguf.vocabulary import read_vocabulary
+from sscc.compiler.frontend.gguf.vocabulary import GgufVocabularyErrors, read_vocabulary
+from sscc.compiler.warning import SsccWarning
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.text import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
@@ -41,6 +43,7 @@ from tests.compiler.frontend.gguf_metadata import (
     unigram,
 )
 from tests.compiler.frontend.gguf_vocabularies import Published, published, published_tokenizer, whole
+from tests.errors import raises
 
 WHOLE_VOCABULARIES = "SSCC_GGUF_VOCABULARIES"
 """Environment variable: llama.cpp's folder `models`, whose whole vocabularies are tested, too."""
@@ -248,6 +251,22 @@ def test_files_name_the_special_tokens() -> None:
     assert json.loads(files["special_tokens_map.json"]) == named
     assert named.items() <= json.loads(files["tokenizer_config.json"]).items()
     assert "chat_template.jinja" not in files
+
+
+def test_sampling_is_the_files() -> None:
+    """Numbers of 32 bits are told as they were before; what is not followed is named."""
+    keys = {"temp": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05, "penalty_repeat": 1.1}
+    stated = {f"general.sampling.{name}": float(np.float32(value)) for name, value in keys.items()}
+    stated["general.sampling.top_k"] = 20
+    with pytest.warns(SsccWarning, match="general.sampling.mirostat is not followed"):
+        files = tokenizer_files(header_of(byte_level() | stated | {"general.sampling.mirostat": 2}))
+    config = json.loads(files["generation_config.json"])
+    names = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
+    assert {names.get(name, name): value for name, value in keys.items()}.items() <= config.items()
+    assert config["do_sample"] is True
+    assert "do_sample" not in json.loads(tokenizer_files(header_of(byte_level()))["generation_config.json"])
+    with raises(GgufVocabularyErrors.VALUE, key="general.sampling.temp"):
+        tokenizer_files(header_of(byte_level() | {"general.sampling.temp": "hot"}))
 
 
 def test_the_default_chat_template_is_kept() -> None:

@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai.types import Completion
 
+from sscc.runtime.sampling import Sampling
 from tests.runtime.server.fake import CONTEXT, CREATED, END, NAME, TOKENIZER, Running, reply, running
 
 GREEDY: dict[str, Any] = {"model": NAME, "temperature": 0}
@@ -121,8 +122,16 @@ class TestSampling:
     def test_without_a_seed_every_answer_is_another(self, client: openai.OpenAI) -> None:
         assert len({self.answer(client, temperature=2.0) for _ in range(4)}) > 1
 
-    def test_the_default_temperature_is_1(self, client: openai.OpenAI) -> None:
-        assert self.answer(client, seed=5) == self.answer(client, seed=5, temperature=1) != reply("hello", 20)
+    def test_the_default_is_the_models(self, client: openai.OpenAI) -> None:
+        assert self.answer(client, seed=5) == reply("hello", 20)
+        model = Sampling(temperature=1.0, top_k=2, repetition_penalty=1.5)
+        with running(sampling=model) as server, openai.OpenAI(base_url=server.v1, api_key="any") as other:
+            unsaid = self.answer(other, seed=5)
+            extra = {"top_k": 2, "repetition_penalty": 1.5}
+            assert unsaid == self.answer(client, seed=5, temperature=1, extra_body=extra) != reply("hello", 20)
+            assert self.answer(other, temperature=0, extra_body={"repetition_penalty": 1}) == reply("hello", 20)
+            all_tokens = self.answer(other, seed=5, temperature=2, extra_body={"top_k": -1})
+            assert all_tokens == self.answer(client, seed=5, temperature=2, extra_body={"repetition_penalty": 1.5})
 
     def test_answer_i_has_seed_plus_i(self, client: openai.OpenAI) -> None:
         hot: dict[str, Any] = {"model": NAME, "prompt": ["hello", "you"], "max_tokens": 20, "temperature": 2}

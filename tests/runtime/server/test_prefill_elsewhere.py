@@ -172,7 +172,7 @@ def test_a_wrong_key_and_another_program_are_told(caplog: pytest.LogCaptureFixtu
         with running(role="decode", prefill_from=[prefills.url]) as server:
             assert "401, the API key is missing or wrong" in unserved(server, caplog)
         with running(role="decode", prefill_from=[prefills.url], prefill={"key": KEY}, batch=2) as server:
-            assert "slot of another program: batch 3 there, 2 here" in unserved(server, caplog)
+            assert "rows of another program: batch 3 there, 2 here" in unserved(server, caplog)
 
 
 class Impostor:
@@ -211,7 +211,7 @@ JSON_ERROR = json.dumps({"error": {"message": "no\nway" * 200, "code": None}}).e
         (OK + b"\r\n", "it sends None bytes"),
         (OK + b"content-length: 99999999999999\r\n\r\n", "no slot after"),
         (OK + b"content-length: 100\r\n\r\nabc", "ended with 97 of 100 bytes"),
-        (OK + b"content-length: 3\r\n\r\nabc", "no slot that sscc has saved"),
+        (OK + b"content-length: 3\r\n\r\nabc", "no rows that sscc has saved"),
     ],
 )
 def test_what_is_no_slot_is_refused(answer: bytes, words: str, caplog: pytest.LogCaptureFixture) -> None:
