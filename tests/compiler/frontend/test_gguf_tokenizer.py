@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from sscc.compiler.frontend.gguf.header import read_header
-from sscc.compiler.frontend.gguf.tokenizer import tokenizer_files
+from sscc.compiler.frontend.gguf.tokenizer import GgufTokenizerWarnings, tokenizer_files
 from sscc.compiler.frontend.gguf.vocabulary import GgufVocabularyErrors, read_vocabulary
-from sscc.compiler.warning import SsccWarning
+from sscc.compiler.warning import collecting
 from sscc.runtime.chat_template import ChatTemplate
 from sscc.runtime.text import TextStream, decode
 from tests.compiler.frontend.gguf_metadata import (
@@ -43,7 +43,7 @@ from tests.compiler.frontend.gguf_metadata import (
     unigram,
 )
 from tests.compiler.frontend.gguf_vocabularies import Published, published, published_tokenizer, whole
-from tests.errors import raises
+from tests.errors import check, raises
 
 WHOLE_VOCABULARIES = "SSCC_GGUF_VOCABULARIES"
 """Environment variable: llama.cpp's folder `models`, whose whole vocabularies are tested, too."""
@@ -258,8 +258,10 @@ def test_sampling_is_the_files() -> None:
     keys = {"temp": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05, "penalty_repeat": 1.1}
     stated = {f"general.sampling.{name}": float(np.float32(value)) for name, value in keys.items()}
     stated["general.sampling.top_k"] = 20
-    with pytest.warns(SsccWarning, match="general.sampling.mirostat is not followed"):
+    with collecting() as warnings:
         files = tokenizer_files(header_of(byte_level() | stated | {"general.sampling.mirostat": 2}))
+    (warning,) = warnings
+    check(warning, GgufTokenizerWarnings.SAMPLING, key="general.sampling.mirostat")
     config = json.loads(files["generation_config.json"])
     names = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
     assert {names.get(name, name): value for name, value in keys.items()}.items() <= config.items()
