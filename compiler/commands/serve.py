@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.engine import Engine
     from sscc.runtime.server.jobs import Model
+    from sscc.runtime.server.models import Closing, Shelf
 
 KEY_VARIABLE, PREFILL_KEY_VARIABLE, TLS_VARIABLE = "SSCC_API_KEY", "SSCC_PREFILL_KEY", "SSCC_SSL_PASSWORD"
 ROLES = ("both", "prefill", "decode")
@@ -72,6 +74,9 @@ _LOCAL = ("127.", "localhost", "::1")
 
 
 class ServeErrors(ErrorKind):
+    ALSO_ALONE = UsageError, "--also is for a server that prefills and decodes itself, without --draft and --role"
+    NOT_A_MODEL = UsageError, "--also is {word!r}, expected NAME=ARTIFACT"
+    MODEL_TWICE = UsageError, "two models have the name {name!r}: requests could not tell them apart"
     DRAFT_WITH_PREFILL = (
         UsageError,
         "--draft shortens prompts before they go to a prefill server: give it to the decode server",
@@ -167,6 +172,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reasoning-parser",
         metavar="NAME",
         help="how the model writes thoughts, none to leave them in the text (default: as its chat template tells)",
+    )
+    several = parser.add_argument_group("several models")
+    several.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="NAME=ARTIFACT",
+        help="another model, for requests that name it; it is opened when it is asked for",
+    )
+    several.add_argument(
+        "--models-memory",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="memory for models of --also that are open together; what nobody uses is closed where another needs room "
+        "(default: half of the memory)",
     )
     network.add_argument(
         "--stream-interval",
@@ -267,18 +287,23 @@ def main(args: argparse.Namespace) -> int:
         at = f"{address} ({served.engine.signature.batch} slots of {served.model.max_context} tokens)"
         doing = "prefilling for others with" if args.role == "prefill" else "serving"
         ready = f"sscc: {doing} {served.model.name} at {at}"
-        serve(served.app, served.engine, bound, args.drain_timeout, lambda: print(ready, flush=True), tls)
+        serve(served.app, served.closing, bound, args.drain_timeout, lambda: print(ready, flush=True), tls)
     return 0
 
 
 @dataclass(frozen=True)
 class Served:
-    """An artifact that is open for requests: the application, what executes them, and what clients know of the
-    model."""
+    """An artifact that is open for requests.
+
+    Attributes:
+        app: answers them; engine: executes them; model: what clients know of it.
+        closing: ends the requests of all models.
+    """
 
     app: FastAPI
     engine: Engine
     model: Model
+    closing: Closing
 
 
 @contextmanager
@@ -294,6 +319,7 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
     from sscc.runtime.server.app import create_app
     from sscc.runtime.server.hosts import Hosts
     from sscc.runtime.server.jobs import Model, RequestLimits
+    from sscc.runtime.server.models import AllEngines
     from sscc.runtime.server.prefill_servers import PrefillServers
     from sscc.runtime.server.protocol import MAX_CHOICES
 
@@ -340,18 +366,58 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
             )
         shortener = stack.enter_context(opened_shortener(args, signature, tokenizer))
         engine = stack.enter_context(Engine(session, tokenizer, options, elsewhere, shortener))
+        shelf = None if not args.also else stack.enter_context(shelf_of(args))
         app = create_app(
             engine,
             model,
             limits,
             keys,
+            shelf=shelf,
             role=args.role,
             prefill_servers=elsewhere,
             stream_interval=args.stream_interval / 1000,
             hosts=Hosts((args.host,), allowed_hosts(args), allowed_origins(args)),
             root_path=args.root_path,
         )
-        yield Served(app, engine, model)
+        yield Served(app, engine, model, engine if shelf is None else AllEngines(engine, shelf))
+
+
+@contextmanager
+def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
+    """Make the models of --also known, for a block at whose end they are closed.
+
+    Raises:
+        UsageError: a name that is none or that stands twice, or a role that serves one artifact.
+        InputError: an artifact that is missing or damaged.
+    """
+    from sscc.runtime import _native
+    from sscc.runtime.artifact.reading import Artifact
+    from sscc.runtime.server.app import card_of
+    from sscc.runtime.server.models import ModelSource, Shelf
+
+    if args.role != ROLES[0] or args.draft is not None:
+        raise ServeErrors.ALSO_ALONE()
+    sources: dict[str, ModelSource] = {}
+    for word in args.also:
+        name, _, path = word.partition("=")
+        if not name or not path:
+            raise ServeErrors.NOT_A_MODEL(word=word)
+        if name in (*sources, args.served_model_name or name_of(args)):
+            raise ServeErrors.MODEL_TWICE(name=name)
+        artifact = Artifact.load(Path(path), verify=False)  # verified when it is opened
+        own = {"artifact": Path(path), "given_model": Path(path), "served_model_name": name, "also": [], "trace": None}
+        created = int((artifact.path / "manifest.json").stat().st_mtime)
+        sources[name] = ModelSource(
+            artifact.program.ranks * sum(tensor.nbytes for tensor in artifact.program.tensors),
+            partial(opened, argparse.Namespace(**{**vars(args), **own}), ()),
+            card_of(name, created, artifact.signature.geometry.max_context),
+        )
+    total = _native.total_memory()
+    shelf = Shelf(sources, args.models_memory or min(total, _native.memory_limit() or total) // 2)
+    try:
+        yield shelf
+    finally:
+        shelf.end()
 
 
 def formats_of(args: argparse.Namespace, template: ChatTemplate | None) -> ChatFormats:
@@ -401,6 +467,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max-new-tokens", 1, MOST_TOKENS),
     ("drain-timeout", 0, MOST_SECONDS),
     ("prompt-cache", 0, 1 << 62),
+    ("models-memory", 1, 1 << 62),
     ("prefill-steps", 1, MOST_TOKENS),
     ("prefill-ahead", 1, MOST_REQUESTS),
 )

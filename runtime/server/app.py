@@ -33,6 +33,7 @@ from sscc.runtime.server.jobs import (
     requests_for,
 )
 from sscc.runtime.server.memory import keep_few_words
+from sscc.runtime.server.models import ModelSwitch, Shelf
 from sscc.runtime.server.pages import add_pages
 from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.prometheus import CONTENT_TYPE, exposition
@@ -77,6 +78,7 @@ def create_app(
     stream_interval: float = 0.0,
     hosts: Hosts | None = None,
     root_path: str = "",
+    shelf: Shelf | None = None,
 ) -> FastAPI:
     """Return the application. The engine stays the caller's, to be closed after the last request; `app.state.closing`
     is to be set before. `app.state.traffic` counts requests (`Traffic`).
@@ -89,12 +91,15 @@ def create_app(
         stream_interval: least seconds between two chunks of a streamed answer (`Ticket.apieces`).
         hosts: the names of the server; None: those of loopback.
         root_path: the path below which a proxy shows the server, "/NAME"; requests may have it or lack it.
+        shelf: other models, for requests that name them.
     """
     limits = limits or RequestLimits()
     # FastAPI's own pages of documentation would have browsers fetch scripts from elsewhere.
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.state.traffic = Traffic(engine)
+    if shelf is not None:
+        app.add_middleware(ModelSwitch, shelf=shelf)
     keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
     app.add_middleware(
         Gate, api_keys=keys, max_body=limits.max_body, hosts=hosts or Hosts(), root_path=root_path.rstrip("/")
@@ -145,6 +150,16 @@ def program_of(signature: Signature) -> Json:
         "kv_bytes": signature.held_bytes,
         "full_kv_bytes": signature.full_kv_bytes(g.max_context),
     }
+
+
+def card_of(name: str, created: int, max_context: int) -> Json:
+    """Return an entry of /v1/models.
+
+    Args:
+        created: seconds since 1970.
+    """
+    facts = {"object": "model", "created": created, "owned_by": "sscc", "max_model_len": max_context}
+    return {"id": name, **facts}
 
 
 class _Endpoints:
@@ -222,14 +237,7 @@ class _Endpoints:
         return self._card()
 
     def _card(self) -> Json:
-        model = self._model
-        return {
-            "id": model.name,
-            "object": "model",
-            "created": model.created,
-            "owned_by": "sscc",
-            "max_model_len": model.max_context,
-        }
+        return card_of(self._model.name, self._model.created, self._model.max_context)
 
     def _check_name(self, name: str) -> None:
         if name != self._model.name:

@@ -23,9 +23,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from sscc.ir.errors import ErrorKind, SsccError, UsageError, quoted
-from sscc.runtime.engine import Engine
 from sscc.runtime.server.connections import Connection
 from sscc.runtime.server.memory import keep_little
+from sscc.runtime.server.models import Closing
 
 _log = logging.getLogger("sscc.server")
 
@@ -121,7 +121,7 @@ def _config(app: ASGIApp, graceful_seconds: int, secure: dict[str, Any]) -> uvic
 
 def serve(
     app: FastAPI,
-    engine: Engine,
+    engine: Closing,
     bound: socket.socket,
     drain_seconds: float,
     when_ready: Callable[[], None],
@@ -156,7 +156,7 @@ class _EngineServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         app: FastAPI,
-        engine: Engine,
+        engine: Closing,
         drain_seconds: float,
         when_ready: Callable[[], None],
     ) -> None:

@@ -21,6 +21,7 @@ from sscc.runtime.engine import Engine, EngineOptions
 from sscc.runtime.server.app import Role, create_app
 from sscc.runtime.server.hosts import Hosts
 from sscc.runtime.server.jobs import Model, RequestLimits
+from sscc.runtime.server.models import Shelf
 from sscc.runtime.server.prefill_servers import PrefillServers
 from sscc.runtime.server.service import Tls, bind, config_of, url_of
 from sscc.runtime.session import Session
@@ -239,6 +240,7 @@ def open_app(
     hosts: Hosts | None = None,
     scripted: bool = False,
     prompt_cache_bytes: int = 0,
+    shelf: Shelf | None = None,
     **model: Any,
 ) -> Iterator[Running]:
     """The application without a port, with what the arguments change; `model` are fields of `Model`, and `prefill`
@@ -261,6 +263,7 @@ def open_app(
             stream_interval=stream_interval,
             hosts=hosts,
             root_path=root_path,
+            shelf=shelf,
         )
         try:
             yield Running("", engine, interpreter, app)

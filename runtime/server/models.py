@@ -1,0 +1,262 @@
+"""Several models behind one server: each by its name, opened when it is asked for, within a bound of memory.
+
+The first model stays open and answers whatever names no other. A model that nobody uses is closed where another one
+needs its room; one with requests never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sscc.ir.errors import SsccError
+from sscc.ir.sizes import format_bytes
+from sscc.runtime.logs import log_exception, logged
+from sscc.runtime.server.errors import BUSY, ApiError, ApiKind, Http
+
+Json = dict[str, Any]
+_LARGE = 1 << 16
+"""Bytes of a body from which on it is parsed in a thread of its own."""
+_log = logging.getLogger("sscc.server")
+
+
+class ModelErrors(ApiKind):
+    NO_ROOM = "there is no room for model {name!r} beside those that are in use: try again later", BUSY
+    NOT_OPENED = "model {name!r} cannot be opened: the server's log says why", Http(500, "server_error")
+
+
+class OpenModel(Protocol):
+    """A model that is open: the application that answers its requests, and what is to be closed first."""
+
+    @property
+    def app(self) -> ASGIApp: ...
+
+    @property
+    def engine(self) -> Closing: ...
+
+
+class Closing(Protocol):
+    """Ends requests; see `Engine.close`."""
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None: ...
+
+
+@dataclass
+class _Entry:
+    nbytes: int
+    opening: Callable[[], AbstractContextManager[OpenModel]]
+    card: Json
+    opened: OpenModel | None = None
+    block: AbstractContextManager[OpenModel] | None = None
+    users: int = 0
+    used: float = 0.0
+    task: asyncio.Task[OpenModel] | None = None  # that opens it, whoever waits
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that can be opened.
+
+    Attributes:
+        nbytes: that it takes while it is open.
+        opening: opens it for a block.
+        card: its entry in /v1/models.
+    """
+
+    nbytes: int
+    opening: Callable[[], AbstractContextManager[OpenModel]]
+    card: Json
+
+
+class Shelf:
+    """The models beside the first one. Used within one event loop, but for `close`.
+
+    Args:
+        sources: by name.
+        most: bytes that those that are open may take together.
+    """
+
+    def __init__(self, sources: Mapping[str, ModelSource], most: int) -> None:
+        self._entries = {name: _Entry(one.nbytes, one.opening, one.card) for name, one in sources.items()}
+        self._most = most
+        self._moving = asyncio.Lock()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def cards(self) -> list[Json]:
+        """Return the entries of /v1/models."""
+        return [entry.card | {"loaded": entry.opened is not None} for entry in self._entries.values()]
+
+    @asynccontextmanager
+    async def using(self, name: str) -> AsyncIterator[OpenModel]:
+        """Keep a model open for a block.
+
+        Raises:
+            ApiError: there is no room, or it cannot be opened.
+        """
+        entry = self._entries[name]
+        entry.users += 1  # from now on nobody closes it
+        try:
+            opened = entry.opened
+            if opened is None:
+                if entry.task is None:
+                    entry.task = asyncio.create_task(self._open(name, entry))
+                opened = await asyncio.shield(entry.task)
+            yield opened
+        finally:
+            entry.users -= 1
+            entry.used = monotonic()
+
+    async def _open(self, name: str, entry: _Entry) -> OpenModel:
+        try:
+            async with self._moving:
+                await self._make_room(name, entry.nbytes)
+                block = entry.opening()
+                entry.opened = await asyncio.to_thread(block.__enter__)
+                entry.block = block
+        except ApiError:
+            raise
+        except SsccError as error:
+            _log.error("model %s cannot be opened: %s", name, logged(error))
+            raise ModelErrors.NOT_OPENED(name=name) from None
+        except Exception as error:
+            log_exception(_log, f"model {name} cannot be opened", error)
+            raise ModelErrors.NOT_OPENED(name=name) from None
+        finally:
+            entry.task = None
+        _log.info("model %s is open, %s", name, format_bytes(entry.nbytes))
+        return entry.opened
+
+    async def _make_room(self, name: str, nbytes: int) -> None:
+        """Close models that nobody uses, what was used longest ago first, until there is room for so many bytes."""
+        if nbytes > self._most:
+            raise ModelErrors.NO_ROOM(name=name)
+        while sum(entry.nbytes for entry in self._entries.values() if entry.opened) + nbytes > self._most:
+            idle = [entry for entry in self._entries.values() if entry.opened is not None and not entry.users]
+            if not idle:
+                raise ModelErrors.NO_ROOM(name=name)
+            await asyncio.to_thread(_close, min(idle, key=lambda entry: entry.used))
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
+        """End the requests of all open models; see `Engine.close`."""
+        for entry in self._entries.values():
+            if entry.opened is not None:
+                entry.opened.engine.close(drain, timeout)
+
+    def end(self) -> None:
+        """Close all open models."""
+        for entry in self._entries.values():
+            _close(entry)
+
+
+def _close(entry: _Entry) -> None:
+    block, entry.block, entry.opened = entry.block, None, None
+    if block is not None:
+        block.__exit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class AllEngines:
+    """The engines of all models, to be closed together."""
+
+    first: Closing
+    shelf: Shelf
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
+        """See `Engine.close`."""
+        self.first.close(drain, timeout)
+        self.shelf.close(drain, timeout)
+
+
+class ModelSwitch:
+    """Passes requests to the application of the model that they name.
+
+    Args:
+        app: of the first model, which also gets requests that name no other.
+        shelf: the other models.
+    """
+
+    def __init__(self, app: ASGIApp, shelf: Shelf) -> None:
+        self._app, self._shelf = app, shelf
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._post(scope, receive, send)
+        else:
+            await self._get(scope, receive, send)
+
+    async def _get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]
+        if path == "/v1/models":
+            await self._app(scope, receive, _extended(send, self._shelf.cards()))
+        elif path.startswith("/v1/models/") and (name := path.removeprefix("/v1/models/")) in self._shelf:
+            (card,) = (card for card in self._shelf.cards() if card["id"] == name)
+            await JSONResponse(card)(scope, receive, send)
+        else:
+            await self._passed(asked, scope, receive, send)
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        messages: list[Message] = []
+        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False)):
+            messages.append(await receive())
+        body = b"".join(message.get("body", b"") for message in messages)
+        name = await asyncio.to_thread(_model_of, body) if len(body) > _LARGE else _model_of(body)
+        again = iter(messages)
+
+        async def replayed() -> Message:
+            return next(again, None) or await receive()
+
+        await self._passed(name, scope, replayed, send)
+
+    async def _passed(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if name not in self._shelf:
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with self._shelf.using(name) as opened:
+                await opened.app(scope, receive, send)
+        except ApiError as error:
+            await error.response(scope["path"])(scope, receive, send)
+
+
+def _model_of(body: bytes) -> str:
+    """Return the model that a body names; "" for none. What is no JSON is refused by whoever answers it."""
+    try:
+        name = json.loads(body).get("model")
+    except (ValueError, RecursionError, AttributeError):
+        return ""
+    return name if isinstance(name, str) else ""
+
+
+def _extended(send: Send, cards: list[Json]) -> Send:
+    """Return a `send` that adds entries to the list of an answer in JSON, which comes whole."""
+    start: list[Message] = []
+
+    async def extend(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            start.append(message)
+            return
+        body = message.get("body", b"")
+        if start[0]["status"] == 200 and body:
+            answer = json.loads(body)
+            answer["data"] += cards
+            body = json.dumps(answer, separators=(",", ":")).encode()
+        headers = [(name, value) for name, value in start[0]["headers"] if name != b"content-length"]
+        await send({**start[0], "headers": [*headers, (b"content-length", str(len(body)).encode())]})
+        await send({**message, "body": body})
+
+    return extend
