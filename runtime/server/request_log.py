@@ -101,7 +101,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = scope[_RECORD] = Record()
+        outer = scope.get(_RECORD)  # of the application of the first model, which passed the request on and logs it
+        record = scope[_RECORD] = outer or Record()
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -118,7 +119,7 @@ class RequestLog:
             if asks:
                 self._traffic.end()
             level = logging.INFO if asks or (record.status or 500) >= 400 else logging.DEBUG
-            if _log.isEnabledFor(level):
+            if outer is None and _log.isEnabledFor(level):
                 _log.log(level, "%s", line_of(scope, record))
 
 

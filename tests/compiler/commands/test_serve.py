@@ -26,9 +26,11 @@ from sscc.compiler.commands.serve import ServeErrors
 from sscc.compiler.commands.shortening import DraftOptionErrors
 from sscc.ir.errors import ErrorKind
 from sscc.ir.extras import ExtraErrors
+from sscc.ir.files import FileErrors
 from sscc.ir.sizes import SizeErrors
 from sscc.ir.suggestions import ChoiceErrors
 from sscc.runtime.host_names import AllowedHostErrors
+from sscc.runtime.sampling import SamplingErrors
 from sscc.runtime.server.service import ListeningErrors
 from tests.compiler.commands.chatting import with_template
 from tests.errors import check, one_line
@@ -263,6 +265,12 @@ REFUSED: dict[str, tuple[list[str], ErrorKind, dict[str, Any]]] = {
     "threads": (["--threads", "0"], ExecutionErrors.BELOW_LEAST, {"option": "--threads", "value": 0, "least": 1}),
     "keep": (["--keep", "0.5"], DraftOptionErrors.NO_DRAFT, {"option": "--keep"}),
     "prefill-draft": (["--role", "prefill", "--draft", "d.rdu"], ServeErrors.DRAFT_WITH_PREFILL, {}),
+    "also-draft": (["--also", "a=b.rdu", "--role", "prefill"], ServeErrors.ALSO_ALONE, {}),
+    "also-path": (["--also", "b.rdu"], ServeErrors.NOT_A_MODEL, {"word": "b.rdu"}),
+    "also-twice": (["--served-model-name", "a", "--also", "a=b.rdu"], ServeErrors.MODEL_TWICE, {"name": "a"}),
+    "also-nothing": (["--also", "a=/no/b.rdu"], FileErrors.MISSING, {"path": Path("/no/b.rdu")}),
+    "models-memory": (["--models-memory", "0"], RANGE, {"option": "--models-memory", "value": 0, "least": 1}),
+    "temperature": (["--temperature", "-1"], SamplingErrors.TEMPERATURE, {"value": -1.0}),
     "endless": (["--timeout", "1e10"], ABOVE_ZERO, {"option": "--timeout", "value": 1e10, "most": 604800}),
     "no-time": (["--timeout", "nan"], ABOVE_ZERO, {"option": "--timeout", "value": "nan", "most": 604800}),
     "endless-drain": (["--drain-timeout", "inf"], RANGE, {"option": "--drain-timeout", "value": "inf", "least": 0}),
