@@ -302,10 +302,19 @@ class Executor:
             return SlotState(slot)
         prompt, new, seconds = len(job.prompt), int(self._table.counts[slot]), perf_counter() - job.submitted
         if not self._table.active[slot]:
-            return SlotState(slot, job.id, "prefill", prompt, seconds=seconds)
+            return SlotState(slot, job.id, "prefill", prompt, read_tokens=self._read_tokens(job), seconds=seconds)
         length = prompt + max(new - 1, 0)  # the newest token is not in the cache
         kept = self._geometry.kept_rows(length)
-        return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, seconds)
+        return SlotState(slot, job.id, "decode", prompt, new, kept, length - kept, prompt, seconds)
+
+    def _read_tokens(self, job: Job) -> int:
+        """Return how many tokens of a prompt are as good as prefilled: layers are done one after another."""
+        prefill, prompt = self._prefilling, len(job.prompt)
+        if prefill is None or prefill.job is not job or prefill.scorer is not None:
+            return prompt
+        signature = self.session.signature
+        total = signature.prefill_steps(prompt, job.cached // signature.prefill_chunk)
+        return job.cached + (prompt - job.cached) * (total - prefill.left) // total
 
     # ---------------------------------------------------------------------------------------------------- the thread
 
@@ -605,7 +614,6 @@ class Executor:
 
     def _step_prefill(self, prefill: _PrefillJob, steps: int) -> None:
         before = self.session.interpreter_ns
-        prefill.left -= steps
         try:
             finished = self._advance(prefill, steps)
         except Exception as error:
@@ -628,7 +636,9 @@ class Executor:
         """Do steps of a prefill, then of scoring the prompt where that was asked for. Return True when all is done."""
         job, top = prefill.job, prefill.job.request.prompt_logprobs
         if prefill.scorer is None:
-            if not self.session.step_prefill(steps):
+            finished = self.session.step_prefill(steps)
+            prefill.left -= steps
+            if not finished:
                 return False
             if top is None:
                 return True
@@ -637,6 +647,7 @@ class Executor:
         else:
             for _ in range(steps):
                 prefill.scorer.step()
+            prefill.left -= steps
         job.prompt_logprobs = prefill.scorer.scores
         return not prefill.left
 

@@ -107,6 +107,7 @@ class SlotState:
         phase: "free", "prefill" or "decode".
         prompt_tokens, new_tokens: of the request.
         kept_rows, evicted_rows: of its cache, per layer and KV head; 0 before it decodes.
+        read_tokens: of the prompt, about as many as it has been prefilled for; those of an earlier prefill count.
         seconds: since the request was submitted.
     """
 
@@ -117,6 +118,7 @@ class SlotState:
     new_tokens: int = 0
     kept_rows: int = 0
     evicted_rows: int = 0
+    read_tokens: int = 0
     seconds: float = 0.0
 
 

@@ -18,6 +18,7 @@ PAGES = {
     "/docs": "docs.html",
     "/static/page.css": "page.css",
     "/static/page.js": "page.js",
+    "/static/markdown.js": "markdown.js",
     "/static/docs.js": "docs.js",
     "/static/icon.svg": "icon.svg",
 }

@@ -13,6 +13,7 @@ let talk = []; // messages of the conversation
 let answering = null; // the AbortController of the answer that streams
 let before = null; // the last status, and when it came
 let points = []; // [time in ms, new tokens per second]
+let reading = new Map(); // of slots that read prompts: [request, time in ms, tokens read when it was first seen]
 
 function headers() {
   const key = sessionStorage.getItem(KEY);
@@ -149,12 +150,23 @@ function showSlots(status) {
     bar.children[1].style.width = (100 * slot.evicted_rows) / context + "%";
     const words = {
       free: "free",
-      prefill: "reads " + slot.prompt_tokens + " tokens",
+      prefill: reads(slot),
       decode: slot.prompt_tokens + " + " + slot.new_tokens + " tokens, " + number.format(slot.seconds) + " s",
     };
     what.textContent = words[slot.phase];
     row.title = slot.phase === "decode" ? slot.kept_rows + " positions kept, " + slot.evicted_rows + " evicted" : "";
   });
+}
+
+// How far a slot has read its prompt, and how fast.
+function reads(slot) {
+  const now = performance.now();
+  const known = reading.get(slot.slot);
+  if (!known || known[0] !== slot.request) reading.set(slot.slot, [slot.request, now, slot.read_tokens]);
+  const [, since, read] = reading.get(slot.slot);
+  const speed = now > since ? ((slot.read_tokens - read) * 1000) / (now - since) : 0;
+  const words = "has read " + slot.read_tokens + " of " + slot.prompt_tokens + " tokens";
+  return speed > 0 ? words + ", " + number.format(speed) + " a second" : words;
 }
 
 function showFacts(program) {
@@ -205,10 +217,20 @@ async function ask(text) {
   const body = {
     model: modelName,
     max_tokens: Number(byId("count").value) || 256,
-    temperature: Number(byId("temperature").value),
     stream: true,
     stream_options: { include_usage: true },
   };
+  if (byId("temperature").value !== "") body.temperature = Number(byId("temperature").value);
+  const schema = byId("schema").value.trim();
+  if (schema) {
+    try {
+      body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } };
+    } catch (error) {
+      say("error", "The JSON Schema is no JSON: " + error.message);
+      byId("text").value = text;
+      return;
+    }
+  }
   say("message user", text);
   if (chatTemplate) {
     talk.push({ role: "user", content: text });
@@ -220,8 +242,15 @@ async function ask(text) {
   const shown = say("message assistant busy", "");
   const thought = element("details", "thought");
   thought.append(element("summary", "", "Thought"), element("div", "", ""));
-  const said = element("span", "", "");
+  const said = element("div", "said");
   shown.append(said);
+  let drawing = 0; // the next frame in which the answer is drawn again
+  const draw = () => {
+    drawing = 0;
+    said.replaceChildren(markdown(answer));
+    const list = byId("talk");
+    list.scrollTop = list.scrollHeight;
+  };
   const start = performance.now();
   let answer = "", thinking = "", first = 0, usage = null, finish = "";
   answering = new AbortController();
@@ -248,13 +277,13 @@ async function ask(text) {
         if (!thought.parentNode) shown.prepend(thought);
         thought.lastChild.textContent = thinking;
       }
-      said.textContent = answer;
-      const list = byId("talk");
-      list.scrollTop = list.scrollHeight;
+      drawing = drawing || requestAnimationFrame(draw);
     }
   } catch (error) {
     if (error.name !== "AbortError") say("error", error.message);
   }
+  if (drawing) cancelAnimationFrame(drawing);
+  draw();
   answering = null;
   setBusy(false);
   shown.classList.remove("busy");

@@ -674,3 +674,19 @@ def test_metrics_of_what_runs(busy: Engine) -> None:
     assert metrics.decode_seconds > 0
     assert metrics.prefill_seconds > 0
     assert metrics.overhead_seconds > 0
+
+
+def test_slots_tell_how_far_a_prompt_is_read() -> None:
+    with gated(signature=LONG) as (engine, interpreter):
+        ticket = engine.submit(request(*[2] * 40, new=2))  # 5 chunks, 16 steps, 4 at a time
+        read = []
+        interpreter.wait()
+        for _ in range(4):
+            (slot,) = [one for one in engine.slots() if one.request is not None]
+            read.append((slot.phase, slot.read_tokens))
+            interpreter.let(1)
+        (slot,) = [one for one in engine.slots() if one.request is not None]
+        read.append((slot.phase, slot.read_tokens))
+        interpreter.open()
+        ends(ticket)
+    assert read == [("prefill", 0), ("prefill", 10), ("prefill", 20), ("prefill", 30), ("decode", 40)]

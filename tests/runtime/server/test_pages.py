@@ -96,7 +96,7 @@ def test_a_thought_is_folded_and_a_cut_is_told(scripted: Running, says: Any, bro
         page.fill("#text", "hi")
         page.press("#text", "Enter")
         page.wait_for_selector(".figures-of")
-        assert page.text_content(".assistant > span") == "Hello."
+        assert page.text_content(".assistant > .said") == "Hello."
         assert page.text_content(".thought div") == "Hm, <b>who</b>?"
         assert not page.is_visible(".thought div")
         assert page.locator(".cut").count() == 0
@@ -106,6 +106,81 @@ def test_a_thought_is_folded_and_a_cut_is_told(scripted: Running, says: Any, bro
         page.wait_for_selector(".cut")
         assert tab.problems == []
         assert tab.overflow() == 0
+
+
+MARKDOWN = """# Title <b>
+
+A *word*, **two _words_**, `a < b` and [a page](https://example.org/a?b=1&c=2) or https://example.org/x.
+[bad](javascript:alert(1)) <img src=x onerror=alert(1)>
+
+* one
+* two
+  1. inner
+  2. more
+- three
+
+> quoted
+> **text**
+
+| a | b |
+|---|--:|
+| 1 | `2` |
+
+```python
+def f(x):
+    return "*no emphasis*"
+```
+---
+last"""
+
+
+def test_answers_are_markdown_and_never_markup(scripted: Running, says: Any, browser: Any) -> None:
+    says(MARKDOWN)
+    with opened_tab(browser, scripted.url, PHONE) as tab:
+        page = tab.page
+        page.wait_for_selector("#state.ok")
+        page.fill("#count", "400")
+        page.fill("#text", "hi")
+        page.press("#text", "Enter")
+        page.wait_for_selector(".figures-of")
+        said = page.locator(".said")
+
+        def texts(selector: str) -> list[str]:
+            return said.locator(selector).all_text_contents()
+
+        assert texts("h3") == ["Title <b>"]
+        assert (texts("em"), texts("strong")) == (["word"], ["two _words_", "text"])
+        assert texts(":not(pre) > code") == ["a < b", "2"]
+        assert texts("pre code") == ['def f(x):\n    return "*no emphasis*"']
+        links = [link.get_attribute("href") for link in said.locator("a").all()]
+        assert links == ["https://example.org/a?b=1&c=2", "https://example.org/x"]
+        assert said.locator("img, script, b").count() == 0
+        assert "[bad](javascript:alert(1)) <img src=x onerror=alert(1)>" in (said.text_content() or "")
+        assert [text.split("\n")[0].strip()[:5] for text in texts(":scope > ul > li")] == ["one", "twoin", "three"]
+        assert texts("ol > li") == ["inner", "more"]
+        assert (texts("th"), texts("td"), texts("hr")) == (["a", "b"], ["1", "2"], [""])
+        assert texts("blockquote p") == ["quoted\ntext"]
+        assert texts(":scope > p")[-1] == "last"
+        assert tab.problems == []
+        assert tab.overflow() == 0
+
+
+def test_an_answer_by_a_schema(scripted: Running, says: Any, browser: Any) -> None:
+    says('{"a": 1}')
+    with opened_tab(browser, scripted.url, LAPTOP) as tab:
+        page = tab.page
+        page.wait_for_selector("#state.ok")
+        page.click("#schema-box summary")
+        page.fill("#schema", "{")
+        page.fill("#text", "hi")
+        page.press("#text", "Enter")
+        page.wait_for_selector("#talk .error")
+        assert page.input_value("#text") == "hi"
+        page.fill("#schema", '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}')
+        page.press("#text", "Enter")
+        page.wait_for_selector(".figures-of")
+        assert page.text_content(".said") == '{"a": 1}'
+        assert tab.problems == []
 
 
 def test_a_key_and_a_hostile_name(browser: Any) -> None:
