@@ -2,7 +2,8 @@
 
     python benchmarks/conversations.py [--write docs/serving.md] [--json]
 
-Three servers: sscc with `--prompt-cache`, the same without, and llama.cpp's llama-server with its own prompt cache.
+Four servers: sscc as it is, with the compressed cache of SnapStream and with selection by query; the first of these
+with `--prompt-cache 0`; and llama.cpp's llama-server with its own prompt cache.
 Every client has a conversation, whose every message comes behind all that was asked and answered before. Servers stay
 loaded, and repeats interleave; each has conversations of its own, which no server has seen.
 """
@@ -78,22 +79,24 @@ def summary(turns: Turns) -> Summary:
 
 
 def servers(words: argparse.Namespace, folder: Path) -> list[Server]:
-    """The three, each with a slot for every client, of `max_context` tokens."""
+    """Return the four, each with a slot for every client, of `max_context` tokens."""
     clients, context = words.clients, words.max_context
     options = ("--dtype", "bf16", "--weights", "reference", "--max-context", context, "--prefill-chunk", words.chunk)
-    rows = ("--kv-policy", "query", "--kv-budget", words.budget, "--batch", clients)
-    name = f"conversations-{clients}x{context}-budget{words.budget}-chunk{words.chunk}"
-    path = compiled(folder, name, (*options, *rows))
-    signature = Artifact.load(path).signature
-    prompts = signature.prefix_bytes * clients * context
-    steps = signature.prefill_steps(BETWEEN_STEPS)
+    rows = ("--kv-budget", words.budget, "--batch", clients)
 
-    def ours(name: str, cache: int) -> Server:
+    def ours(name: str, policy: str, cache: tuple[str, ...] = ()) -> Server:
+        file = f"conversations-{policy}-{clients}x{context}-budget{words.budget}-chunk{words.chunk}"
+        path = compiled(folder, file, (*options, "--kv-policy", policy, *rows))
+        steps = Artifact.load(path).signature.prefill_steps(BETWEEN_STEPS)
         serve = (sys.executable, "-m", "sscc.compiler.cli", "serve", path, "--threads", words.threads)
-        options = ("--served-model-name", MODEL, "--prompt-cache", cache, "--prefill-steps", steps)
-        return Server(name, clients, context, lambda port: (*serve, *options, "--port", port))
+        own = ("--served-model-name", MODEL, "--prefill-steps", steps, *cache)
+        return Server(name, clients, context, lambda port: (*serve, *own, "--port", port))
 
-    servers = [ours("sscc", prompts), ours("sscc, nothing used again", 0)]
+    servers = [
+        ours("sscc, SnapStream", "snapstream"),
+        ours("sscc, by query", "query"),
+        ours("sscc, SnapStream, --prompt-cache 0", "snapstream", ("--prompt-cache", "0")),
+    ]
     program = TOOLS / "llama-server"
     if program.exists():
         file, total = models.gguf_file(words.model), clients * context

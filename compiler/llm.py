@@ -79,6 +79,7 @@ class SamplingParams:
         repetition_penalty, presence_penalty, frequency_penalty: see `Sampling`; 1, 0 and 0 change nothing.
         logit_bias: token to addend.
         logprobs: how many alternatives are told of each token; None: no logprobs.
+        prompt_logprobs: how many alternatives are told of each token of the prompt; None: no logprobs of the prompt.
         grammar: what the text must match; None: anything. It needs the package llguidance.
         min_tokens: tokens before which nothing ends the text.
         allowed_token_ids: the only tokens that the text may have besides ending ones; None: any.
@@ -103,6 +104,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     grammar: Grammar | None = None
     min_tokens: int = 0
     allowed_token_ids: Sequence[int] | None = None
@@ -146,6 +148,7 @@ class SamplingParams:
                 stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
                 eos=(frozenset() if self.ignore_eos else eos).union(self.stop_token_ids),
                 logprobs=self.logprobs,
+                prompt_logprobs=self.prompt_logprobs if index == 0 else None,
                 grammar=self.grammar,
                 min_tokens=self.min_tokens,
                 allowed_tokens=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
@@ -214,11 +217,13 @@ class RequestOutput:
         prompt: its text, of a conversation what the chat template made of it; None where it was tokens.
         prompt_token_ids: its tokens.
         outputs: as many answers as `SamplingParams.n`.
+        prompt_logprobs: one for each token of the prompt but the first, where they were asked for.
     """
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
     outputs: tuple[CompletionOutput, ...]
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def text(self) -> str:
@@ -399,10 +404,12 @@ class LLM:
         except BaseException:
             cancel_all(tickets)
             raise
-        return [
-            RequestOutput(text, tokens, tuple(CompletionOutput.of(i, next(completions)) for i in range(len(several))))
-            for (text, tokens), several in zip(prompts, requests, strict=True)
-        ]
+        outputs = []
+        for (text, tokens), several in zip(prompts, requests, strict=True):
+            done = [next(completions) for _ in several]
+            answers = tuple(CompletionOutput.of(index, one) for index, one in enumerate(done))
+            outputs.append(RequestOutput(text, tokens, answers, done[0].prompt_logprobs))
+        return outputs
 
 
 def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

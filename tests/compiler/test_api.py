@@ -218,6 +218,14 @@ def test_sampling(llm: sscc.LLM) -> None:
     assert [len(output.outputs[0].token_ids) for output in each] == [9, 2]
 
 
+def test_how_likely_a_prompt_is(llm: sscc.LLM) -> None:
+    params = sscc.SamplingParams(n=2, max_tokens=1, prompt_logprobs=1, temperature=1, seed=1)
+    (output,) = llm.generate("the end of the", params)
+    assert [one.token for one in output.prompt_logprobs] == list(output.prompt_token_ids[1:])
+    assert {len(one.top) for one in output.prompt_logprobs} == {1}
+    assert llm.generate("the end", sscc.SamplingParams(max_tokens=1))[0].prompt_logprobs == ()
+
+
 def test_a_grammar_needs_tokens_that_are_parts_of_texts(llm: sscc.LLM) -> None:
     """This tokenizer's are words, between which a text has spaces that no token has."""
     with raises(ConstraintErrors.NOT_JOINED):
