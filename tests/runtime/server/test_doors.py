@@ -249,6 +249,48 @@ class TestOtherClients:
         answer = litellm.completion(messages=hi, tools=[WEATHER], **asked)
         assert answer.choices[0].message.tool_calls[0].function.name == "get_weather"
 
+    def test_a_chat_as_open_webui_sends_it(self) -> None:
+        """The list of models, a streamed answer, title, tags and follow-up questions of the chat, its next turn, and an
+        answer that is made again; what was read before is not read again."""
+        with (
+            running(api_key="secret", prompt_cache_bytes=10**7, context=1024) as server,
+            httpx2.Client(headers={"authorization": "Bearer secret"}, timeout=30) as web,
+        ):
+            assert [card["id"] for card in web.get(f"{server.v1}/models").json()["data"]] == [NAME]
+            talk: list[dict[str, Any]] = [{"role": "user", "content": "What is the capital of France? " * 4}]
+
+            def streamed(messages: list[dict[str, Any]]) -> tuple[str, int]:
+                """Return the text of an answer and the tokens that were kept of its prompt."""
+                body = {"model": NAME, "messages": messages, "stream": True, "temperature": 0, "max_tokens": 20}
+                body |= {"stream_options": {"include_usage": True}, "metadata": {"chat_id": "1"}, "stop": []}
+                text, cached = "", -1
+                with web.stream("POST", f"{server.v1}/chat/completions", json=body) as answer:
+                    assert answer.status_code == 200
+                    for line in answer.iter_lines():
+                        if line.startswith("data: {"):
+                            event = json.loads(line.removeprefix("data: "))
+                            text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+                            if event.get("usage"):
+                                cached = event["usage"]["prompt_tokens_details"]["cached_tokens"]
+                return text, cached
+
+            first, cached = streamed(talk)
+            assert (len(first), cached) == (20, 0)
+            talk.append({"role": "assistant", "content": first})
+            for task in ("a title", "tags", "follow-up questions"):
+                prompt = f"### Task: Generate {task} for the chat.\n<chat_history>\n{talk}\n</chat_history>"
+                body = {"model": NAME, "messages": [{"role": "user", "content": prompt}], "stream": False}
+                answer = web.post(f"{server.v1}/chat/completions", json=body | {"max_completion_tokens": 9})
+                assert answer.json()["choices"][0]["message"]["content"]
+            second, cached = streamed([*talk, {"role": "user", "content": "And of Italy?"}])
+            assert (len(second), cached) == (20, 128), "whole chunks of the first prompt"
+            again, cached = streamed(talk[:1])
+            assert (again, cached) == (first, 129)
+            body = {"model": NAME, "messages": talk[:1], "stream": True}
+            with web.stream("POST", f"{server.v1}/chat/completions", json=body) as answer:
+                next(answer.iter_lines())  # and the person presses stop
+            server.wait_for(running=0)
+
 
 class TestTokenization:
     def test_texts(self, server: Running) -> None:
