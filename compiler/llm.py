@@ -121,7 +121,7 @@ class SamplingParams:
     def requests(
         self, prompt: tuple[int, ...], max_context: int, eos: frozenset[int], model: Sampling | None = None
     ) -> list[Request]:
-        """Return what an engine is asked for: one request per answer.
+        """Return the requests for an engine, one for each answer.
 
         Args:
             max_context: tokens that prompt and answer may have together.

@@ -14,9 +14,9 @@ PRECISIONS = ("f32", "f64")
 CURSOR = ("phase", "chunk")
 """What the entry `prefill` takes and gives back: where the next call goes on."""
 REUSED = "reused"
-"""What it takes besides: how many chunks of the prompt are there already."""
+"""A scalar of `prefill`: the number of the prompt's first chunks whose rows are there already."""
 SCORE, FIRST = "score", "first"
-"""The entry that gives logits after positions of a prompt, and what it takes: the first of these positions."""
+"""The entry that gives logits after positions of a prompt, and its scalar: the first of these positions."""
 POSITION_IDS, POSITION_ID = "position_ids", "position_id"
 """What `prefill` and `decode` take besides: where tokens stand in their text, which is what the model rotates by. Rows
 of the cache are counted in the tokens that were prefilled and fed."""

@@ -33,7 +33,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, eq=False)
 class ChunkMessage:
-    """What prefill leaves of a chunk, out of any session.
+    """The rows of a chunk, out of any session.
 
     Attributes:
         before: the key of the chunk before, or `FIRST`.

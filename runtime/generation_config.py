@@ -1,4 +1,4 @@
-"""How answers are sampled where nobody says: as the model's generation_config.json does."""
+"""The default sampling of a model, from its generation_config.json."""
 
 from __future__ import annotations
 

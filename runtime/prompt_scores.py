@@ -52,7 +52,7 @@ class PromptScorer:
 
     @property
     def steps(self) -> int:
-        """How many steps are left."""
+        """The number of steps that are left."""
         return -(-(len(self._tokens) - 1 - len(self.scores)) // self._slots)
 
     def step(self) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a prompt as bytes: what one process sends to another, and what a file keeps.
+"""Rows of a prompt as bytes, for another process or for a file.
 
 A message is a safetensors file: 8 bytes of header length, a JSON header, then the bytes of each tensor without gaps.
 The header's `__metadata__` says of which program, weights, geometry and sizes the rows are, and has the sha256 of all
@@ -176,7 +176,7 @@ class RowMessages:
 
 
 def _facts(signature: Signature, identity: ProgramIdentity, ranks: int) -> dict[str, str]:
-    """Return the metadata that say of which program rows are, in the order in which a difference is told."""
+    """Return the metadata that identify the program of rows, in the order in which a difference is reported."""
     sizes = ("dtype", "vocab_size", "batch", "prefill_chunk")
     return {
         "weights": identity.weights,

@@ -180,7 +180,7 @@ class SlotFormat:
 
 
 def _numbers(length: int, slot: int) -> dict[str, str]:
-    """Return the metadata from which the tensors of a message are known."""
+    """Return the metadata that determine the tensors of a message."""
     return {"length": str(length), "slot": str(slot)}
 
 

@@ -179,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=ARTIFACT",
-        help="another model, for requests that name it; it is opened when it is asked for",
+        help="another model, for requests that name it; the first of these opens it",
     )
     several.add_argument(
         "--models-memory",

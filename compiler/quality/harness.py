@@ -28,7 +28,7 @@ class HarnessErrors(ErrorKind):
 
 @dataclass(frozen=True)
 class Likelihood:
-    """How likely a continuation is.
+    """The likelihood of a continuation.
 
     Attributes:
         logprob: the sum of its tokens' log-probabilities.

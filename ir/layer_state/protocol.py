@@ -78,7 +78,7 @@ class LayerState(Protocol):
         """Yield live views of what prefill leaves of each position of a layer, [H, T, ..]."""
 
     def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
-        """Yield live views of what a chunk of the prompt in progress leaves for the next chunk of the same layer."""
+        """Yield live views of the state that passes from a chunk of the prompt in progress to the next one."""
 
     @property
     def carries(self) -> bool:

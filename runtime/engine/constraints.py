@@ -191,7 +191,7 @@ class TextMatcher:
         return matcher.consume_tokens(self._tokens(text)) and matcher.is_accepting()
 
 
-class Thought:
+class ThoughtProgress:
     """A thought on its way, of which a bound is kept.
 
     Attributes:
@@ -262,7 +262,7 @@ class Constraint:
     first: Array | None = None
     program_ends: tuple[int, ...] = ()
     renew: Callable[[], LLMatcher] | None = None
-    thought: Thought | None = None
+    thought: ThoughtProgress | None = None
     tokens: list[int] = field(default_factory=list)
     made: int = 0
     failure: str | None = None

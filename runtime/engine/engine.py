@@ -14,7 +14,7 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.signature import Signature
-from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, GrammarCompiler, Thought, token_bits
+from sscc.runtime.engine.constraints import Constraint, ConstraintErrors, GrammarCompiler, ThoughtProgress, token_bits
 from sscc.runtime.engine.elsewhere import Elsewhere
 from sscc.runtime.engine.executor import Close, Executor
 from sscc.runtime.engine.metrics import Metrics, SlotState
@@ -142,7 +142,7 @@ class Engine:
                 raise SubmissionErrors.NO_SUCH_ALLOWED_TOKEN(token=token, last=vocabulary - 1)
         allowed = None if only is None else token_bits(only, vocabulary)
         inside = tuple(token for token in ends if 0 <= token < vocabulary)
-        thought = None if request.thought is None else Thought(request.thought)
+        thought = None if request.thought is None else ThoughtProgress(request.thought)
         if request.grammar is None:
             bound = request.min_tokens > 0 or allowed is not None or thought is not None
             return Constraint(None, inside, request.min_tokens, allowed, thought=thought) if bound else None

@@ -84,7 +84,7 @@ class PromptStore:
         return None
 
     def begin(self, prompt: Excerpt) -> tuple[list[Copy], dict[int, Copy]]:
-        """Begin a prefill; what the last one did not `finish` is given up.
+        """Begin a prefill, and drop the rows of one that did not `finish`.
 
         Returns:
             The chunks that a prompt begins with, as far as they are kept and can be reused; and memory for the others,

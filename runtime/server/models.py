@@ -1,4 +1,4 @@
-"""Several models behind one server: each by its name, opened when it is asked for, within a bound of memory.
+"""Several models behind one server, each opened when a request names it, within a bound of memory.
 
 The first model stays open and answers whatever names no other. A model that nobody uses is closed where another one
 needs its room; one with requests never is.
@@ -36,7 +36,7 @@ class ModelErrors(ApiKind):
 
 
 class OpenModel(Protocol):
-    """A model that is open: the application that answers its requests, and what is to be closed first."""
+    """A model that is open: the application that answers its requests, and the engine that executes them."""
 
     @property
     def app(self) -> ASGIApp: ...
@@ -139,7 +139,7 @@ class Shelf:
         return entry.opened
 
     async def _make_room(self, name: str, nbytes: int) -> None:
-        """Close models that nobody uses, what was used longest ago first, until there is room for so many bytes."""
+        """Close models that nobody uses, least recently used first, until there is room for `nbytes`."""
         if nbytes > self._most:
             raise ModelErrors.NO_ROOM(name=name)
         while sum(entry.nbytes for entry in self._entries.values() if entry.opened) + nbytes > self._most:
@@ -234,7 +234,7 @@ class ModelSwitch:
 
 
 def _model_of(body: bytes) -> str:
-    """Return the model that a body names; "" for none. What is no JSON is refused by whoever answers it."""
+    """Return the model that a body names; "" for none. The application refuses a body that is no JSON."""
     try:
         name = json.loads(body).get("model")
     except (ValueError, RecursionError, AttributeError):

@@ -86,7 +86,7 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
 
 
 def _sampling(metadata: Metadata) -> dict[str, Any]:
-    """Return the sampling that a file states, by the names of a generation_config.json. Warns of what is not done."""
+    """Return the sampling that a file states, by the names of a generation_config.json, and warn of other keys."""
     stated: dict[str, Any] = {}
     for key in metadata.keys_below(SAMPLING):
         name = _SAMPLED.get(key.removeprefix(SAMPLING))

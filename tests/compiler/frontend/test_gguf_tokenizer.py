@@ -254,7 +254,7 @@ def test_files_name_the_special_tokens() -> None:
 
 
 def test_sampling_is_the_files() -> None:
-    """Numbers of 32 bits are told as they were before; what is not followed is named."""
+    """Numbers of 32 bits get their decimal form back, and a key that is not followed is named."""
     keys = {"temp": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.05, "penalty_repeat": 1.1}
     stated = {f"general.sampling.{name}": float(np.float32(value)) for name, value in keys.items()}
     stated["general.sampling.top_k"] = 20
