@@ -219,6 +219,8 @@ def right_body(choose: random.Random, path: str) -> dict[str, Any]:
         "min_tokens": choose.randint(0, 3),
         "stop_token_ids": [choose.randrange(257)],
     }
+    if path == "/v1/completions":
+        extras |= {"echo": True, "max_tokens": choose.choice([0, 5])}
     return body | {name: extras[name] for name in choose.sample(sorted(extras), choose.randint(0, 4))}
 
 
