@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sscc.ir.choices import RANK, REUSED
+from sscc.ir.choices import FIRST, RANK, REUSED, SCORE
 from sscc.ir.geometry import Geometry
 from sscc.ir.schedule import Program
 from tests.runtime.signatures import altered, uniform
@@ -31,7 +31,9 @@ SIGNATURE = uniform(
 )
 """The signature of the whole programs of the corpus."""
 
-PREFILL = {"length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATURE.prefill_steps(LENGTH)}
+PREFILL = {
+    "length": LENGTH, "slot": 1, "phase": 0, "chunk": 0, "steps": SIGNATURE.prefill_steps(LENGTH), REUSED: 0
+}  # fmt: skip
 """One call that takes a prompt through all phases."""
 
 
@@ -103,9 +105,8 @@ def make_corpus() -> bytes:
         for name, recipe in _RECIPES.items():
             program = _compile(recipe, Path(folder) / name)
             steps = altered(SIGNATURE, layers=recipe.layers).prefill_steps(LENGTH)
-            reused = {REUSED: 0} if {"kv_rows", "kv_policy"} & {*recipe.options} else {}
             rank = {RANK: 0} if program.grid else {}
-            calls = {"prefill": {**PREFILL, **reused, **rank, "steps": steps}, "decode": rank}
+            calls = {"prefill": {**PREFILL, **rank, "steps": steps}, "decode": rank, SCORE: {FIRST: 1}}
             if recipe.whole:
                 add(name, program, calls)
             for number, piece in enumerate(slices(program, calls)):

@@ -76,7 +76,7 @@ def _compiled(g: Geometry, opt_level: int, dtype: str, chunk: int) -> tuple[Prog
         assert [item.reason for item in get_looping(module)] == ["", ""] * (opt_level == 2)
     most = CONTEXT // chunk
     limits = {"length": CONTEXT, "slot": BATCH - 1, "phase": facts.layers + 2, "chunk": most, "steps": 1 << 40}
-    limits |= {"reused": most - 1} if g.indexed else {}
+    limits |= {"reused": most - 1, "first": most * chunk - BATCH}
     validate(program, ranges={name: (int(name in ("length", "steps")), high) for name, high in limits.items()})
     layout = {**layout_of(program, "weight"), **layout_of(program, "constant")}
     tensors = stack_tensors(layout, reading(to_arrays(weights(FAMILY, dtype)), "the model"))
