@@ -65,7 +65,7 @@ LAYERS: Layers = (
     ("sscc.runtime.chunk_message", "sscc.runtime.kept_rows", "sscc.runtime.slot_message", "sscc.runtime.watching"),
     ("sscc.runtime.collectives.crew", "sscc.runtime.kept_positions", "sscc.runtime.tracing"),
     ("sscc.runtime.session",),
-    ("sscc.runtime.prompt_scores", "sscc.runtime.speculative_prefill"),
+    ("sscc.runtime.generation_config", "sscc.runtime.prompt_scores", "sscc.runtime.speculative_prefill"),
     ("sscc.runtime.shortening",),
     ("sscc.runtime.golden_replay", "sscc.runtime.inspection"),
     ("sscc.runtime.chat_formats",),
