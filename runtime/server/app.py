@@ -98,8 +98,12 @@ def create_app(
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.state.traffic = Traffic(engine)
+    memory = BodyMemory(LARGE_BODIES * limits.max_body)
     if shelf is not None:
-        app.add_middleware(ModelSwitch, shelf=shelf)
+        most_values = max(LEAST_VALUES, 4 * max(model.max_context, shelf.longest))
+        app.add_middleware(
+            ModelSwitch, shelf=shelf, memory=BodyMemory(LARGE_BODIES * limits.max_body), most_values=most_values
+        )
     keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
     app.add_middleware(
         Gate, api_keys=keys, max_body=limits.max_body, hosts=hosts or Hosts(), root_path=root_path.rstrip("/")
@@ -115,7 +119,6 @@ def create_app(
     app.get("/v1/models/{name:path}")(endpoints.model)
     for route in [route for route in app.routes if isinstance(route, APIRoute) and "GET" in (route.methods or ())]:
         app.head(route.path, include_in_schema=False)(route.endpoint)
-    memory = BodyMemory(LARGE_BODIES * limits.max_body)
     reader = BodyReader(endpoints.workers, memory, max(LEAST_VALUES, 4 * model.max_context))
     posts = APIRouter(route_class=reader.route())
     if role == "prefill":

@@ -122,7 +122,7 @@ class BodyReader:
 
 def parse(data: bytes | bytearray, kind: type[Model], most_values: int) -> Model:
     """The model that a JSON text describes. Raises ApiError for the first thing that is wrong with it."""
-    if _more_values_than(most_values, data):
+    if more_values_than(most_values, data):
         raise BodyErrors.TOO_MANY_VALUES(most=most_values)
     try:
         value = json.loads(data or b"null")
@@ -170,8 +170,8 @@ def _shown(value: object) -> str:
     return ascii(value)
 
 
-def _more_values_than(most: int, data: bytes | bytearray) -> bool:
-    """Whether a JSON text has more values than that; most texts are known to have less by their commas alone."""
+def more_values_than(most: int, data: bytes | bytearray) -> bool:
+    """Return True if a JSON text has more values than `most`; commas alone show that most texts have fewer."""
     if _values(data) <= most:
         return False
     count, end = 0, 0

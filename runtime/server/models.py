@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sscc.ir.errors import SsccError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.logs import log_exception, logged
+from sscc.runtime.server.bodies import BodyMemory, more_values_than
 from sscc.runtime.server.errors import BUSY, ApiError, ApiKind, Http
 
 Json = dict[str, Any]
@@ -93,6 +95,11 @@ class Shelf:
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    @property
+    def longest(self) -> int:
+        """The longest context of the models, in tokens."""
+        return max(int(entry.card["max_model_len"]) for entry in self._entries.values())
 
     def cards(self) -> list[Json]:
         """Return the entries of /v1/models."""
@@ -185,10 +192,13 @@ class ModelSwitch:
     Args:
         app: of the first model, which also gets requests that name no other.
         shelf: the other models.
+        memory: that bodies may take while they are read.
+        most_values: numbers, texts, lists and objects of a body that is looked into.
     """
 
-    def __init__(self, app: ASGIApp, shelf: Shelf) -> None:
+    def __init__(self, app: ASGIApp, shelf: Shelf, memory: BodyMemory, most_values: int) -> None:
         self._app, self._shelf = app, shelf
+        self._memory, self._most_values = memory, most_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,17 +220,30 @@ class ModelSwitch:
             await self._passed(asked, scope, receive, send)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        messages: list[Message] = []
-        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False)):
-            messages.append(await receive())
-        body = b"".join(message.get("body", b"") for message in messages)
-        name = await asyncio.to_thread(_model_of, body) if len(body) > _LARGE else _model_of(body)
-        again = iter(messages)
+        messages: deque[Message] = deque()
+        try:
+            with self._memory.hold() as grow:
+                name = await self._asked(receive, messages, grow)
+        except ApiError as error:
+            await error.response(scope["path"])(scope, receive, send)
+            return
 
         async def replayed() -> Message:
-            return next(again, None) or await receive()
+            return messages.popleft() if messages else await receive()
 
         await self._passed(name, scope, replayed, send)
+
+    async def _asked(self, receive: Receive, messages: deque[Message], grow: Callable[[int], None]) -> str:
+        """Read a body into `messages`. Return the model that it names; "" for none."""
+        size = 0
+        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False)):
+            messages.append(await receive())
+            size += len(messages[-1].get("body", b""))
+            grow(size)
+        body = b"".join(message.get("body", b"") for message in messages)
+        if more_values_than(self._most_values, body):
+            return ""  # which is refused
+        return await asyncio.to_thread(_model_of, body) if size > _LARGE else _model_of(body)
 
     async def _passed(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if name not in self._shelf:
