@@ -78,7 +78,7 @@ def test_an_engines_requests_are_nests_with_their_waits() -> None:
     begun = [e for e in events if e["ph"] == "b"]
     assert [e["name"] for e in begun].count("queued") == 5
     whole = {e["name"]: e["args"] for e in begun if e["name"].startswith("request ")}
-    assert whole["request 4"] == {"finish": results[4].finish, "prompt": 2, "cached": 0, "new": 3}
+    assert whole["request 4"] == {"finish": results[4].finish, "prompt": 2, "cached": 2, "new": 3}
     assert {e["name"] for e in events if e["ph"] == "X"} == {"round", "prefill", "decode", "pick tokens"}
     counters = [e["args"] for e in events if e["ph"] == "C"]
     assert max(c["running"] for c in counters) <= 2
