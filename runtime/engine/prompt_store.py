@@ -107,7 +107,9 @@ class PromptStore:
         for number, (key, (before, tokens)) in enumerate(chunks.items()):
             if key not in self._entries and self._make_room(self._chunk_bytes, self._prompt):
                 fill[number] = self._session.empty_chunk()
-                self._filling[key] = KeptChunk(before, tokens, fill[number])
+                # A copy of the tokens: a view would keep the whole prompt's in memory.
+                own = Excerpt(tokens.tokens.copy(), tokens.positions.copy())
+                self._filling[key] = KeptChunk(before, own, fill[number])
                 self.nbytes += self._chunk_bytes
         reusable = self._session.reusable_chunks(len(prompt))
         found = [self._entries[key] for key in islice(takewhile(self._entries.__contains__, self._prompt), reusable)]
