@@ -535,6 +535,8 @@ class Executor:
                 budget -= steps
             else:
                 budget -= self._one_chunk  # copying a cache may take as long
+            if self._table.active.any():  # perhaps only now, and its second token is not to wait for other prompts
+                budget = min(budget, self._prefill_budget)
         return worked
 
     def _admit(self) -> _PrefillJob | None:

@@ -690,3 +690,16 @@ def test_slots_tell_how_far_a_prompt_is_read() -> None:
         interpreter.open()
         ends(ticket)
     assert read == [("prefill", 0), ("prefill", 10), ("prefill", 20), ("prefill", 30), ("decode", 40)]
+
+
+def test_a_second_token_does_not_wait_for_the_prompts_of_others() -> None:
+    """A prompt that ends in a round in which nothing decoded leaves the next prompt one share of it, and not the rest."""
+    with gated(prefill_steps=1, signature=LONG) as (engine, interpreter):
+        first = engine.submit(request(*[2] * 17, new=9))  # 10 steps
+        interpreter.wait()
+        second = engine.submit(request(*[3] * 17, new=1))
+        interpreter.open()
+        ends(first), ends(second)
+        begin, *between = steps_between_decodes(interpreter.calls)
+        assert begin == 10 + 1
+        assert set(between[:7]) == {1}
