@@ -693,7 +693,7 @@ def test_slots_tell_how_far_a_prompt_is_read() -> None:
 
 
 def test_a_second_token_does_not_wait_for_the_prompts_of_others() -> None:
-    """A prompt that ends in a round in which nothing decoded leaves the next prompt one share of it, and not the rest."""
+    """A prompt that ends in a round in which nothing decoded leaves the next one a share of it alone."""
     with gated(prefill_steps=1, signature=LONG) as (engine, interpreter):
         first = engine.submit(request(*[2] * 17, new=9))  # 10 steps
         interpreter.wait()
