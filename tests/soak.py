@@ -382,7 +382,7 @@ class Options:
     seed: int = 0
     minutes: float = 60.0
     health_ms: float = 100.0
-    growth: float = 0.5
+    growth: float = 0.2
 
 
 def soak(artifact: Path, options: Options) -> SoakReport:

@@ -53,6 +53,7 @@ from sscc.runtime.serving_defaults import (
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.chat_formats import ChatFormats
     from sscc.runtime.chat_template import ChatTemplate
     from sscc.runtime.engine import Engine
@@ -173,6 +174,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="how the model writes thoughts, none to leave them in the text (default: as its chat template tells)",
     )
+    network.add_argument(
+        "--stream-interval",
+        type=int,
+        default=0,
+        metavar="MS",
+        help="least milliseconds between two events of a streamed answer; tokens made meanwhile come together",
+    )
     several = parser.add_argument_group("several models")
     several.add_argument(
         "--also",
@@ -187,13 +195,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="memory for models of --also that are open together; what nobody uses is closed where another needs room "
         "(default: half of the memory)",
-    )
-    network.add_argument(
-        "--stream-interval",
-        type=int,
-        default=0,
-        metavar="MS",
-        help="least milliseconds between two events of a streamed answer; tokens made meanwhile come together",
     )
     engine = parser.add_argument_group("engine")
     engine.add_argument(
@@ -331,7 +332,7 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
         name=args.served_model_name or name_of(args),
         max_context=signature.geometry.max_context,
         vocab_size=signature.vocab_size,
-        created=int((artifact.path / "manifest.json").stat().st_mtime),
+        created=_created(artifact),
         tokenizer=tokenizer,
         chat_template=template,
         keep=None if args.draft is None else keeps_of(args)[0],
@@ -346,8 +347,13 @@ def opened(args: argparse.Namespace, keys: Sequence[str]) -> Iterator[Served]:
         max_choices=min(MAX_CHOICES, signature.batch + args.max_queue),
         timeout=args.timeout,
     )
-    prompts = {"prompt_cache_bytes": args.prompt_cache, "prompt_folder": args.prompt_folder}
-    options = EngineOptions(args.max_queue, args.prefill_steps, prefill_ahead=args.prefill_ahead, **prompts)
+    options = EngineOptions(
+        args.max_queue,
+        args.prefill_steps,
+        prefill_ahead=args.prefill_ahead,
+        prompt_cache_bytes=args.prompt_cache,
+        prompt_folder=args.prompt_folder,
+    )
     prefill_key = _key("--prefill-key", args.prefill_key, PREFILL_KEY_VARIABLE)
     with ExitStack() as stack:
         session = stack.enter_context(closing(session_of(artifact, args)))
@@ -387,7 +393,6 @@ def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
     """Make the models of --also known, for a block at whose end they are closed.
 
     Raises:
-        UsageError: a name that is none or that stands twice, or a role that serves one artifact.
         InputError: an artifact that is missing or damaged.
     """
     from sscc.runtime import _native
@@ -395,22 +400,14 @@ def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
     from sscc.runtime.server.app import card_of
     from sscc.runtime.server.models import ModelSource, Shelf
 
-    if args.role != ROLES[0] or args.draft is not None:
-        raise ServeErrors.ALSO_ALONE()
     sources: dict[str, ModelSource] = {}
-    for word in args.also:
-        name, _, path = word.partition("=")
-        if not name or not path:
-            raise ServeErrors.NOT_A_MODEL(word=word)
-        if name in (*sources, args.served_model_name or name_of(args)):
-            raise ServeErrors.MODEL_TWICE(name=name)
-        artifact = Artifact.load(Path(path), verify=False)  # verified when it is opened
-        own = {"artifact": Path(path), "given_model": Path(path), "served_model_name": name, "also": [], "trace": None}
-        created = int((artifact.path / "manifest.json").stat().st_mtime)
+    for name, path in other_models(args).items():
+        artifact = Artifact.load(path, verify=False)  # verified when it is opened
+        own = {"artifact": path, "given_model": path, "served_model_name": name, "also": [], "trace": None}
         sources[name] = ModelSource(
             artifact.program.ranks * sum(tensor.nbytes for tensor in artifact.program.tensors),
             partial(opened, argparse.Namespace(**{**vars(args), **own}), ()),
-            card_of(name, created, artifact.signature.geometry.max_context),
+            card_of(name, _created(artifact), artifact.signature.geometry.max_context),
         )
     total = _native.total_memory()
     shelf = Shelf(sources, args.models_memory or min(total, _native.memory_limit() or total) // 2)
@@ -418,6 +415,30 @@ def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
         yield shelf
     finally:
         shelf.end()
+
+
+def other_models(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the artifacts of --also by their names.
+
+    Raises:
+        UsageError: an option without a name or a path, a name of two models, or a server that serves one artifact.
+    """
+    if args.also and (args.role != ROLES[0] or args.draft is not None):
+        raise ServeErrors.ALSO_ALONE()
+    models: dict[str, Path] = {}
+    for word in args.also:
+        name, _, path = word.partition("=")
+        if not name or not path:
+            raise ServeErrors.NOT_A_MODEL(word=word)
+        if name in (*models, args.served_model_name or name_of(args)):
+            raise ServeErrors.MODEL_TWICE(name=name)
+        models[name] = Path(path)
+    return models
+
+
+def _created(artifact: Artifact) -> int:
+    """Return the time of a compilation, in seconds since 1970."""
+    return int((artifact.path / "manifest.json").stat().st_mtime)
 
 
 def formats_of(args: argparse.Namespace, template: ChatTemplate | None) -> ChatFormats:
@@ -439,6 +460,7 @@ def check_arguments(args: argparse.Namespace) -> None:
     check_positive("--prefill-timeout", args.prefill_timeout, MOST_SECONDS)
     check_positive("--timeout", args.timeout, MOST_SECONDS)
     check_draft_arguments(args)
+    other_models(args)
     sampling_of(args)
     allowed_hosts(args)
     allowed_origins(args)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sscc.compiler.quality.scoring import log_probability
 from sscc.ir.errors import ErrorKind, UsageError
 from sscc.runtime.artifact.tensor_files import Array
 from sscc.runtime.engine.prompt_store import PromptStore, default_limit
@@ -52,8 +53,7 @@ class _Scoring:
     def take(self, logits: Array) -> bool:
         """Score the next token by the logits [V] before it. Return True if it was the last."""
         token = self.tokens[self.at]
-        shifted = logits.astype(np.float64) - float(logits.max())
-        self.logprob += float(shifted[token] - np.log(np.exp(shifted).sum()))
+        self.logprob += log_probability(logits, token)
         self.greedy &= token == int(logits.argmax())
         self.at += 1
         return self.at == len(self.tokens)
@@ -125,9 +125,9 @@ class CacheScorer:
             self._session.start_prefill(slot, prompt, *self._prompts.begin(prompt))
             while not self._session.step_prefill(self._session.signature.prefill_steps(len(prompt))):
                 pass
-            self._prompts.finish(slot)
-            self._last = self._session.snapshot(slot)
-        self._session.restore(slot, self._last)
+            self._last = self._prompts.finish(slot) or self._session.snapshot(slot)
+        else:
+            self._session.restore(slot, self._last)
         return self._session.replay(slot)
 
 

@@ -84,13 +84,14 @@ def _nats(session: Session, logits: Array, continuation: Sequence[int]) -> float
     """Minus the mean logarithm of the probabilities of the tokens, each given those before it."""
     total = 0.0
     for number, token in enumerate(continuation, 1):
-        total -= _log_probability(logits, token)
+        total -= log_probability(logits, token)
         if number < len(continuation):
             logits = session.decode({0: token})[0]
     return total / len(continuation)
 
 
-def _log_probability(logits: Array, token: int) -> float:
+def log_probability(logits: Array, token: int) -> float:
+    """Return the logarithm of the probability of a token under logits [V], in double precision."""
     wide = logits.astype(np.float64)
     largest = wide.max()
     return float(wide[token] - largest - np.log(np.exp(wide - largest).sum()))

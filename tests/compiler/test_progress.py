@@ -103,4 +103,5 @@ def test_the_stages_of_a_compilation_add_up_to_its_time(tmp_path: Path, caplog: 
     named = {"imports", "capture", "lower-torch", "verification of passes", "validation", "goldens", "weights"}
     assert named <= seconds.keys()
     assert sum(seconds.values()) == pytest.approx(total, abs=1e-4 * len(seconds))
-    assert 0 <= seconds[REST] < total <= wall
+    assert 0.8 * wall < total <= wall
+    assert seconds[REST] < 0.25 * total
