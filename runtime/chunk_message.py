@@ -16,7 +16,7 @@ import numpy as np
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array, Specs, TensorSpec
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.row_messages import ROWS, RowMessages, check_finite, check_tokens
+from sscc.runtime.row_messages import RowMessages, by_rank, check_parts, check_tokens, parts_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -26,8 +26,8 @@ FIRST = b""
 """The key in the place of the chunk before the first one."""
 
 TOKENS, POSITIONS, BEFORE = "tokens", "positions", "before"
-"""The names of tensors beside `ROWS`: the tokens of the chunk [C] i64, their positions in the text [C] i64, and the key
-of the chunk before, 32 bytes, or none of the first."""
+"""The names of tensors beside the rows: the tokens of the chunk [C] i64, their positions in the text [C] i64, and the
+key of the chunk before, 32 bytes, or none of the first."""
 _KEY_BYTES = 32
 
 
@@ -63,10 +63,9 @@ class ChunkFormat:
 
     def pieces(self, message: ChunkMessage) -> list[memoryview]:
         """Return the bytes of a message, to be written one after another."""
-        arrays = {TOKENS: message.tokens.tokens, POSITIONS: message.tokens.positions}
-        arrays[BEFORE] = np.frombuffer(message.before, np.int8)
-        for rank, part in enumerate(message.parts):
-            arrays |= {ROWS.format(rank, name): rows for name, rows in part.items()}
+        tokens = message.tokens
+        arrays = {TOKENS: tokens.tokens, POSITIONS: tokens.positions, BEFORE: np.frombuffer(message.before, np.int8)}
+        arrays |= by_rank(message.parts)
         return self._messages.pieces(arrays, {"follows": str(int(bool(message.before)))})
 
     def read(self, data: ReadableBuffer, where: str) -> ChunkMessage:
@@ -83,19 +82,14 @@ class ChunkFormat:
         follows = opened.number("follows", 0, 1)
         arrays = self._messages.arrays(opened, self._specs(follows), {"follows": str(follows)})
         check_tokens(arrays[TOKENS], arrays[POSITIONS], self._signature, where)
-        ranks = enumerate(self._layout)
-        parts = tuple({name: arrays[ROWS.format(rank, name)] for name in part} for rank, part in ranks)
-        for rank, part in enumerate(parts):
-            for name, rows in part.items():
-                check_finite(rows, ROWS.format(rank, name), where)
+        parts = parts_of(arrays, self._layout)
+        check_parts(parts, where)
         return ChunkMessage(arrays[BEFORE].tobytes(), Excerpt(arrays[TOKENS], arrays[POSITIONS]), parts)
 
     def _specs(self, follows: int) -> Specs:
         specs = dict.fromkeys((TOKENS, POSITIONS), TensorSpec((self._signature.prefill_chunk,), "i64"))
         specs[BEFORE] = TensorSpec((_KEY_BYTES * follows,), "i8")
-        for rank, part in enumerate(self._layout):
-            specs |= {ROWS.format(rank, name): spec for name, spec in part.items()}
-        return specs
+        return specs | by_rank(self._layout)
 
 
 def chunk_key(before: bytes, tokens: Excerpt) -> bytes:
@@ -111,15 +105,11 @@ def chunk_key(before: bytes, tokens: Excerpt) -> bytes:
     return digest.digest()
 
 
-def chunks_of(prompt: Excerpt, size: int) -> Iterator[Excerpt]:
-    """Yield the whole chunks of `size` tokens of a prompt."""
+def chunks_of(prompt: Excerpt, size: int) -> Iterator[tuple[bytes, bytes, Excerpt]]:
+    """Yield the whole chunks of `size` tokens of a prompt: the key of the chunk before, the chunk's key, its tokens."""
+    before = FIRST
     for first in range(0, len(prompt) - size + 1, size):
-        yield Excerpt(prompt.tokens[first : first + size], prompt.positions[first : first + size])
-
-
-def chunk_keys(prompt: Excerpt, size: int) -> Iterator[bytes]:
-    """Yield the key of each whole chunk of `size` tokens of a prompt."""
-    key = FIRST
-    for chunk in chunks_of(prompt, size):
-        key = chunk_key(key, chunk)
-        yield key
+        tokens = Excerpt(prompt.tokens[first : first + size], prompt.positions[first : first + size])
+        key = chunk_key(before, tokens)
+        yield before, key, tokens
+        before = key

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 HEADER_BYTES = 1 << 20
 """The most that a header may have."""
 
-ROWS = "rank{}/{}"
-"""The name of a tensor of rows: of which rank and of which state."""
+_ROWS = "rank{}/{}"  # the name of a tensor of rows: its rank and its state
+
+T = TypeVar("T")
 
 _DIGITS = 18  # of a number in a header; no sizes have more
 _CHECKED_AT_ONCE = 1 << 18  # numbers
@@ -58,6 +59,10 @@ class RowMessageErrors(ErrorKind):
     TOKENS_NOT_ASCENDING = InputError, "{where} is malformed: its tokens' positions do not ascend"
     VALUE_OUT_OF_RANGE = InputError, "{where} is malformed: {name} has {value}, expected {low} to {high}"
     NOT_FINITE = InputError, "{where} is malformed: {name} has numbers that are not finite"
+
+
+Parts = Sequence[Mapping[str, Array]]
+"""Rows of every rank, by the name of their state."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,26 @@ def check_range(values: Array, low: int, high: int, name: str, where: str) -> No
     if values.size and (values.min() < low or values.max() > high):
         wrong: Any = values[(values < low) | (values > high)].flat[0]
         raise RowMessageErrors.VALUE_OUT_OF_RANGE(where=where, name=name, value=int(wrong), low=low, high=high)
+
+
+def by_rank(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Return what every rank has of its states, by the names of tensors in a message."""
+    return {_ROWS.format(rank, name): of_state for rank, part in enumerate(parts) for name, of_state in part.items()}
+
+
+def parts_of(arrays: Mapping[str, Array], layout: Sequence[Mapping[str, TensorSpec]]) -> tuple[dict[str, Array], ...]:
+    """Return the rows of every rank among the tensors of a message: the inverse of `by_rank`.
+
+    Args:
+        layout: shapes and dtypes of every rank's states.
+    """
+    return tuple({name: arrays[_ROWS.format(rank, name)] for name in part} for rank, part in enumerate(layout))
+
+
+def check_parts(parts: Parts, where: str) -> None:
+    """Check that the rows of all ranks are finite. Raises InputError for the first that are not."""
+    for name, rows in by_rank(parts).items():
+        check_finite(rows, name, where)
 
 
 def check_finite(rows: Array, name: str, where: str) -> None:

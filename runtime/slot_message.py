@@ -21,7 +21,15 @@ from sscc.ir.layer_state.tensors import Contents
 from sscc.runtime.artifact.signature import ProgramIdentity, Signature
 from sscc.runtime.artifact.tensor_files import Array, TensorSpec
 from sscc.runtime.excerpt import Excerpt
-from sscc.runtime.row_messages import HEADER_BYTES, ROWS, RowMessages, check_finite, check_range, check_tokens
+from sscc.runtime.row_messages import (
+    HEADER_BYTES,
+    RowMessages,
+    by_rank,
+    check_parts,
+    check_range,
+    check_tokens,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "sscc-slot", 2
 
 TOKENS, POSITIONS, LOGITS, SELECTED = "tokens", "positions", "logits", "selected/{}"
-"""The names of tensors beside `ROWS`: the tokens of a prompt that were prefilled [n] i64, their positions in the text
+"""The names of tensors beside the rows: the tokens of a prompt that were prefilled [n] i64, their positions in the text
 [n] i64, logits [V] f32 after the last one, and of each group of layers the positions that its prompt selected, where no
 state has them."""
 
@@ -61,10 +69,9 @@ class SlotMessage:
 
     def arrays(self) -> dict[str, Array]:
         """All arrays, by the names that tensors have in the format."""
-        rows = {ROWS.format(rank, name): rows for rank, part in enumerate(self.parts) for name, rows in part.items()}
         chosen = {SELECTED.format(name): positions for name, positions in self.selected.items()}
         tokens, positions = self.tokens.tokens, self.tokens.positions
-        return {TOKENS: tokens, POSITIONS: positions, LOGITS: self.logits, **rows, **chosen}
+        return {TOKENS: tokens, POSITIONS: positions, LOGITS: self.logits, **by_rank(self.parts), **chosen}
 
 
 Layout = Callable[[int, int], list[dict[str, TensorSpec]]]
@@ -136,10 +143,7 @@ class SlotFormat:
         return message
 
     def _message(self, arrays: Mapping[str, Array], slot: int) -> SlotMessage:
-        parts = tuple(
-            {name: arrays[ROWS.format(rank, name)] for name in part}
-            for rank, part in enumerate(self._layout(len(arrays[TOKENS]), slot))
-        )
+        parts = parts_of(arrays, self._layout(len(arrays[TOKENS]), slot))
         chosen = {name: arrays[SELECTED.format(name)] for name in self._selected_specs(len(arrays[TOKENS]))}
         return SlotMessage(Excerpt(arrays[TOKENS], arrays[POSITIONS]), arrays[LOGITS], slot, parts, chosen)
 
@@ -156,17 +160,14 @@ class SlotFormat:
         largest = float(message.logits.max())  # a token may be ruled out by minus infinity
         if not np.isfinite(largest):
             raise SlotMessageErrors.NO_LIKELIEST(where=where, largest=largest)
-        for rank, part in enumerate(message.parts):
-            for name, rows in part.items():
-                check_finite(rows, ROWS.format(rank, name), where)
+        check_parts(message.parts, where)
 
     # -- the tensors that a message must have
 
     def _specs(self, length: int, slot: int) -> dict[str, TensorSpec]:
         specs = dict.fromkeys((TOKENS, POSITIONS), TensorSpec((length,), "i64"))
         specs[LOGITS] = TensorSpec((self._signature.vocab_size,), "f32")
-        for rank, part in enumerate(self._layout(length, slot)):
-            specs |= {ROWS.format(rank, name): spec for name, spec in part.items()}
+        specs |= by_rank(self._layout(length, slot))
         return specs | {SELECTED.format(name): spec for name, spec in self._selected_specs(length).items()}
 
     def _selected_specs(self, length: int) -> dict[str, TensorSpec]:

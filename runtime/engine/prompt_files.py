@@ -18,7 +18,7 @@ from sscc.ir.errors import InputError
 from sscc.ir.files import mapped, output_errors, replacing
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.artifact.signature import ProgramIdentity
-from sscc.runtime.chunk_message import ChunkMessage
+from sscc.runtime.chunk_message import ChunkMessage, chunk_key
 from sscc.runtime.engine.prompt_store import KeptChunk, PromptStore
 from sscc.runtime.logs import logged
 from sscc.runtime.row_messages import RowMessageErrors
@@ -118,7 +118,7 @@ def _name(entry: KeptChunk | Snapshot, identity: ProgramIdentity) -> str:
     if isinstance(entry, Snapshot):
         key, end = hashlib.sha256(entry.prompt.tokens.key).hexdigest(), SLOT
     else:
-        key, end = ChunkMessage(entry.before, entry.tokens, ()).key.hex(), CHUNK
+        key, end = chunk_key(entry.before, entry.tokens).hex(), CHUNK
     return f"{_program_name(identity)}-{key}{end}"
 
 

@@ -12,12 +12,12 @@ what was used longest ago goes first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from sscc.runtime import _native
-from sscc.runtime.chunk_message import FIRST, ChunkMessage, chunk_key, chunks_of
+from sscc.runtime.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session, Snapshot
@@ -94,17 +94,12 @@ class PromptStore:
         self._prompt = []
         if not self._by_chunk:
             return [], {}
-        size, before = self._session.signature.prefill_chunk, FIRST
         most = (self.limit - self._reserved(prompt)) // self._chunk_bytes
-        chunks: dict[bytes, tuple[bytes, Excerpt]] = {}
-        for tokens in islice(chunks_of(prompt, size), most):
-            key = chunk_key(before, tokens)
-            chunks[_CHUNK + key] = before, tokens
-            before = key
-        self._prompt = list(chunks)
+        chunks = list(islice(chunks_of(prompt, self._session.signature.prefill_chunk), most))
+        self._prompt = [_CHUNK + key for _, key, _ in chunks]
         self._touch()
         fill: dict[int, Copy] = {}
-        for number, (key, (before, tokens)) in enumerate(chunks.items()):
+        for number, (key, (before, _, tokens)) in enumerate(zip(self._prompt, chunks, strict=True)):
             if key not in self._entries and self._make_room(self._chunk_bytes, self._prompt):
                 fill[number] = self._session.empty_chunk()
                 # A copy of the tokens: a view would keep the whole prompt's in memory.
@@ -125,21 +120,17 @@ class PromptStore:
         self._filling = {}
         prompt = self._session.prompt(slot)
         key = prompt.tokens.key
-        if self._whole and key not in self._entries:
+        if self._whole:
             nbytes = self._session.snapshot_bytes(slot) + prompt.nbytes
-            if self._make_room(nbytes, self._prompt):
-                self._entries[key] = self._session.snapshot(slot)
-                self.nbytes += nbytes
+            self._keep(key, nbytes, lambda: self._session.snapshot(slot), self._prompt)
         self._touch()
         entry = self._entries.get(key)
         return entry if isinstance(entry, Snapshot) else None
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep what another process has prefilled, unless it is larger than everything may be."""
-        key, nbytes = snapshot.prompt.tokens.key, _nbytes(snapshot)
-        if self._whole and key not in self._entries and self._make_room(nbytes):
-            self._entries[key] = snapshot
-            self.nbytes += nbytes
+        if self._whole:
+            self._keep(snapshot.prompt.tokens.key, _nbytes(snapshot), lambda: snapshot)
 
     def entries(self) -> list[KeptChunk | Snapshot]:
         """Return everything that is kept, what was used longest ago first."""
@@ -147,12 +138,25 @@ class PromptStore:
 
     def add_chunk(self, message: ChunkMessage) -> bool:
         """Keep the rows of a chunk that another session has made. Return False where they are not wanted."""
-        key = _CHUNK + message.key
-        wanted = self._by_chunk and key not in self._entries and self._make_room(self._chunk_bytes)
-        if wanted:
-            self._entries[key] = KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
-            self.nbytes += self._chunk_bytes
-        return wanted
+
+        def adopted() -> KeptChunk:
+            return KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
+
+        return self._by_chunk and self._keep(_CHUNK + message.key, self._chunk_bytes, adopted)
+
+    def _keep(
+        self, key: bytes, nbytes: int, make: Callable[[], KeptChunk | Snapshot], needed: Container[bytes] = ()
+    ) -> bool:
+        """Keep an entry that is not there yet, where there is room for it. Return True if it was made and kept.
+
+        Args:
+            needed: keys of what stays.
+        """
+        kept = key not in self._entries and self._make_room(nbytes, needed)
+        if kept:
+            self._entries[key] = make()
+            self.nbytes += nbytes
+        return kept
 
     def _reserved(self, prompt: Excerpt) -> int:
         """Return the bytes that the chunks of a prompt leave to its slot, which serves the whole prompt again."""

@@ -30,7 +30,7 @@ import numpy as np
 
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.runtime.artifact.tensor_files import Array
-from sscc.runtime.chunk_message import chunk_keys
+from sscc.runtime.chunk_message import chunks_of
 from sscc.runtime.engine import Outcome, PrefillError, Received
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.logs import log_exception
@@ -326,7 +326,7 @@ class PrefillServers:
         """Of what a server may have of a prompt, the longest last; none where there is no choice."""
         if len(self._servers) == 1:
             return []
-        return list(chunk_keys(prompt, self._slots.prefill_chunk))
+        return [key for _, key, _ in chunks_of(prompt, self._slots.prefill_chunk)]
 
     def _order(self, keys: Sequence[bytes]) -> Iterator[_Server]:
         """The servers in the order in which they are asked, each counted as asked when its turn comes."""

@@ -48,7 +48,7 @@ def prompt(text: str) -> Excerpt:
 
 
 def store_of(*prompts: str, chunks: int = 100) -> PromptStore:
-    """A store with room for so many chunks, which has kept these prompts in turn."""
+    """Return a store that has room for `chunks` chunks and has kept the prompts in order."""
     store = PromptStore(Prefilling(), chunks * CHUNK * ROW)  # type: ignore[arg-type]
     for text in prompts:
         keep(store, text)
@@ -144,7 +144,7 @@ def prefilled(store: PromptStore, session: Session, *tokens: int) -> Excerpt:
 
 
 def entry(tokens: int) -> int:
-    """Return the bytes of a kept slot: its rows, its tokens and their positions, its logits, and what it selected."""
+    """Return the bytes of a kept slot: rows, tokens and their positions, logits, and selected positions."""
     rows = min(tokens, SIGNATURE.geometry.budget)
     selected = 2 * 2 * SIGNATURE.geometry.selected(tokens)
     return SLOT_ROW * rows + 16 * tokens + 4 * SIGNATURE.vocab_size + 8 * selected

@@ -1,4 +1,4 @@
-"""Several models behind one server: opened when they are asked for, closed where another needs their room."""
+"""Tests of a server with several models, which opens a model for a request and closes idle ones for room."""
 
 from __future__ import annotations
 
