@@ -167,10 +167,11 @@ class BuildEntries(Pass):
         groups = get_groups(module)
         _build_progress(module)
         rows = facts.scratch_rows(geometry)
-        _PrefillBuilder(module, parts, facts, rows, groups).build()
+        prefill = _PrefillBuilder(module, parts, facts, rows, groups)
+        prefill.build()
         _DecodeBuilder(module, parts, facts, groups).build()
         if facts.batch <= rows:
-            _ScoreBuilder(module, parts, facts, groups).build(rows)
+            _ScoreBuilder(module, parts, facts, groups).build(prefill.embedded[0], prefill.axes["hidden"])
 
 
 def _build_progress(module: ir.Module) -> None:
@@ -392,6 +393,11 @@ class _EntryBuilder:
     def part(self, suffix: str) -> Any:
         return self.parts[f"{self.name}.{suffix}"]
 
+    def logits_of(self, head: Any) -> Argument:
+        """Return the result of an entry that calls the head for all slots."""
+        logits = results_of(head)[0].type
+        return Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
+
     def firsts(self) -> list[_Layer]:
         """The first layer of each group."""
         firsts = {group.layers[0] for group in self.plan}
@@ -432,8 +438,7 @@ class _DecodeBuilder(_EntryBuilder):
         all_states = [first.stacked(argument) for first, part in firsts for argument in _states(part)]
         states = list({state.name: state for state in all_states}.values())
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
-        logits = results_of(self.part("head"))[0].type
-        out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
+        out = self.logits_of(self.part("head"))
         slots = [layer[name] for name in ("position", "base", "active")]
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         results = [state.whole for state in states if state.name in updated]
@@ -458,31 +463,30 @@ class _ScoreBuilder(_EntryBuilder):
 
     name = SCORE
 
-    def build(self, rows: int) -> None:
+    def build(self, hidden: Argument, axis: int) -> None:
+        """Build the entry.
+
+        Args:
+            hidden: the state with the hidden states of a whole prompt.
+            axis: of its positions.
+        """
         head = self.parts["decode.head"]
-        chunk, row = (
-            next(result.type for result in results_of(self.parts[part]) if result.name == "hidden")
-            for part in ("prefill.embed", "decode.embed")
-        )
-        axis = token_axis("hidden", chunk.shape, row.shape, self.facts.chunk)
-        sizes = list(chunk.shape)
-        sizes[axis] = rows
-        hidden = Argument("state", "hidden", tensor_type(sizes, chunk.element_type))
-        logits = results_of(head)[0].type
-        out = Argument("output", "logits", tensor_type([self.facts.batch, logits.shape[-1]], logits.element_type))
+        sizes, out = list(hidden.type.shape), self.logits_of(head)
+        row = next(argument.type for argument in arguments_of(head) if argument.name == "hidden")
         first = Argument("input", FIRST, ir.IndexType.get())
-        several = self._copied(sizes, axis, chunk.element_type) if any(size != 1 for size in sizes[:axis]) else None
+        several = None
+        if any(size != 1 for size in sizes[:axis]):  # the rows of a position do not lie side by side
+            several = self._copied(sizes, axis, hidden.type.element_type)
         entry = self.start([first, hidden, *_weights([head])], [out])
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
             offsets: list[Offset] = [0] * len(sizes)
             offsets[axis], sizes[axis] = entry.values["input", FIRST], self.facts.batch
             taken = extract_slice(entry.values["state", "hidden"], offsets, sizes)
-            if several:  # their rows do not lie side by side
+            if several:
                 taken = entry.call(several, {"hidden": taken})["hidden"]
             taken = reshape(reshape(taken, [size for size in sizes if size != 1]), list(row.shape))
             found = entry.call(head, {"hidden": taken})["logits"]
             func.ReturnOp([reshape(found, list(out.type.shape))])
-
 
     def _copied(self, sizes: Sequence[int], axis: int, element: ir.Type) -> Any:
         """Return a function that copies the rows of several hidden states. It adds zero, since a plain copy would be
@@ -495,22 +499,6 @@ class _ScoreBuilder(_EntryBuilder):
             zero = arith.ConstantOp(element, 0.0).result
             func.ReturnOp([elementwise([function.arguments[0]], rows, lambda x: arith.AddFOp(x, zero).result)])
         return function
-
-
-def token_axis(name: str, chunk: Sequence[int], row: Sequence[int], size: int) -> int:
-    """Return the axis along which a result of the embedding holds tokens: `size` in prefill where decode has 1.
-
-    Args:
-        name: of the result, for the error.
-        chunk, row: its shapes in prefill and in decode.
-
-    Raises:
-        UnsupportedError: no axis has these sizes, or several have.
-    """
-    axes = [axis for axis, sizes in enumerate(zip(chunk, row, strict=False)) if sizes == (size, 1)]
-    if len(axes) != 1 or len(chunk) != len(row):
-        raise BuildEntriesErrors.NO_TOKEN_AXIS(tensor=name, prefill=list(chunk), decode=list(row))
-    return axes[0]
 
 
 @dataclass(frozen=True)
@@ -567,7 +555,7 @@ class _PrefillBuilder(_EntryBuilder):
         self.axes = self._token_axes()
         self.ranks = {result.name: result.type.rank for result in results_of(self.part("embed"))}
         index = ir.IndexType.get()
-        embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
+        self.embedded = embedded = [self._full_length(result) for result in results_of(self.part("embed"))]
         own = [state for first in self.firsts() for state in self._states(first).of(first)]
         own = sorted(own, key=lambda state: state.layers > 0)  # scratches first
         wholes = {state.name: state.whole for state in own}
@@ -617,11 +605,15 @@ class _PrefillBuilder(_EntryBuilder):
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""
         decoded = {result.name: result.type.shape for result in results_of(self.parts["decode.embed"])}
         return {
-            result.name: token_axis(
-                result.name, result.type.shape, decoded.get(result.name, []), self.facts.chunk
-            )
+            result.name: self._token_axis(result.name, result.type.shape, decoded.get(result.name, []))
             for result in results_of(self.part("embed"))
         }
+
+    def _token_axis(self, name: str, chunk: Sequence[int], row: Sequence[int]) -> int:
+        axes = [axis for axis, sizes in enumerate(zip(chunk, row, strict=False)) if sizes == (self.facts.chunk, 1)]
+        if len(axes) != 1 or len(chunk) != len(row):
+            raise BuildEntriesErrors.NO_TOKEN_AXIS(tensor=name, prefill=list(chunk), decode=list(row))
+        return axes[0]
 
     def _full_length(self, result: Argument) -> Argument:
         shape = list(result.type.shape)

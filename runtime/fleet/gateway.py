@@ -30,7 +30,7 @@ from sscc.runtime.fleet.summary import metrics_of, status_of
 from sscc.runtime.logs import logged
 from sscc.runtime.server.answers import event
 from sscc.runtime.server.app import LARGE_BODIES
-from sscc.runtime.server.bodies import BodyMemory
+from sscc.runtime.server.bodies import BodyMemory, whole_body
 from sscc.runtime.server.errors import QUEUE_FULL, SERVER_ERROR, ApiError, ApiKind, Http, as_api_error
 from sscc.runtime.server.errors import UNAVAILABLE as UNAVAILABLE_HTTP
 from sscc.runtime.server.gate import Gate
@@ -165,10 +165,7 @@ class Gateway:
         request = Request(scope, receive)
         own = {"/health": self._health, "/metrics": self._metrics, "/v1/status": self._status}.get(scope["path"])
         with self._memory.hold() as grow:
-            body = bytearray()
-            async for piece in request.stream():
-                body += piece
-                grow(len(body))
+            body = await whole_body(request, grow)
             if own is not None and scope["method"] == "GET":
                 response = await unless_gone(receive, own())
                 await response(scope, receive, answer.send)

@@ -98,11 +98,12 @@ def create_app(
     app = FastAPI(title="sscc", version=sscc.__version__, docs_url=None, redoc_url=None)
     app.state.closing = False
     app.state.traffic = Traffic(engine)
+    endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
     memory = BodyMemory(LARGE_BODIES * limits.max_body)
     if shelf is not None:
         most_values = max(LEAST_VALUES, 4 * max(model.max_context, shelf.longest))
         app.add_middleware(
-            ModelSwitch, shelf=shelf, memory=BodyMemory(LARGE_BODIES * limits.max_body), most_values=most_values
+            ModelSwitch, shelf=shelf, workers=endpoints.workers, memory=memory, most_values=most_values
         )
     keys = (api_key,) if isinstance(api_key, str) else tuple(api_key or ())
     app.add_middleware(
@@ -110,7 +111,6 @@ def create_app(
     )
     app.add_middleware(RequestLog, traffic=app.state.traffic)
     install_handlers(app)
-    endpoints = _Endpoints(engine, model, limits, role, prefill_servers, stream_interval)
     add_pages(app)
     app.get("/health")(endpoints.health)
     app.get("/metrics")(endpoints.metrics)

@@ -70,6 +70,23 @@ class BodyMemory:
             self._taken -= held
 
 
+async def whole_body(request: Request, grow: Callable[[int], None]) -> bytearray:
+    """Return the body of a request.
+
+    Args:
+        grow: of `BodyMemory.hold`.
+
+    Raises:
+        ApiError: bodies take too much memory.
+        ClientDisconnect: the client has left.
+    """
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        grow(len(data))
+    return data
+
+
 class BodyReader:
     """Makes models of bodies.
 
@@ -87,10 +104,7 @@ class BodyReader:
     async def read(self, request: Request, kind: type[Model]) -> Model:
         """The model that a body describes. Raises ApiError, and ClientDisconnect."""
         with self._memory.hold() as grow:
-            data = bytearray()
-            async for piece in request.stream():
-                data += piece
-                grow(len(data))
+            data = await whole_body(request, grow)
             if not _is_json(request.headers.get("content-type", "")):
                 raise BodyErrors.NOT_AN_OBJECT()
             if len(data) <= SMALL:

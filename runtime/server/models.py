@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sscc.ir.errors import SsccError
 from sscc.ir.sizes import format_bytes
 from sscc.runtime.logs import log_exception, logged
-from sscc.runtime.server.bodies import BodyMemory, more_values_than
+from sscc.runtime.server.bodies import CLIENT_GONE, BodyMemory, more_values_than, whole_body
 from sscc.runtime.server.errors import BUSY, ApiError, ApiKind, Http
+from sscc.runtime.server.workers import SMALL, Workers
 
 Json = dict[str, Any]
-_LARGE = 1 << 16
-"""Bytes of a body from which on it is parsed in a thread of its own."""
 _log = logging.getLogger("sscc.server")
 
 
@@ -53,18 +53,6 @@ class Closing(Protocol):
     def close(self, drain: bool = True, timeout: float | None = None) -> None: ...
 
 
-@dataclass
-class _Entry:
-    nbytes: int
-    opening: Callable[[], AbstractContextManager[OpenModel]]
-    card: Json
-    opened: OpenModel | None = None
-    block: AbstractContextManager[OpenModel] | None = None
-    users: int = 0
-    used: float = 0.0
-    task: asyncio.Task[OpenModel] | None = None  # that opens it, whoever waits
-
-
 @dataclass(frozen=True)
 class ModelSource:
     """A model that can be opened.
@@ -80,6 +68,22 @@ class ModelSource:
     card: Json
 
 
+@dataclass
+class _Entry:
+    source: ModelSource
+    opened: OpenModel | None = None
+    block: AbstractContextManager[OpenModel] | None = None
+    users: int = 0
+    used: float = 0.0
+    task: asyncio.Task[OpenModel] | None = None  # opens it for all that wait
+
+    def taken(self) -> AbstractContextManager[OpenModel]:
+        """Return the block of a model that is open, which is closed from now on for those who ask for it."""
+        assert self.block is not None
+        block, self.block, self.opened = self.block, None, None
+        return block
+
+
 class Shelf:
     """The models beside the first one. Used within one event loop, but for `close`.
 
@@ -89,7 +93,7 @@ class Shelf:
     """
 
     def __init__(self, sources: Mapping[str, ModelSource], most: int) -> None:
-        self._entries = {name: _Entry(one.nbytes, one.opening, one.card) for name, one in sources.items()}
+        self._entries = {name: _Entry(source) for name, source in sources.items()}
         self._most = most
         self._moving = asyncio.Lock()
 
@@ -99,11 +103,11 @@ class Shelf:
     @property
     def longest(self) -> int:
         """The longest context of the models, in tokens."""
-        return max(int(entry.card["max_model_len"]) for entry in self._entries.values())
+        return max(int(entry.source.card["max_model_len"]) for entry in self._entries.values())
 
     def cards(self) -> list[Json]:
         """Return the entries of /v1/models."""
-        return [entry.card | {"loaded": entry.opened is not None} for entry in self._entries.values()]
+        return [entry.source.card | {"loaded": entry.opened is not None} for entry in self._entries.values()]
 
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[OpenModel]:
@@ -128,8 +132,8 @@ class Shelf:
     async def _open(self, name: str, entry: _Entry) -> OpenModel:
         try:
             async with self._moving:
-                await self._make_room(name, entry.nbytes)
-                block = entry.opening()
+                await self._make_room(name, entry.source.nbytes)
+                block = entry.source.opening()
                 entry.opened = await asyncio.to_thread(block.__enter__)
                 entry.block = block
         except ApiError:
@@ -142,18 +146,19 @@ class Shelf:
             raise ModelErrors.NOT_OPENED(name=name) from None
         finally:
             entry.task = None
-        _log.info("model %s is open, %s", name, format_bytes(entry.nbytes))
+        _log.info("model %s is open, %s", name, format_bytes(entry.source.nbytes))
         return entry.opened
 
     async def _make_room(self, name: str, nbytes: int) -> None:
         """Close models that nobody uses, least recently used first, until there is room for `nbytes`."""
         if nbytes > self._most:
             raise ModelErrors.NO_ROOM(name=name)
-        while sum(entry.nbytes for entry in self._entries.values() if entry.opened) + nbytes > self._most:
+        while sum(entry.source.nbytes for entry in self._entries.values() if entry.opened) + nbytes > self._most:
             idle = [entry for entry in self._entries.values() if entry.opened is not None and not entry.users]
             if not idle:
                 raise ModelErrors.NO_ROOM(name=name)
-            await asyncio.to_thread(_close, min(idle, key=lambda entry: entry.used))
+            block = min(idle, key=lambda entry: entry.used).taken()  # before the loop lets others run
+            await asyncio.to_thread(block.__exit__, None, None, None)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """End the requests of all open models; see `Engine.close`."""
@@ -164,13 +169,8 @@ class Shelf:
     def end(self) -> None:
         """Close all open models."""
         for entry in self._entries.values():
-            _close(entry)
-
-
-def _close(entry: _Entry) -> None:
-    block, entry.block, entry.opened = entry.block, None, None
-    if block is not None:
-        block.__exit__(None, None, None)
+            if entry.block is not None:
+                entry.taken().__exit__(None, None, None)
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,13 @@ class ModelSwitch:
     Args:
         app: of the first model, which also gets requests that name no other.
         shelf: the other models.
+        workers: parse what is large.
         memory: that bodies may take while they are read.
         most_values: numbers, texts, lists and objects of a body that is looked into.
     """
 
-    def __init__(self, app: ASGIApp, shelf: Shelf, memory: BodyMemory, most_values: int) -> None:
-        self._app, self._shelf = app, shelf
+    def __init__(self, app: ASGIApp, shelf: Shelf, workers: Workers, memory: BodyMemory, most_values: int) -> None:
+        self._app, self._shelf, self._workers = app, shelf, workers
         self._memory, self._most_values = memory, most_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,30 +221,24 @@ class ModelSwitch:
             await self._passed(asked, scope, receive, send)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        messages: deque[Message] = deque()
         try:
             with self._memory.hold() as grow:
-                name = await self._asked(receive, messages, grow)
+                body = bytes(await whole_body(Request(scope, receive), grow))
+                work = partial(_model_of, body, self._most_values)
+                name = work() if len(body) <= SMALL else await self._workers.run(len(body), work)
+        except ClientDisconnect:
+            await Response(status_code=CLIENT_GONE)(scope, receive, send)
+            return
         except ApiError as error:
             await error.response(scope["path"])(scope, receive, send)
             return
+        read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        del body, work  # which the application holds while it needs them
 
         async def replayed() -> Message:
-            return messages.popleft() if messages else await receive()
+            return read.pop() if read else await receive()
 
         await self._passed(name, scope, replayed, send)
-
-    async def _asked(self, receive: Receive, messages: deque[Message], grow: Callable[[int], None]) -> str:
-        """Read a body into `messages`. Return the model that it names; "" for none."""
-        size = 0
-        while not messages or (messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False)):
-            messages.append(await receive())
-            size += len(messages[-1].get("body", b""))
-            grow(size)
-        body = b"".join(message.get("body", b"") for message in messages)
-        if more_values_than(self._most_values, body):
-            return ""  # which is refused
-        return await asyncio.to_thread(_model_of, body) if size > _LARGE else _model_of(body)
 
     async def _passed(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if name not in self._shelf:
@@ -256,8 +251,10 @@ class ModelSwitch:
             await error.response(scope["path"])(scope, receive, send)
 
 
-def _model_of(body: bytes) -> str:
-    """Return the model that a body names; "" for none. The application refuses a body that is no JSON."""
+def _model_of(body: bytes, most_values: int) -> str:
+    """Return the model that a body names; "" for none. The application refuses a body that is no JSON or too large."""
+    if more_values_than(most_values, body):
+        return ""
     try:
         name = json.loads(body).get("model")
     except (ValueError, RecursionError, AttributeError):
