@@ -27,7 +27,7 @@ from sscc.runtime.engine import (
     cancel_all,
     shown_text,
 )
-from sscc.runtime.generation_config import MODEL_SAMPLING, default_sampling
+from sscc.runtime.generation_config import default_sampling, overriding
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling, TokenLogprobs
 from sscc.runtime.serving_defaults import NEW_TOKENS
@@ -129,12 +129,9 @@ class SamplingParams:
             model: the sampling of the model (`default_sampling`).
         """
         seed = secrets.randbelow(_SEEDS) if self.seed is None else self.seed
-        stated = {name: getattr(self, name) for name in MODEL_SAMPLING if getattr(self, name) is not None}
-        if stated.get("top_k") == -1:
-            stated["top_k"] = 0
         sampling = replace(
             model or Sampling(),
-            **stated,
+            **overriding(self),
             seed=seed,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,

@@ -29,8 +29,8 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.extras import COMPILE, is_installed, require
 from sscc.ir.files import file_digest, output_errors
 from sscc.ir.stages import Stages, recorded
-from sscc.runtime import _native
 from sscc.runtime.artifact.files import MANIFEST
+from sscc.runtime.usable_memory import usable_memory
 from sscc.runtime.user_cache import HINT, cache_folder, make_cache_folder, open_cached, replacing_cached
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _key(digest: str, options: ModelOptions) -> str:
     if options.lora is not None:
         given["lora"] = _digest_of(options.lora)
     if options.max_context is None:
-        given["memory"] = _memory().bit_length()
+        given["memory"] = usable_memory().bit_length()
     made_of = [digest, given, own_version(), tool_versions(), compiler_digest()]
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:_KEY_DIGITS]
 
@@ -250,11 +250,6 @@ def _compile(model: Path, options: ModelOptions, name: str) -> None:
             os.rename(Path(temporary) / ARTIFACT, target / ARTIFACT)
 
 
-def _memory() -> int:
-    """Bytes of memory that this process may use."""
-    return _native.memory_limit() or _native.total_memory()
-
-
 def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
     """Return the longest context of a model whose states fit the memory of this machine; None where its length or its
     KV is not known from the config."""
@@ -265,7 +260,7 @@ def _default_context(checkpoint: Checkpoint, batch: int) -> int | None:
     if config is None or context is None:
         return None
     per_token = _kv_bytes(config.to_dict())
-    room = (_memory() - _file_bytes(checkpoint.path)) // _SHARE
+    room = (usable_memory() - _file_bytes(checkpoint.path)) // _SHARE
     fitting = max(room // max(per_token * (1 + batch // 16), 1), _LEAST_CONTEXT)
     return int(min(context, 1 << (int(fitting).bit_length() - 1)))
 

@@ -71,6 +71,19 @@ def stated_sampling(config: Mapping[str, Any], where: str) -> Sampling:
         raise GenerationConfigErrors.WRONG(path=where, cause=error) from None
 
 
+def overriding(choices: object) -> dict[str, Any]:
+    """Return the fields of `Sampling` by which a caller's choices override the model's.
+
+    Args:
+        choices: has an attribute for each of `MODEL_SAMPLING`, None where the model's value counts; a `top_k` of -1
+            keeps every token, as 0 does.
+    """
+    stated = {name: getattr(choices, name) for name in MODEL_SAMPLING if getattr(choices, name) is not None}
+    if stated.get("top_k") == -1:
+        stated["top_k"] = 0
+    return stated
+
+
 def _number(value: Any, field: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise GenerationConfigErrors.NOT_A_NUMBER(path=where, field=field, value=value)

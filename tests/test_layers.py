@@ -43,6 +43,7 @@ LAYERS: Layers = (
         "sscc.runtime.template_bounds",
         "sscc.runtime.text",
         "sscc.runtime.trace_file",
+        "sscc.runtime.usable_memory",
         "sscc.runtime.user_cache",
         "sscc.runtime.verification",
     ),

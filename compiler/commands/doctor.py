@@ -111,11 +111,11 @@ def _found(programs: tuple[str, ...]) -> dict[str, str]:
 
 def _native() -> dict[str, Any]:
     from sscc.runtime import _native as native
+    from sscc.runtime.usable_memory import usable_memory
 
     threads = native.usable_threads()
     caches = native.cache_sizes()
-    memory = min(native.total_memory(), native.memory_limit() or native.total_memory())
-    nbytes = min(max(BANDWIDTH_BYTES, 4 * caches.get("l3", 0)), memory // 8)
+    nbytes = min(max(BANDWIDTH_BYTES, 4 * caches.get("l3", 0)), usable_memory() // 8)
     bandwidth = {count: native.read_bandwidth(count, nbytes, BANDWIDTH_PASSES) for count in sorted({1, threads})}
     if min(bandwidth.values()) <= 0:
         raise DoctorErrors.NO_BANDWIDTH()

@@ -395,10 +395,10 @@ def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
     Raises:
         InputError: an artifact that is missing or damaged.
     """
-    from sscc.runtime import _native
     from sscc.runtime.artifact.reading import Artifact
     from sscc.runtime.server.app import card_of
     from sscc.runtime.server.models import ModelSource, Shelf
+    from sscc.runtime.usable_memory import usable_memory
 
     sources: dict[str, ModelSource] = {}
     for name, path in other_models(args).items():
@@ -409,8 +409,7 @@ def shelf_of(args: argparse.Namespace) -> Iterator[Shelf]:
             partial(opened, argparse.Namespace(**{**vars(args), **own}), ()),
             card_of(name, _created(artifact), artifact.signature.geometry.max_context),
         )
-    total = _native.total_memory()
-    shelf = Shelf(sources, args.models_memory or min(total, _native.memory_limit() or total) // 2)
+    shelf = Shelf(sources, args.models_memory or usable_memory() // 2)
     try:
         yield shelf
     finally:
@@ -438,7 +437,9 @@ def other_models(args: argparse.Namespace) -> dict[str, Path]:
 
 def _created(artifact: Artifact) -> int:
     """Return the time of a compilation, in seconds since 1970."""
-    return int((artifact.path / "manifest.json").stat().st_mtime)
+    from sscc.runtime.artifact.files import MANIFEST
+
+    return int((artifact.path / MANIFEST).stat().st_mtime)
 
 
 def formats_of(args: argparse.Namespace, template: ChatTemplate | None) -> ChatFormats:

@@ -25,16 +25,16 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.levels import LayerKinds
 from sscc.ir.sizes import format_bytes
 from sscc.ir.weight_formats.registry import Encoding
-from sscc.runtime import _native
 from sscc.runtime.artifact.tensor_files import Layout
 from sscc.runtime.quantization import dequantize, round_trip
+from sscc.runtime.usable_memory import usable_memory
 
 logger = logging.getLogger("sscc")
 
 REACHES = ("sliding_window", "window_size", "attention_chunk_size", "floor_scale", "log_scaling_n_floor")
 """Fields of a config that say how many positions apart tokens are when a feature shows: a short text has to show it."""
 
-RESIDENT_BYTES = max(4 << 30, (_native.memory_limit() or _native.total_memory()) // 3)
+RESIDENT_BYTES = max(4 << 30, usable_memory() // 3)
 """Most bytes of numbers of a model whose layers all have their weights at once: a third of the memory, or 4 GiB."""
 
 

@@ -15,12 +15,13 @@ from sscc.compiler.frontend.model_config import parse_json
 from sscc.compiler.frontend.tokenizer_folder import staged_tokenizer
 from sscc.ir.errors import ErrorKind, InputError, SsccError, quoted
 from sscc.runtime.chat_template import CONFIG_FILE, DEFAULT_NAME, TEMPLATE_FILE, ChatTemplate
+from sscc.runtime.generation_config import GENERATION_FILE
 
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "generation_config.json",
+    GENERATION_FILE,
     "chat_template.jinja",
 )
 ADDITIONAL_TEMPLATES = "additional_chat_templates"

@@ -13,10 +13,10 @@ from sscc.compiler.frontend.model_config import parse_json, states_end, token_id
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, quoted
 from sscc.runtime.chat_template import CONFIG_FILE, SPECIAL_TOKENS_FILE, special_token_texts
+from sscc.runtime.generation_config import GENERATION_FILE
 from sscc.runtime.text import encode, encode_whole
 
 TOKENIZER_FILE = "tokenizer.json"
-GENERATION_FILE = "generation_config.json"
 SHOWN = 8
 """Tokens that a warning names."""
 

@@ -16,11 +16,11 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import islice, takewhile
 
-from sscc.runtime import _native
 from sscc.runtime.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session, Snapshot
+from sscc.runtime.usable_memory import usable_memory
 
 MOST_BYTES, SHARE = 2 << 30, 10
 """The default limit: 2 GiB, or a tenth of the memory where that is less."""
@@ -29,8 +29,7 @@ MOST_BYTES, SHARE = 2 << 30, 10
 def default_limit() -> int:
     """Return the bytes that a store may take where nobody says: `MOST_BYTES`, or the memory that the process may use
     divided by `SHARE` where that is less."""
-    total = _native.total_memory()
-    return min(MOST_BYTES, min(total, _native.memory_limit() or total) // SHARE)
+    return min(MOST_BYTES, usable_memory() // SHARE)
 
 
 @dataclass(frozen=True, eq=False)

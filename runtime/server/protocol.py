@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from sscc.runtime.chat_formats import Tool
-from sscc.runtime.generation_config import MODEL_SAMPLING
+from sscc.runtime.generation_config import overriding
 from sscc.runtime.grammar import Grammar
 from sscc.runtime.sampling import Sampling
 from sscc.runtime.server.errors import ApiKind, Http
@@ -344,13 +344,11 @@ class GenerationBody(Parameters):
         Args:
             model: the sampling of the model, where the body does not say.
         """
-        stated = {name: getattr(self, name) for name in MODEL_SAMPLING if getattr(self, name) is not None}
+        stated = overriding(self)
         if self.repeat_penalty is not None:
             stated["repetition_penalty"] = self.repeat_penalty
         if self.top_p == 0:
             stated |= {"temperature": 0.0, "top_p": 1.0}
-        if self.top_k == -1:
-            stated["top_k"] = 0
         return replace(
             model,
             **stated,

@@ -105,12 +105,12 @@ def test_the_context_is_the_models_own_where_its_states_fit(model: Path, monkeyp
     assert checkpoint.config is not None
     checkpoint.config.max_position_embeddings = 1 << 20
     assert model_cache._default_context(checkpoint, 1) == 1 << 20
-    monkeypatch.setattr(model_cache, "_memory", lambda: 64 << 20)
+    monkeypatch.setattr(model_cache, "usable_memory", lambda: 64 << 20)
     some = model_cache._default_context(checkpoint, 1)
     assert some is not None
     assert tokens < some < 1 << 20
     assert some & (some - 1) == 0
-    monkeypatch.setattr(model_cache, "_memory", lambda: 1)
+    monkeypatch.setattr(model_cache, "usable_memory", lambda: 1)
     assert model_cache._default_context(checkpoint, 1) == tokens
 
 

@@ -17,6 +17,7 @@ from sscc.compiler.frontend.gguf.tokenizer_kinds import KindParts, check_kind, k
 from sscc.compiler.frontend.gguf.vocabulary import ROLES, GgufVocabularyErrors, Metadata, Vocabulary, read_vocabulary
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError
+from sscc.runtime.generation_config import GENERATION_FILE
 
 CHAT_TEMPLATE = "tokenizer.chat_template"
 MOST_TEMPLATE_CHARACTERS = 1 << 20
@@ -79,7 +80,7 @@ def tokenizer_files(header: GgufHeader) -> dict[str, bytes]:
         "tokenizer.json": _json(tokenizer),
         "tokenizer_config.json": _json(config, indent=2),
         "special_tokens_map.json": _json(named, indent=2),
-        "generation_config.json": _json(generation, indent=2),
+        GENERATION_FILE: _json(generation, indent=2),
     }
     template = _chat_template(vocabulary)
     return files | {"chat_template.jinja": template.encode()} if template else files
