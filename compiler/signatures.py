@@ -50,7 +50,7 @@ def query_heads(module: ir.Module) -> dict[str, int]:
     """The query heads of each group of layers, by its name: those of what attends in prefill. In a step ranks may have
     other heads of other slots."""
     specs = {name: spec for name, spec in kv.SPECS.items() if {"query", "start"} <= {*spec.inputs, *spec.numbers}}
-    specs = {name: spec for name, spec in specs.items() if "out" in spec.results}
+    specs = {name: spec for name, spec in specs.items() if "out" in spec.results and "scale" in spec.attributes}
     attending = (op for op in walk(module) if op.name in specs)
     return {kv.group_of(op): int(kv.operand_of(op, "query").type.shape[1]) for op in attending}
 
@@ -66,6 +66,6 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: i
         raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
     slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
     return LayerGroup(
-        facts.name, facts.layers, facts.geometry, heads.get(facts.name, 1), kv_heads, streams, facts.sharers,
+        facts.name, facts.layers, facts.geometry, heads.get(facts.name, kv_heads), kv_heads, streams, facts.sharers,
         slots=None if slots == batch else slots, beside=facts.beside,
     )  # fmt: skip

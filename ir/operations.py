@@ -4,7 +4,8 @@ Letters: B slots, H query heads, Hkv KV heads, D head dim, Dv that of values, R 
 selected ones, N rows that attention is over, T rows of the prompt scratch, of a store, of what is updated or of what a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
-keys, and its values. Of a convolution: H channels. Of weights: X matrices (one per expert) of O rows of I numbers,
+keys, and its values. Of a convolution: H channels. Of a recurrence: H heads, G groups of heads with a key and a query
+of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of weights: X matrices (one per expert) of O rows of I numbers,
 stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
@@ -34,6 +35,10 @@ def _chunk(n: Sizes) -> int:
     return n["C"]
 
 
+def _two_chunks(n: Sizes) -> int:
+    return 2 * n["C"]
+
+
 def _seen(n: Sizes) -> int:
     """Rows of a prompt that a chunk attends to."""
     return n["start"] - Span(n.get("window", 0), n.get("window_stride", 1)).first(n["start"]) + n["C"]
@@ -46,6 +51,10 @@ def _length(n: Sizes) -> int:
 def _observed(n: Sizes) -> int:
     """How many of a chunk's queries are among the last W of the prompt."""
     return max(0, min(n["start"] + n["C"], n["length"]) - max(n["start"], n["length"] - n["W"]))
+
+
+def _depth(n: Sizes) -> int:
+    return n["D"]
 
 
 def _gathered(n: Sizes) -> int:
@@ -212,6 +221,33 @@ class ShortConvolution(Op):
     bias: Annotated[str | None, Operand("H:f", "read", optional=True, omissible=True)]
     layer: Annotated[int, Attribute()]
     out: Annotated[str, Operand("B H S:f", "write")]
+
+
+class Recurrence(Op):
+    """A gated linear recurrence over the tokens of a call, as captured. A head h has a state S [D, Dv], zero before the
+    first token, and reads key and query of group g = h // (H // G). In f32, of the token at s:
+
+        S[i, :] *= exp(decay[b, s, h, min(i, N - 1)] * rate[h, i])
+        u = value[b, s, h, :]                                        without `beta`
+        u = beta[b, s, h] * (value[b, s, h, :] - sum over i of key[b, s, g, i] * S[i, :])
+        S[i, :] += key[b, s, g, i] * u
+        out[b, s, h, :] = sum over i of query[b, s, g, i] * S[i, :]
+
+    `rate` is 1 where there is none. With `beta` this is the gated delta rule (arXiv 2412.06464; with N = D Kimi Delta
+    Attention, arXiv 2510.26692), without it the recurrence of Mamba-2 (arXiv 2405.21060), with Dv = 1 and `rate` that
+    of Mamba (arXiv 2312.00752), with D = Dv = 1 an RG-LRU (arXiv 2402.19427). No decay is positive. `layer` counts
+    decoder layers from 0.
+    """
+
+    op = "recurrence"
+    query: Annotated[str, Operand("B S G D:f32", "read")]
+    key: Annotated[str, Operand("B S G D:f32", "read")]
+    value: Annotated[str, Operand("B S H Dv:f32", "read")]
+    decay: Annotated[str, Operand("B S H N:f32", "read")]
+    rate: Annotated[str | None, Operand("H D:f32", "read", optional=True, omissible=True)]
+    beta: Annotated[str | None, Operand("B S H:f32", "read", optional=True, omissible=True)]
+    layer: Annotated[int, Attribute()]
+    out: Annotated[str, Operand("B S H Dv:f32", "write")]
 
 
 class Row(Op):
@@ -818,6 +854,54 @@ class LatentChunkAttention(Op):
     scale: Scale
     first: Annotated[int, Attribute()]
     log_sum_exp: ChunkSums = ""
+
+
+# ----------------------------------------------------------------------------------------------------- recurrences
+
+
+@dataclass(frozen=True)
+class RecurrentStep(Op):
+    """A token of a recurrence for each slot (`Recurrence`), from the state that the tokens before it have left. A slot
+    that is not active keeps its state."""
+
+    op, kind = "recurrent_step", "recurrent_step"
+    query: Annotated[str, Operand("B 1 G D:f32", "read")]
+    key: Annotated[str, Operand("B 1 G D:f32", "read")]
+    value: Annotated[str, Operand("B 1 H Dv:f32", "read")]
+    decay: Annotated[str, Operand("B 1 H N:f32", "read")]
+    state: Annotated[str, Operand("B H D Dv:f32", "update", updated="updated", along="D", reads=_depth, writes=_depth)]
+    active: Active
+    out: Annotated[str, Operand("B 1 H Dv:f32", "write")]
+    rate: Annotated[str | None, Operand("H D:f32", "read", optional=True, omissible=True)] = None
+    beta: Annotated[str | None, Operand("B 1 H:f32", "read", optional=True, omissible=True)] = None
+
+
+@dataclass(frozen=True)
+class RecurrentChunk(Op):
+    """The tokens of a prefill chunk of a recurrence (`Recurrence`), from the state that the chunk before has left, or
+    from zeros where `start` is 0. Positions from `length` on are padding: they leave the state as it is, and what `out`
+    has for them is undefined.
+
+    Tokens are taken in blocks, which gives the same sums in another order. With c[t] the sum of the block's decays up
+    to token t, A[t, j] = key[t] . key[j] and P[t, j] = query[t] . key[j], each product of numbers weighed by exp(c[t] -
+    c[j]):
+
+        u[t] = beta[t] * (value[t] - (key[t] * exp(c[t])) S - sum over j < t of A[t, j] * u[j])
+        out[t] = (query[t] * exp(c[t])) S + sum over j <= t of P[t, j] * u[j]
+        S <- exp(c[last]) * S + sum over t of (key[t] * exp(c[last] - c[t])) u[t]
+    """
+
+    op, kind = "recurrent_chunk", "recurrent_chunk"
+    query: Annotated[str, Operand("1 C G D:f32", "read")]
+    key: Annotated[str, Operand("1 C G D:f32", "read")]
+    value: Annotated[str, Operand("1 C H Dv:f32", "read")]
+    decay: Annotated[str, Operand("1 C H N:f32", "read")]
+    state: Annotated[str, Operand("1 H D Dv:f32", "update", updated="updated", along="D", reads=_depth, writes=_depth)]
+    out: Annotated[str, Operand("1 C H Dv:f32", "write", padded=True)]
+    start: Annotated[str, Number(None, None, _chunk)]
+    length: Annotated[str, Number(None, None, _two_chunks)]
+    rate: Annotated[str | None, Operand("H D:f32", "read", optional=True, omissible=True)] = None
+    beta: Annotated[str | None, Operand("1 C H:f32", "read", optional=True, omissible=True)] = None
 
 
 OPERATIONS: tuple[type[Op], ...] = tuple(

@@ -180,13 +180,16 @@ def _as_matrix(value: ir.Value) -> ir.Value:
 def look_outside(body: Any, calls: Sequence[ir.Operation], all_shapes: bool) -> None:
     """Fusion moves a reshape to the front of what it fuses, and so to what the body reads; a tile of a matrix in memory
     is strided. Where what a body reshapes is strided outside, or with `all_shapes`, each of the `calls` reshapes it
-    instead, as `_Groups.with_views` has it."""
+    instead, as `_Groups.with_views` has it. A reshape that no strides can express stays in the body, which then copies
+    what it reads."""
     block = body.entry_block
     moved = [
         (index, op)
         for index, argument in enumerate(block.arguments)
         for op in [use.owner.operation for use in argument.uses]
-        if op.name in RESHAPES and (all_shapes or not all(_lies_dense(call.operands[index]) for call in calls))
+        if op.name in RESHAPES
+        and (all_shapes or not all(_lies_dense(call.operands[index]) for call in calls))
+        and all(_strides_of(call.operands[index], op.results[0].type.shape) is not None for call in calls)
     ]
     if not moved:
         return
@@ -488,6 +491,25 @@ def _lies_dense(value: ir.Value) -> bool:
         if stepped or any(size != whole for size, whole in pairs[first + 1 :]):
             return False
     return _lies_dense(op.operands[0])
+
+
+def _strides_of(value: ir.Value, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the strides of a value, seen as one of `shape`, in what holds it; None where no strides can say that."""
+    op, own = producer(value), list(value.type.shape)
+    known: tuple[int, ...] | None
+    if op is None or not is_view(op) or op.name == "tensor.insert_slice":
+        known = dense_strides(own)
+    else:
+        source, permutation = op.operands[0], permutation_of(op)
+        if permutation is None and op.name != "tensor.extract_slice":
+            known = _strides_of(source, own)
+        else:
+            known = _strides_of(source, source.type.shape)
+            if known is not None and permutation is not None:
+                known = tuple(known[axis] for axis in permutation)
+            elif known is not None:
+                known = _kept_strides(op, known)
+    return None if known is None else reshaped_strides(own, known, shape)
 
 
 class StageBodies:

@@ -92,8 +92,9 @@ window of fewer positions than the longest sequence, which slides or is the quer
 ring; the geometry that was asked for governs the others. An operation's `kv.group` says whose it is.
 
 A layer with a short convolution (`kv.short_convolution`) keeps its last inputs, in a group of layers of equal sizes
-(`sscc.passes.input_threading`). Where the layer attends too, that group stands beside the one of its rows
-(`sscc.beside`): the layer's function has the states of both, and the end of a prompt a `compress` for each.
+(`sscc.passes.input_threading`); one with a recurrence (`kv.recurrence`) keeps its state
+(`sscc.passes.recurrent_threading`). Where the layer has another operator too, that group stands beside the first one's
+(`sscc.beside`): the layer's function has the states of all, and the end of a prompt a `compress` for each.
 
 When it does not apply: a layer with no such operator or with several of one kind, layers with equal K and V but other
 queries, and a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where
@@ -124,6 +125,7 @@ from sscc.passes.input_threading import InputThreader
 from sscc.passes.layer_threading import LayerThreader, StateThreader
 from sscc.passes.prompt_selection import rules
 from sscc.passes.query_threading import QueryThreader
+from sscc.passes.recurrent_threading import RecurrentThreader
 from sscc.passes.row_threading import BudgetThreader, IndexedThreader, RowThreader
 
 
@@ -187,7 +189,10 @@ THREADERS: dict[type[RowStore], type[RowThreader]] = {
     AllRows: QueryThreader,
 }
 """The class that rewrites the functions of a layer that attends, by the store of its rows."""
-OTHER_THREADERS: dict[str, type[StateThreader]] = {"kv.short_convolution": InputThreader}
+OTHER_THREADERS: dict[str, type[StateThreader]] = {
+    "kv.short_convolution": InputThreader,
+    "kv.recurrence": RecurrentThreader,
+}
 """The class that threads another state through the functions of a layer, by the operator that keeps it."""
 
 

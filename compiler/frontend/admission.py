@@ -48,8 +48,8 @@ STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "y
 SLIDING = "sliding_attention"
 WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
 """What a layer with a sliding window is called -> the field that has its window."""
-FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
-STATE_LAYERS = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}) - LAYER_TYPES
+FULL_LAYERS = frozenset({"full_attention", "attention", "global", "hybrid"})
+STATE_LAYERS = frozenset({"hybrid_sliding"}) - LAYER_TYPES
 INDEXED_LAYERS = frozenset(
     {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
 )
@@ -177,7 +177,7 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     types = set(listed_layer_types(config))
-    known = {name for operator in OPERATORS if operator.layer_types & types for name in operator.modules(model)}
+    known = {name for operator in OPERATORS if LAYER_TYPES & types for name in operator.modules(model)}
     for name, module in model.named_modules():
         if name not in idle | known and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             reason = AdmissionErrors.CONVOLUTION(module=name)

@@ -400,7 +400,8 @@ def count_layers(captured: Capture, config: transformers.PreTrainedConfig | None
 
 def stateful_operators(captured: Captured) -> list[tuple[int, Any]]:
     """Return the layer and target of every operator that depends on earlier tokens, in program order."""
-    return [(int(node.args[3]), node.target) for node in captured.graph.nodes if node.target in TARGETS]
+    nodes = (node for node in captured.graph.nodes if node.target in TARGETS)
+    return [(int(node.args[TARGETS[node.target]]), node.target) for node in nodes]
 
 
 def _attention_nodes(captured: Captured) -> list[Any]:
@@ -551,7 +552,7 @@ def check_tables(captured: Captured, max_context: int) -> None:
     """
     # A value that is looked up at a position (the type of a token, say) is not itself a position, and what attention
     # gives is none: experts are chosen by it, and their biases looked up.
-    positions = _reached(captured, "positions", beyond=LOOKUPS | TARGETS)
+    positions = _reached(captured, "positions", beyond=LOOKUPS | TARGETS.keys())
     for node in captured.graph.nodes:
         if node.target not in (torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor):
             continue

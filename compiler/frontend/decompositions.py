@@ -89,6 +89,7 @@ class _WithoutComplexNumbers(torch.fx.Interpreter):
     """Runs a graph with two real numbers for every complex one, which torch-mlir lowers to nothing."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target = AGAIN.get(target, target)
         rule = COMPLEX.get(target)
         held = any(isinstance(argument, _Complex) for argument in args)
         if rule is None and held:
@@ -108,6 +109,9 @@ def _rotated(x: Any, y: Any) -> _Complex:
     return _Complex(torch.stack([a * c - b * d, a * d + b * c], -1))
 
 
+AGAIN: dict[Any, Any] = {torch.ops.prims.squeeze.default: torch.ops.aten.squeeze.dims}
+"""Operators that decompositions make and that a second trace, without operations in place, does not take -> the ones
+that they were made of."""
 MAKES_COMPLEX = frozenset({torch.ops.aten.polar.default, torch.ops.aten.view_as_complex.default})
 COMPLEX: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.polar.default: lambda size, angle: _Complex(

@@ -178,6 +178,7 @@ class ShortConvolution:
     """See `sscc.compiler.frontend.stateful.StatefulOperator`."""
 
     target = torch.ops.sscc.short_convolution.default
+    layer_argument = 3
     layer_types = frozenset({"conv"})
 
     def modules(self, model: torch.nn.Module) -> list[str]:

@@ -1,18 +1,19 @@
 """The operators of a captured model that depend on earlier tokens, beside attention.
 
 Each says what captured models, configs, and eager runs must know of it. Attention has its own interface
-(`sscc.compiler.frontend.operator`). In the graph both name their layer in the fourth argument.
+(`sscc.compiler.frontend.operator`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from sscc.compiler.frontend.eager_run import EagerRun
+from sscc.compiler.frontend.recurrent_functions import RECURRENCE
 from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 
 
@@ -21,10 +22,12 @@ class StatefulOperator(Protocol):
 
     Attributes:
         target: the operator in a captured graph.
+        layer_argument: which of its arguments is the number of the decoder layer.
         layer_types: the names that configs give to layers that call it.
     """
 
     target: Any
+    layer_argument: int
     layer_types: frozenset[str]
 
     def modules(self, model: torch.nn.Module) -> list[str]:
@@ -43,11 +46,11 @@ class StatefulOperator(Protocol):
         """Return a context in which the operator computes a token at `run.position` - 1 by its state."""
 
 
-OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION,)
-TARGETS: frozenset[object] = frozenset(
-    {torch.ops.sscc.attention.default, *(operator.target for operator in OPERATORS)}
-)
-"""All operators that depend on earlier tokens, attention too."""
+OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION, RECURRENCE)
+TARGETS: Mapping[object, int] = {
+    torch.ops.sscc.attention.default: 3, **{operator.target: operator.layer_argument for operator in OPERATORS}
+}
+"""All operators that depend on earlier tokens, attention too, and which argument of each is the number of the layer."""
 LAYER_TYPES: frozenset[str] = frozenset().union(*(operator.layer_types for operator in OPERATORS))
 """The names that configs give to layers that call one of `OPERATORS`, and do not attend."""
 

@@ -438,7 +438,7 @@ def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
     return lambda source: encoded(source, row_format)
 
 
-def _named(op: ir.Operation, compute: Callable[[Operands], Result]) -> Callable[..., Result]:
+def named(op: ir.Operation, compute: Callable[[Operands], Result]) -> Callable[..., Result]:
     """What takes the operands of an operation in order and gives them to `compute` by name."""
     names = kv.spec_of_op(op).inputs
     return lambda *values: compute(dict(zip(names, values, strict=True)))
@@ -453,7 +453,7 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
     scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
     width = op.results[0].type.shape[3]
-    return _named(
+    return named(
         op,
         lambda x: cached_attention(x["query"], _segments(members, x), width, scoring.with_sinks(x), types, row_format),
     )
@@ -462,7 +462,7 @@ def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
 @executes(operations.CausalAttention)
 def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    return _named(
+    return named(
         op,
         lambda x: causal_attention(
             x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.sees, types, _format(g)
@@ -526,7 +526,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         caches = {"key": "k_cache", "value": "v_cache"}
         return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
-    return _named(op, decode)
+    return named(op, decode)
 
 
 @executes(operations.ChunkAttention)
@@ -539,7 +539,7 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
         return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, _format(g)), k, v
 
-    return _named(op, chunk)
+    return named(op, chunk)
 
 
 def of_heads(rows: Tensor, k_up: Tensor, v_up: Tensor, first: int, types: Types) -> tuple[Tensor, Tensor]:
@@ -563,7 +563,7 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
         k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
         return *causal_attention(x["query"], k, v, start, scoring, g.sees, types), rows
 
-    return _named(op, chunk)
+    return named(op, chunk)
 
 
 @executes(operations.Landmarks)
@@ -585,7 +585,7 @@ def _landmark_scores(op: ir.Operation, b: Builder) -> Compute:
 @executes(operations.ChooseRows)
 def _choose(op: ir.Operation, b: Builder) -> Compute:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    return _named(
+    return named(
         op,
         lambda x: choose(
             x["query"], x["key"], x["scores"], x["position"], x["active"], scoring.with_sinks(x), g, types
@@ -596,7 +596,7 @@ def _choose(op: ir.Operation, b: Builder) -> Compute:
 @executes(operations.FetchRows)
 def _fetch(op: ir.Operation, b: Builder) -> Several:
     scoring, g, types = Scoring.of(op), geometry_of(op), b.types
-    return _named(op, lambda x: fetched(x, scoring, g, types))
+    return named(op, lambda x: fetched(x, scoring, g, types))
 
 
 @executes(operations.QueryAttention)
@@ -632,4 +632,4 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
         caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)
         return out, *(updated(x[name], item, row, active) for name, item in caches), *kept.values(), *near
 
-    return _named(op, attend)
+    return named(op, attend)

@@ -15,6 +15,7 @@ from sscc.compiler.interpret import (
     control,
     elementwise,
     experts,
+    recurrence,
     stored_weights,
     structured,
     tensors,
@@ -48,7 +49,7 @@ class EvaluatedModuleErrors(ErrorKind):
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", "decode", SCORE)
-_ALGORITHM = (cache, experts, stored_weights)
+_ALGORITHM = (cache, experts, recurrence, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,
     **elementwise.HANDLERS,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sscc.ir.layer_state.inputs import Inputs
+from sscc.ir.layer_state.recurrent import Recurrent
 from sscc.ir.layer_state.rows import Rows
-from sscc.ir.layer_state.streams import INPUTS, Stream
+from sscc.ir.layer_state.streams import INPUTS, RECURRENT, Stream
 
-_KINDS: dict[tuple[str, ...], type[Rows]] = {INPUTS: Inputs}
+_KINDS: dict[tuple[str, ...], type[Rows]] = {INPUTS: Inputs, RECURRENT: Recurrent}
 """The kinds whose rows are not those of attention, by the names of their streams."""
 
 

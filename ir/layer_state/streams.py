@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from sscc.ir.layer_state.codecs import RowCodec
 
-K_AND_V, LATENT, INPUTS = ("k", "v"), ("latent",), ("inputs",)
-STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS)
+K_AND_V, LATENT, INPUTS, RECURRENT = ("k", "v"), ("latent",), ("inputs",), ("recurrent",)
+STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT)
 """Names of the streams that a group of layers may have. A latent row is a key of all heads, and its first numbers are
-their value (`absorb-latent`). Inputs are those of a convolution, of all channels in one row."""
+their value (`absorb-latent`). Inputs are those of a convolution, of all channels in one row. The
+rows of a recurrent state are those of its matrices."""
 STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
 CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
     tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
@@ -26,10 +27,12 @@ class Stream:
     Attributes:
         name: one of `STREAMS`.
         width: numbers of a row.
+        rows: of a recurrent state; 0 where positions have rows.
     """
 
     name: str
     width: int
+    rows: int = 0
 
     @property
     def cache(self) -> str:
@@ -68,5 +71,7 @@ def streams_of(names: Sequence[str], shapes: Mapping[str, Sequence[int]], codec:
         names: the name of each stream's state, in the order of `STREAMS`.
         codec: of the rows in these states.
     """
-    widths = {stream: shapes[name][-1] for stream, name in zip(STREAMS, names, strict=True) if name in shapes}
-    return tuple(Stream(name, codec.numbers(size)) for name, size in widths.items())
+    known = {stream: shapes[name] for stream, name in zip(STREAMS, names, strict=True) if name in shapes}
+    return tuple(
+        Stream(name, codec.numbers(shape[-1]), shape[-2] if name in RECURRENT else 0) for name, shape in known.items()
+    )

@@ -240,6 +240,7 @@ def _geometry(data: dict[str, Any], where: str) -> Geometry:
 
 def _group_data(group: LayerGroup) -> dict[str, Any]:
     data = {**asdict(group), "geometry": group.geometry.to_dict(), "layers": list(group.layers)}
+    data["streams"] = [{k: v for k, v in stream.items() if k != "rows" or v} for stream in data["streams"]]
     sharers, slots, beside = list(data.pop("sharers")), data.pop("slots"), data.pop("beside")
     data |= ({"sharers": sharers} if sharers else {}) | ({} if slots is None else {"slots": slots})
     return data | ({"beside": True} if beside else {})
@@ -292,7 +293,8 @@ def _stream(data: Any, where: str) -> Stream:
     if not isinstance(data, dict):
         raise ManifestErrors.TYPE(field=where[:-1], value=_short(data), type="dict")
     (width,) = _integers([_take(data, "width", int, where)], f"{where}width", 1)
-    return Stream(_take(data, "name", str, where), width)
+    rows = _integers([_take(data, "rows", int, where)], f"{where}rows", 1)[0] if "rows" in data else 0
+    return Stream(_take(data, "name", str, where), width, rows)
 
 
 def _weights(data: dict[str, Any]) -> WeightsRecord:

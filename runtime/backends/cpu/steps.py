@@ -18,6 +18,7 @@ from sscc.runtime.backends.cpu import (
     latent_prefill,
     prefill_attention,
     query_attention,
+    recurrence,
     selection,
     topk,
 )
@@ -30,7 +31,7 @@ from sscc.runtime.backends.cpu.stored_numbers import lower_stored
 
 MODULES = (
     *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill),
-    *(prefill_attention, query_attention, selection, topk),
+    *(prefill_attention, query_attention, recurrence, selection, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))
 STORED = (Dequantize, LookUp)

@@ -14,6 +14,7 @@ from sscc.runtime.backends.reference import (
     product,
     prompt,
     query,
+    recurrence,
     selection,
     stored_weights,
     topk,
@@ -22,7 +23,10 @@ from sscc.runtime.backends.reference import (
 from sscc.runtime.backends.reference.interface import Bind, Interface
 from sscc.runtime.backends.reference.operands import step_of
 
-MODULES = (attention, cache, collectives, encoded_rows, product, prompt, query, selection, stored_weights, topk, vector)
+MODULES = (
+    *(attention, cache, collectives, encoded_rows, product, prompt, query, recurrence),
+    *(selection, stored_weights, topk, vector),
+)
 STEPS: Mapping[type, Callable[[Any, Interface], Bind]] = {
     record: step_of(function) if issubclass(record, Op) else function
     for record, function in functions_of(*map(vars, MODULES)).items()
