@@ -27,6 +27,7 @@ from sscc.compiler.frontend.admission import (
     layer_window,
     longest_context,
     module_suspicions,
+    stateless_layers,
     suspicions,
     window_field,
 )
@@ -469,7 +470,7 @@ def _captured(options: CompileOptions, opened: Opened, every_layer: bool) -> Cap
     kinds = None if every_layer else find_kinds(model, layer_count(config), listed_layer_types(config))
 
     def check(prefill: Captured) -> None:
-        check_attention(prefill, layer_count(config), kinds)
+        check_attention(prefill, layer_count(config), kinds, stateless_layers(config))
         check_windows(prefill, lambda layer: (layer_window(config, layer, context), window_field(config, layer)))
         check_softcaps(prefill, attention_softcaps(config))
         check_experts(prefill, [*expert_modules(model), *stacked_experts(model)])

@@ -22,6 +22,9 @@ from sscc.ir.layer_state.rows import Rows, store_of
 from sscc.ir.layer_state.streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.tensors import ProgramSizes
 
+STATELESS = "stateless"
+"""The name of the group of layers without a state."""
+
 
 @dataclass(frozen=True)
 class LayerGroup:

@@ -5,8 +5,8 @@ selected ones, N rows that attention is over, T rows of the prompt scratch, of a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
 keys, and its values. Of a convolution: H channels. Of a recurrence: H heads, G groups of heads with a key and a query
-of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of weights: X matrices (one per expert) of O rows of I numbers,
-stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top chosen ones.
+of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of weights: X matrices (one per expert) of O rows
+of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 

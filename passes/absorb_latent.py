@@ -116,7 +116,8 @@ class AbsorbLatent(Pass):
         _, geometry = get_facts(module)
         ranks = prod(grid_of(module))
         layers: dict[int, list[tuple[str, ir.Operation, _Latent | None]]] = {}
-        attending = {f: operators_of(f)[0] for f in functions(module) if LAYER in f.attributes}
+        stateful = {f: operators_of(f) for f in functions(module) if LAYER in f.attributes}
+        attending = {f: operators[0] for f, operators in stateful.items() if operators}
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))

@@ -18,7 +18,6 @@ LAYER = "sscc.layer"
 
 class ThreadCacheErrors(ErrorKind):
     OTHER_BUDGETS = UsageError, "--kv-topk-per-layer: {cause}"
-    NO_OPERATOR = UnsupportedError, "{origin}{function} does not attend, and keeps no other state"
     TWO_OPERATORS = (
         UnsupportedError,
         "{origin}{function} has several operators {operators}, but a layer has one state for each kind of them",
@@ -75,12 +74,10 @@ def operators_of(function: Any) -> list[ir.Operation]:
     """Return the operations of a layer's function that depend on earlier tokens, what attends before others.
 
     Raises:
-        UnsupportedError: there is none, or several of one kind.
+        UnsupportedError: there are several of one kind.
     """
     operators = [op.operation for op in function.entry_block.operations if op.operation.name in STATEFUL]
     place = {"origin": origin_of(function), "function": function.name.value}
-    if not operators:
-        raise ThreadCacheErrors.NO_OPERATOR(**place)
     attending = [op for op in operators if op.name in ATTENDING]
     others = [op for op in operators if op.name not in ATTENDING]
     if len(attending) > 1 or len({op.name for op in others}) < len(others):

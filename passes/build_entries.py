@@ -127,7 +127,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import CachePlan, LayerGroup
+from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup
 from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
@@ -138,7 +138,7 @@ from sscc.ir.layer_state.tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
-from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, end_name
+from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, end_name, slot_inputs
 from sscc.passes.split_layers import LAYER_INPUT
 
 PROGRESS = "progress"
@@ -343,6 +343,9 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
     for group in groups:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         g = group.geometry
+        if group.name == STATELESS:
+            known.append(LayerGroup(group.name, group.layers, g, 1, 1, ()))
+            continue
         names = [state_name(name, group.name) if group.beside else name for name in SCRATCHES]
         streams = streams_of(names, shapes, store_of(g).prompt_codec)
         kv_heads = next(shapes[name][1] for name in names if name in shapes)
@@ -431,7 +434,6 @@ class _DecodeBuilder(_EntryBuilder):
     name = "decode"
 
     def build(self) -> None:
-        layer = {argument.name: argument for each in self.layers for argument in arguments_of(self.part(each.part))}
         firsts = [(first, self.part(first.part)) for first in self.firsts()]
         each = tensor_type([self.facts.batch, 1], ir.IntegerType.get_signless(64))
         token, position_id = Argument("input", "token", each), Argument("input", POSITION_ID, each)
@@ -439,7 +441,7 @@ class _DecodeBuilder(_EntryBuilder):
         states = list({state.name: state for state in all_states}.values())
         updated = {first.stacked(result).name for first, part in firsts for result in results_of(part)}
         out = self.logits_of(self.part("head"))
-        slots = [layer[name] for name in ("position", "base", "active")]
+        slots = slot_inputs(self.facts)
         weights = _weights(self.part(name) for name in ("embed", *(layer.part for layer in self.layers), "head"))
         results = [state.whole for state in states if state.name in updated]
         entry = self.start([token, position_id, *slots, *(state.whole for state in states), *weights], [out, *results])

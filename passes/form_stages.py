@@ -568,7 +568,8 @@ def _inputs(ops: Sequence[ir.Operation]) -> list[ir.Value]:
     """What `ops` read from outside, in order. Constants are not among them, because they are cloned to their readers;
     but a constant that an operation of the cache takes is, because in a schedule a scalar of a step has a name."""
     inside = {result for op in ops for result in op.results}
-    taken = {value for op in ops if op.name.startswith("kv.") for value in op.operands}
+    operands = (value for op in ops if op.name.startswith("kv.") for value in op.operands)
+    taken = {value for value in operands if not isinstance(value.type, ir.RankedTensorType)}
     inputs: dict[ir.Value, None] = {}
     for value in (value for op in ops for value in outer_values(op)):
         source = producer(value)

@@ -25,7 +25,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.streams import state_name
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
-from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised
+from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised, producer
 from sscc.passes.attended import LAYER
 
 CHOOSE, COMPRESS = "choose", "compress"
@@ -75,16 +75,6 @@ class LayerThreader(ABC):
         name = state_name(state.name, self.group.name) if self.group.beside else state.name
         return Argument("state", name, tensor_type([*front[state.extent], *shape], elements[state.dtype]))
 
-    def slot_inputs(self) -> list[Argument]:
-        """Return the inputs of a decode step that have a number for each slot: `position`, `base` and `active`."""
-        slots = tensor_type([self.facts.batch], ir.IntegerType.get_signless(64))
-        flags = tensor_type([self.facts.batch], ir.IntegerType.get_signless(1))
-        return [
-            Argument("input", "position", slots),
-            Argument("input", "base", slots),
-            Argument("input", "active", flags),
-        ]
-
     def chunk_inputs(self) -> list[Argument]:
         """Return the inputs of a chunk: `start` and `length`."""
         index = ir.IndexType.get()
@@ -115,6 +105,13 @@ class LayerThreader(ABC):
         values: ValueMap = dict(zip(old.arguments, new.arguments, strict=False))
         by_name = {(a.role, a.name): value for a, value in zip(arguments, new.arguments, strict=True)}
         added = [by_name[argument.role, argument.name] for argument in (*states, *inputs)]
+
+        def value_of(operand: ir.Value) -> ir.Value:
+            source = producer(operand)
+            if operand not in values and source is not None and is_rematerialised(source):
+                clone_with(source, values)
+            return values[operand]
+
         outputs: list[ir.Value] = []
         *body, terminator = [op.operation for op in old.entry_block.operations]
         with ir.InsertionPoint(new.entry_block):
@@ -122,7 +119,7 @@ class LayerThreader(ABC):
                 if op == self.operator:
                     before = len(new.entry_block.operations)
                     with op.location:
-                        out, outputs = operate(values.__getitem__, added)
+                        out, outputs = operate(value_of, added)
                     values[op.results[0]] = out
                     self._note_settings(list(new.entry_block.operations)[before:])
                 elif not is_rematerialised(op):
@@ -169,6 +166,13 @@ class StateThreader(LayerThreader):
     @abstractmethod
     def geometry_of(geometry: Geometry, sizes: Sequence[int]) -> Geometry:
         """Return the geometry of the rows of a group of these sizes, where layers that attend have `geometry`."""
+
+
+def slot_inputs(facts: ProgramFacts) -> list[Argument]:
+    """Return the inputs of a decode step that have a number for each slot: `position`, `base` and `active`."""
+    slots = tensor_type([facts.batch], ir.IntegerType.get_signless(64))
+    flags = tensor_type([facts.batch], ir.IntegerType.get_signless(1))
+    return [Argument("input", "position", slots), Argument("input", "base", slots), Argument("input", "active", flags)]
 
 
 def end_name(what: str, layer: int, beside: str = "") -> str:

@@ -19,7 +19,7 @@ from sscc.ir.layer_state.recurrent import Recurrent, state_geometry
 from sscc.ir.layer_state.streams import RECURRENT, Stream
 from sscc.ir.layer_state.tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
-from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values
+from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, slot_inputs
 
 INPUTS = ("query", "key", "value", "decay")
 OPTIONAL = ("rate", "beta")
@@ -58,7 +58,7 @@ class RecurrentThreader(StateThreader):
     def rewrite(self) -> Any:
         """See `LayerThreader`."""
         if self.entry == "decode":
-            _, _, active = self.slot_inputs()
+            _, _, active = slot_inputs(self.facts)
             return self.rebuild([self.state], [active], self._step)
         function = self.rebuild([self.prompt], self.chunk_inputs(), self._chunk)
         self._add_end()

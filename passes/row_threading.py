@@ -18,7 +18,7 @@ from sscc.ir.layer_state.stores import FIRST
 from sscc.ir.locations import origin_of
 from sscc.ir.operations import CachedAttention
 from sscc.passes.attended import Attended, ThreadCacheErrors
-from sscc.passes.layer_threading import Rewritten, Values, appended, parted
+from sscc.passes.layer_threading import Rewritten, Values, appended, parted, slot_inputs
 from sscc.passes.row_endings import IndexedEnding, RowEnding
 from sscc.passes.row_layers import RowLayer
 
@@ -66,7 +66,7 @@ class RowThreader(RowLayer):
     def decode_inputs(self) -> list[Argument]:
         """Return the inputs of a decode step."""
         own = (Argument("input", name, ir.IndexType.get()) for name in self.numbers)
-        return [*self.slot_inputs(), *own]
+        return [*slot_inputs(self.facts), *own]
 
     def _decode_attention(self, values: Values, added: list[ir.Value]) -> Rewritten:
         attended = Attended.by(self.attention, values)

@@ -94,9 +94,10 @@ ring; the geometry that was asked for governs the others. An operation's `kv.gro
 A layer with a short convolution (`kv.short_convolution`) keeps its last inputs, in a group of layers of equal sizes
 (`sscc.passes.input_threading`); one with a recurrence (`kv.recurrence`) keeps its state
 (`sscc.passes.recurrent_threading`). Where the layer has another operator too, that group stands beside the first one's
-(`sscc.beside`): the layer's function has the states of all, and the end of a prompt a `compress` for each.
+(`sscc.beside`): the layer's function has the states of all, and the end of a prompt a `compress` for each. Layers
+without such an operator are a group that keeps nothing (`stateless`), and stay as they are.
 
-When it does not apply: a layer with no such operator or with several of one kind, layers with equal K and V but other
+When it does not apply: a layer with several operators of one kind, layers with equal K and V but other
 queries, and a layer that shares K and V but not the window or the number of heads are refused; so is `--kv-fetch` where
 layers share.
 
@@ -112,8 +113,10 @@ from typing import Any, ClassVar
 
 from torch_mlir import ir
 
+from sscc.ir.cache_plan import STATELESS
 from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry, Span
+from sscc.ir.layer_state.recurrent import state_geometry
 from sscc.ir.layer_state.rows import selector_of, store_of
 from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.levels import GroupFacts, get_facts, set_groups, with_own_budgets
@@ -168,7 +171,8 @@ class ThreadCache(Pass):
                 before, rewritten = rewritten, threader(rewritten).rewrite()
                 if before != function:
                     before.operation.erase()
-        for function in (*layers, *rules(module)):
+        threaded = [function for function in layers if operators[_place(function)]]
+        for function in (*threaded, *rules(module)):
             function.operation.erase()
 
 
@@ -206,7 +210,7 @@ class _Kind:
     """The properties that the layers of a group have in common.
 
     Attributes:
-        operator: `ATTENTION`, or the name of the operation that keeps their state.
+        operator: `ATTENTION`, the name of the operation that keeps their state, or `STATELESS`.
         sizes: of query heads and rows, or of another state (`StateThreader.sizes_of`).
         beside: True if the layers have another operator, which comes first.
         window: within which they attend.
@@ -243,6 +247,9 @@ def _kinds(operators_of_layers: Mapping[tuple[str, int], Sequence[ir.Operation]]
         for number, operator in enumerate(of_layer)
     ]
     shared = {op.attributes["shares"].value for _, _, op in operators if op.name == "kv.shared_attention"}
+    for (_, layer), of_layer in operators_of_layers.items():
+        if not of_layer:
+            kinds[layer, STATELESS] = _Kind(STATELESS, (0,))
     for layer, number, operator in operators:
         if operator.name == "kv.shared_attention":
             continue
@@ -291,6 +298,8 @@ def _groups(kinds: Kinds, geometry: Geometry) -> list[tuple[_Kind, GroupFacts]]:
         if kind.operator in OTHER_THREADERS:
             other = OTHER_THREADERS[kind.operator]
             name, own = other.group_name, other.geometry_of(geometry, kind.sizes)
+        elif kind.operator == STATELESS:
+            name, own = STATELESS, state_geometry(geometry)
         else:
             name, own = kind.window.name, geometry.windowed(kind.window) if kind.window else geometry
         name = _unlike(name, {group.name for _, group in groups})

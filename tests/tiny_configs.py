@@ -125,7 +125,7 @@ SPREAD = ("initializer_range", "init_std", "embed_init_std")
 """With a wide initialisation a random model prefers some tokens to others clearly."""
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "bamba": {"mamba_n_heads": 8},
+    "bamba": {"mamba_n_heads": 8, "num_hidden_layers": 2, "attn_layer_indices": [1]},
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"],
         "rope_parameters": {
@@ -147,9 +147,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "dots3_note_text": {"head_dim": 12},
     "dots1": {"n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1},
-    "granitemoehybrid": {"layer_types": ["attention", "attention"], "mamba_n_heads": 8},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "mamba_n_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
     "hunyuan_v1_moe": {"head_dim": 8},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "lfm2": {"num_hidden_layers": 2, "full_attn_idxs": [1], "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
@@ -158,7 +159,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mllama_text_model": {"cross_attention_layers": [1]},
     "nemotron": {"num_key_value_heads": 2},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
+    "recurrent_gemma": {"num_hidden_layers": 3},
     "roc_bert": {"enable_pronunciation": False, "enable_shape": False, "concat_input": False},
+    "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"hybrid_layer_ids": [1, 3], "attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
 }
 """Type -> fields of its own, of what it is made of too. Where a default says how many and no more (None), transformers

@@ -165,6 +165,12 @@ class _BodyEmitter:
             return view.tensor
         return self.windows.setdefault(view, f"w{len(self.windows)}")
 
+    def filled(self, value: ir.Value) -> None:
+        """Make a local of a filled tensor that an operation of the algorithm reads."""
+        if value in self.literals and value not in self.views and isinstance(value.type, ir.RankedTensorType):
+            name, dtype = self.written(value), dtype_of(value.type, self.origin)
+            self.vector(tuple(value.type.shape), [], name, [("literal", "const", [self.literals[value]], dtype)])
+
     def flat(self, value: ir.Value) -> str:
         """The name of `value` [.., rows, 1], which has one number per row, seen as [.., rows]."""
         view = dropped(self.views[value], list(value.type.shape)[:-1])
@@ -510,6 +516,8 @@ def _step(e: _BodyEmitter, op: ir.Operation) -> None:
     """The step that an operation of the algorithm is, as its specification says."""
     spec = kv.spec_of_op(op)
     e.updates(op)
+    for value in op.operands:
+        e.filled(value)
     values = dict(zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True))
     fields: dict[str, Any] = {
         name: e.flat(values[name]) if name in spec.operands and spec.operands[name].flat else e.name(values[name])

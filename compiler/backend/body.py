@@ -104,6 +104,9 @@ class BodyTranslator:
             return
         name, args = self._operation(op)
         result = op.results[0]
+        if name in ("sitofp", "uitofp") and not isinstance(args[0], str):
+            self.known[result] = float(args[0])  # a literal has no dtype that a conversion could begin with
+            return
         instruction = Instr(f"v{len(self.instructions)}", name, tuple(args), self._type(result.type))
         self.instructions[result] = instruction
         self.known[result] = instruction.name

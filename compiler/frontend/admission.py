@@ -48,8 +48,12 @@ STATIC_ROPE_TYPES = frozenset({"default", "linear", "llama3", "proportional", "y
 SLIDING = "sliding_attention"
 WINDOW_FIELDS = {SLIDING: "sliding_window", "local": "window_size"}
 """What a layer with a sliding window is called -> the field that has its window."""
-FULL_LAYERS = frozenset({"full_attention", "attention", "global", "hybrid"})
-STATE_LAYERS = frozenset({"hybrid_sliding"}) - LAYER_TYPES
+FULL_LAYERS = frozenset({"full_attention", "attention", "global"})
+HYBRID_LAYERS = frozenset({"hybrid"})
+"""Layers that attend and keep another state too."""
+STATELESS_LAYERS = frozenset({"mlp", "moe"})
+"""Layers that are a feed-forward network alone."""
+STATE_LAYERS = frozenset({"hybrid_sliding"})
 INDEXED_LAYERS = frozenset(
     {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
 )
@@ -177,7 +181,7 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     types = set(listed_layer_types(config))
-    known = {name for operator in OPERATORS if LAYER_TYPES & types for name in operator.modules(model)}
+    known = {name for operator in OPERATORS if (LAYER_TYPES | HYBRID_LAYERS) & types for name in operator.modules(model)}
     for name, module in model.named_modules():
         if name not in idle | known and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             reason = AdmissionErrors.CONVOLUTION(module=name)
@@ -301,7 +305,7 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
     for kind in dict.fromkeys(types):
         layer = types.index(kind)
         said: dict[str, Any] = {"layer": layer, "field": field, "type": kind}
-        if kind in FULL_LAYERS | LAYER_TYPES:
+        if kind in FULL_LAYERS | HYBRID_LAYERS | LAYER_TYPES | STATELESS_LAYERS:
             continue
         if kind == SLIDING or hasattr(config, WINDOW_FIELDS.get(kind, "")):
             yield from _window(config, WINDOW_FIELDS[kind], layer)
@@ -358,7 +362,13 @@ def attending_layers(config: PreTrainedConfig, layers: int) -> list[int]:
     """Return the numbers of the layers, below `layers`, that attend to rows of their own."""
     types = listed_layer_types(config)
     own = range(layers - shared_layers(config))
-    return [layer for layer in own if not types or types[layer] not in LAYER_TYPES]
+    return [layer for layer in own if not types or types[layer] not in LAYER_TYPES | STATELESS_LAYERS]
+
+
+def stateless_layers(config: PreTrainedConfig) -> frozenset[int]:
+    """Return the numbers of the layers that keep nothing from token to token."""
+    types = listed_layer_types(config)
+    return frozenset(layer for layer, kind in enumerate(types) if kind in STATELESS_LAYERS)
 
 
 def attention_softcaps(config: PreTrainedConfig) -> dict[str, float]:

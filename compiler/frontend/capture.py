@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -409,13 +409,16 @@ def _attention_nodes(captured: Captured) -> list[Any]:
     return [node for node in captured.graph.nodes if node.target is target]
 
 
-def check_attention(captured: Captured, layers: int, kinds: LayerKinds | None = None) -> None:
+def check_attention(
+    captured: Captured, layers: int, kinds: LayerKinds | None = None, stateless: Collection[int] = ()
+) -> None:
     """Refuse a program whose layers 0 .. layers-1 (of those, the captured ones) do not all call attention, or another
     operator that depends on earlier tokens, in order, or call one several times: some models export cleanly while
-    computing attention in a way of their own."""
+    computing attention in a way of their own. Layers that are `stateless` call none."""
     operators = stateful_operators(captured)
     called = [layer for layer, _ in itertools.groupby(layer for layer, _ in operators)]
     expected = list(range(layers)) if kinds is None else list(kinds.captured)
+    expected = [layer for layer in expected if layer not in stateless]
     missing = [layer for layer in expected if layer not in called]
     if missing:
         raise CaptureErrors.LAYERS_BYPASS(total=layers, layers=missing[:SHOWN_LAYERS])

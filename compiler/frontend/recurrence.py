@@ -161,7 +161,7 @@ def _decays_between(decay: Tensor) -> Tensor:
 
 
 def _weighed(left: Tensor, right: Tensor, between: Tensor) -> Tensor:
-    """Return the products of rows of `left` and `right` [b, H, t, D], each weighed by the decays between: [b, H, t, t]."""
+    """Return the products of rows of `left` and `right` [b, H, t, D], weighed by the decays between: [b, H, t, t]."""
     if between.shape[4] == 1:
         return (left @ right.transpose(2, 3)) * between[..., 0]
     return torch.einsum("bhtd,bhtjd,bhjd->bhtj", left, between, right)

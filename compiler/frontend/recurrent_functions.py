@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ INITIAL_STATES = ("initial_state", "initial_states", "recurrent_states")
 class RecurrentFunctionErrors(ErrorKind):
     OTHER = (
         UnsupportedError,
-        "{function} has the parameters of a recurrence and computes another one: its results differ by {difference:.1e}",
+        "{function} has the parameters of a recurrence and computes something else: they differ by {difference:.1e}",
     )
     INITIAL_STATE = UnsupportedError, "{function} is called with a state of its own ({argument})"
 

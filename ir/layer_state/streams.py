@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from sscc.ir.layer_state.codecs import RowCodec
 
 K_AND_V, LATENT, INPUTS, RECURRENT = ("k", "v"), ("latent",), ("inputs",), ("recurrent",)
-STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT)
+NOTHING: tuple[str, ...] = ()
+STREAMS_OF_A_GROUP = (K_AND_V, LATENT, INPUTS, RECURRENT, NOTHING)
 """Names of the streams that a group of layers may have. A latent row is a key of all heads, and its first numbers are
 their value (`absorb-latent`). Inputs are those of a convolution, of all channels in one row. The
-rows of a recurrent state are those of its matrices."""
+rows of a recurrent state are those of its matrices. Layers without a state have no stream."""
 STREAMS = tuple(name for names in STREAMS_OF_A_GROUP for name in names)
 CACHES, SCRATCHES, STORES, RESIDENT_ROWS = (
     tuple(f"{name}_{what}" for name in STREAMS) for what in ("cache", "scratch", "store", "resident")
@@ -56,7 +57,7 @@ class Stream:
 
 def is_latent(streams: Sequence[Stream]) -> bool:
     """Return True if all heads make their K and V of one row per position."""
-    return streams[0].name in LATENT
+    return any(stream.name in LATENT for stream in streams)
 
 
 def state_name(name: str, group: str) -> str:

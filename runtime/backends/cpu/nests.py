@@ -167,7 +167,7 @@ def is_dense(shape: tuple[int, ...], strides: Strides) -> bool:
 
 def nest_of(step: Vector | Reduction | Product, regions: Regions) -> Nest:
     """Multiplies a step out and leaves out dimensions of extent 1."""
-    dims = step.dims
+    dims = step.dims or (1,)  # of a tensor without axes
     reduce = frozenset() if isinstance(step, Vector) else frozenset(step.reduce)
     combine, init, indirect = "", 0.0, None
     inputs: tuple[LinearAccess, ...]
