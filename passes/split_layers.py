@@ -1,8 +1,8 @@
 """split-layers: each captured entry becomes one function per decoder layer, an embedding and a head.
 
 What: operations carry the module path they came from. The attention operators tell which part of a path names
-the layer; an operation belongs to the layer that its path names, to the embedding when it depends on no layer,
-and to the head when it follows the last one. Each group becomes a function. A layer that attends to the very K and V of
+the layer, and other modules of the same list are layers too; an operation belongs to the layer that its path names, to
+the embedding when it depends on no layer, and to the head when it follows the last one. Each group becomes a function. A layer that attends to the very K and V of
 an earlier one says so (`kv.shared_attention`), and reads nothing of that layer.
 
 What the embedding makes of the tokens may go to layers besides the hidden state. Where one tensor has a slice for every
@@ -66,7 +66,7 @@ from torch_mlir.dialects import func
 from sscc.ir.builders import Argument, arguments_of, i64_attr, make_function, reshape, tensor_type
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, InternalError, UnsupportedError
-from sscc.ir.levels import KINDS, RULE
+from sscc.ir.levels import KINDS, PROGRAM, RULE, get_facts
 from sscc.ir.locations import module_path, origin_of
 from sscc.ir.rewriting import ValueMap, clone_all, functions, is_rematerialised, outer_values, producer
 from sscc.ir.structure import describe
@@ -146,8 +146,10 @@ class _Splitter:
             layers.setdefault(op.attributes["layer"].value, []).append(op)
         if not layers:
             raise SplitLayersErrors.NO_ATTENTION(entry=self.entry)
-        self.prefixes = _layer_prefixes(list(layers.values()))
-        self.numbers = list(layers)
+        of_layer = dict(zip(layers, _layer_prefixes(list(layers.values())), strict=True))
+        if PROGRAM in module.operation.attributes:
+            of_layer |= _stateless_prefixes(self.ops, of_layer, get_facts(module)[0].layers)
+        self.numbers, self.prefixes = list(sorted(of_layer)), [of_layer[number] for number in sorted(of_layer)]
         self.layers = len(self.prefixes)
         self.stage: dict[ir.Operation, int] = {}
         self.of_token: set[ir.Value] = {v for v, a in self.arguments.items() if (a.role, a.name) == ("input", "ids")}
@@ -495,6 +497,23 @@ def _layer_prefixes(layers: list[list[ir.Operation]]) -> list[str]:
         if prefixes[index] in prefixes[:index]:
             raise SplitLayersErrors.TWO_ATTENTIONS(origin=origin_of(first), module=prefixes[index])
     return prefixes
+
+
+def _stateless_prefixes(ops: Iterable[ir.Operation], known: Mapping[int, str], layers: int) -> dict[int, str]:
+    """Return the module paths of layers without an operator that depends on earlier tokens, by number: those that stand
+    in one list with the `known` layers, which are numbered as the list is.
+
+    Args:
+        layers: how many the model has.
+    """
+    stems = {prefix.rpartition(".")[0] for prefix in known.values()}
+    numbered = all(prefix.rpartition(".")[2] == str(number) for number, prefix in known.items())
+    if len(stems) > 1 or not numbered:
+        return {}
+    (stem,) = stems
+    rest = (_path(op)[stem.count(".") + 1 :] for op in ops if module_path(op.location).startswith(f"{stem}."))
+    numbers = {int(parts[0]) for parts in rest if parts and parts[0].isdigit()}
+    return {number: f"{stem}.{number}" for number in numbers - known.keys() if number < layers}
 
 
 def _path(op: ir.Operation) -> list[str]:

@@ -111,9 +111,11 @@ class StateSpaceDuality:
         return ({**inputs, **sides, **rates, **settings},)
 
     def compute(self, arguments: Arguments, recurrence: Compute) -> Tensor | tuple[Tensor, None]:
-        """See `Form`."""
+        """See `Form`. A decode step of mamba-ssm (`selective_state_update`) has no limits of time steps."""
         step = _time_step(arguments["dt"], arguments["dt_bias"], arguments["dt_softplus"])
-        step = step.clamp(*arguments["dt_limit"]).float()[..., None]
+        if step.shape[1] > 1:
+            step = step.clamp(*arguments["dt_limit"])
+        step = step.float()[..., None]
         value = arguments["hidden_states"].float()
         key, query = arguments["B"].float(), arguments["C"].float()
         decay = step * arguments["A"].float()[:, None]
