@@ -121,6 +121,11 @@ def latent_fits(n: Sizes, first: int) -> bool:
     return n["L"] == n["P"] + n["D"] - n["N"] and 0 <= first <= n["D"] - n["N"]
 
 
+def recurrence_fits(n: Sizes) -> bool:
+    """Return True if H heads of a recurrence divide into groups, and have N decays: 1, or one for each of D numbers."""
+    return n["H"] % n["G"] == 0 and n["N"] in (1, n["D"])
+
+
 Query = Annotated[str, Operand("B H 1 D:f", "read")]
 NewKey = Annotated[str, Operand("B Hkv 1 D:f", "read")]
 PerhapsNewValue = Annotated[

@@ -1,9 +1,10 @@
 """split-layers: each captured entry becomes one function per decoder layer, an embedding and a head.
 
-What: operations carry the module path they came from. The attention operators tell which part of a path names
-the layer, and other modules of the same list are layers too; an operation belongs to the layer that its path names, to
-the embedding when it depends on no layer, and to the head when it follows the last one. Each group becomes a function. A layer that attends to the very K and V of
-an earlier one says so (`kv.shared_attention`), and reads nothing of that layer.
+What: operations carry the module path they came from. The attention operators tell which part of a path names the
+layer, and other modules of the same list are layers too. An operation belongs to the layer that its path names, to the
+embedding when it depends on no layer, and to the head when it follows the last one. Each group becomes a function. A
+layer that attends to the very K and V of an earlier one says so (`kv.shared_attention`), and reads nothing of that
+layer.
 
 What the embedding makes of the tokens may go to layers besides the hidden state. Where one tensor has a slice for every
 layer (inputs per layer), the embedding gives it with the layers in front, and each layer takes its slice
@@ -149,7 +150,7 @@ class _Splitter:
         of_layer = dict(zip(layers, _layer_prefixes(list(layers.values())), strict=True))
         if PROGRAM in module.operation.attributes:
             of_layer |= _stateless_prefixes(self.ops, of_layer, get_facts(module)[0].layers)
-        self.numbers, self.prefixes = list(sorted(of_layer)), [of_layer[number] for number in sorted(of_layer)]
+        self.numbers, self.prefixes = sorted(of_layer), [of_layer[number] for number in sorted(of_layer)]
         self.layers = len(self.prefixes)
         self.stage: dict[ir.Operation, int] = {}
         self.of_token: set[ir.Value] = {v for v, a in self.arguments.items() if (a.role, a.name) == ("input", "ids")}

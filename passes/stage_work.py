@@ -41,13 +41,20 @@ def _seconds(op: ir.Operation, units: Units) -> float:
     return points_of(op) * max(passes, 1) / (units.simd_lanes.value * units.clock.value)
 
 
-_OF_PRODUCTS = frozenset({*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product"})
+_RECURRENT = frozenset({"kv.recurrent_step", "kv.recurrent_chunk"})
+_OF_PRODUCTS = frozenset(
+    {*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product", *_RECURRENT}
+)
 """Operations of which `points_of` counts the operations of products."""
 
 
 def points_of(op: ir.Operation) -> int:
     """Points of an operation's iteration space; for attention, operations of its scores, also those by landmarks, and
-    of the sum of values. Of a prompt a chunk sees half of the rows in the mean."""
+    of the sum of values. Of a prompt a chunk sees half of the rows in the mean. For a recurrence, operations of
+    products with the state."""
+    if op.name in _RECURRENT:
+        state, tokens = prod(kv.operand_of(op, "state").type.shape), kv.operand_of(op, "query").type.shape[1]
+        return 2 * int(state * tokens) * (3 if "beta" in kv.operands_of(op) else 2)
     if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
         _, heads, queries, width = kv.operand_of(op, "query").type.shape
         rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))

@@ -124,6 +124,12 @@ KV_HEADS = ("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads")
 SPREAD = ("initializer_range", "init_std", "embed_init_std")
 """With a wide initialisation a random model prefers some tokens to others clearly."""
 
+ZAMBA: dict[str, Any] = {
+    "attention_hidden_size": 64,
+    "attention_head_dim": 16,
+    "num_hidden_layers": 4,
+    "layers_block_type": ["linear_attention", "hybrid"] * 2,
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "bamba": {"mamba_n_heads": 8, "num_hidden_layers": 2, "attn_layer_indices": [1]},
     "cohere_compass_text": {
@@ -161,8 +167,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "roc_bert": {"enable_pronunciation": False, "enable_shape": False, "concat_input": False},
-    "zamba": {"attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
-    "zamba2": {"hybrid_layer_ids": [1, 3], "attention_hidden_size": 64, "attention_head_dim": 16, "num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba": ZAMBA,
+    "zamba2": {**ZAMBA, "hybrid_layer_ids": [1, 3]},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
 }
 """Type -> fields of its own, of what it is made of too. Where a default says how many and no more (None), transformers

@@ -181,7 +181,8 @@ def check_modules(config: PreTrainedConfig, model: torch.nn.Module) -> None:
         raise AdmissionErrors.REFUSED(model=config.model_type, reasons=[reason])
     idle = idle_modules(config) if model_parts(config) else frozenset[str]()
     types = set(listed_layer_types(config))
-    known = {name for operator in OPERATORS if (LAYER_TYPES | HYBRID_LAYERS) & types for name in operator.modules(model)}
+    operators = OPERATORS if (LAYER_TYPES | HYBRID_LAYERS) & types else ()
+    known = {name for operator in operators for name in operator.modules(model)}
     for name, module in model.named_modules():
         if name not in idle | known and isinstance(module, torch.nn.Conv1d) and module.kernel_size != (1,):
             reason = AdmissionErrors.CONVOLUTION(module=name)
@@ -240,7 +241,7 @@ def suspicions(config: PreTrainedConfig) -> Iterator[SsccError]:
     languages = getattr(config, "languages", None)
     if languages:
         yield AdmissionErrors.LANGUAGE_ADAPTERS(languages=list(languages))
-    if cls._is_stateful:
+    if cls._is_stateful and not listed_layer_types(config):
         yield AdmissionErrors.STATEFUL(model=config.model_type)
     if not cls._supports_attention_backend:
         yield AdmissionErrors.NO_ATTENTION_INTERFACE()

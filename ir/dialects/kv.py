@@ -207,6 +207,11 @@ class Checked(Kv.Operation):
                 f"rows of {sizes['L']} numbers of which {sizes['P']} make {sizes['N']} columns from {first} on do not "
                 f"make keys of {sizes['D']}"
             )
+        if {"G", "N"} <= sizes.keys() and not operations.recurrence_fits(sizes):
+            raise SignatureMismatch(
+                f"{sizes['H']} heads do not divide into {sizes['G']} groups, or have {sizes['N']} decays for keys of "
+                f"{sizes['D']} numbers"
+            )
         if cls.OPERATION_NAME == "kv.expert_product" and sizes["J"] not in (1, sizes["Top"]):
             raise SignatureMismatch(f"has {sizes['J']} rows for the {sizes['Top']} experts of a token")
         if {"H", "Hkv"} <= sizes.keys() and sizes["H"] % sizes["Hkv"]:

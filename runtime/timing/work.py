@@ -56,6 +56,8 @@ from sscc.ir.operations import (
     Pool,
     QuantizeRows,
     QueryAttention,
+    RecurrentChunk,
+    RecurrentStep,
     Segment,
     Select,
     TopK,
@@ -83,6 +85,8 @@ CAP_OPS = 6  # of a score that is capped: two products, a hyperbolic tangent (ex
 ENCODE_OPS = 4  # magnitude, maximum, product with the inverse scale, rounding
 DECODE_OPS = 2  # conversion, product with the scale
 ROTATE_OPS = 2  # a sum and a difference per number and level of butterflies
+DECAY_OPS = 1  # an exponential
+RECURRENT_BLOCK = 16  # tokens whose updates of a state are summed together
 DOT_OPS = 2  # of four products of bytes, as lanes have 32 bits: multiply, add up
 LANDMARK_OPS = 4  # of a score: to float, two products, a running maximum
 _FREE_OPS = frozenset({"index", "const", "load"})  # addresses and literals, made by the memory units
@@ -620,6 +624,20 @@ def _gather_rows(meter: _Meter, step: GatherRows) -> None:
 def _dequantize(meter: _Meter, step: Dequantize | LookUp) -> None:
     share = meter.share(step.out)
     meter.vector(int(prod(meter.shape(step.out)) * share), format_named(step.format).operations)
+
+
+@executes(RecurrentStep, RecurrentChunk)
+def _recurrent(meter: _Meter, step: RecurrentStep | RecurrentChunk) -> None:
+    """Products of keys and queries with the state and of keys with updates; in blocks of tokens also products of keys
+    and queries with keys, and of these with updates. An exponential for each decay."""
+    slots, heads, depth, width = meter.shape(step.state)
+    (_, tokens, _, _), decays = meter.shape(step.query), meter.shape(step.decay)[3]
+    sides = 2 if step.beta else 1
+    operations = 2 * (sides + 1) * depth * width
+    if isinstance(step, RecurrentChunk):
+        operations += sides * RECURRENT_BLOCK * (depth + width)
+    meter.flops("f32", slots * tokens * heads * operations)
+    meter.vector(slots * tokens * heads * (depth if step.rate else decays), DECAY_OPS)
 
 
 @executes(UpdateRows, Observe)

@@ -9,7 +9,7 @@ from sscc.ir import operations as ops
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.errors import UsageError
 from sscc.ir.geometry import LARGEST_POOL
-from sscc.ir.operations import latent_fits
+from sscc.ir.operations import latent_fits, recurrence_fits
 from sscc.ir.opspec import Op, Sizes, spec_of_step
 from sscc.ir.weight_formats.registry import format_named
 from sscc.runtime.validator.failure import ProofKind
@@ -25,6 +25,9 @@ class StepProofErrors(ProofKind):
     LATENT_ROWS = (
         "its rows of {row} numbers, of which {compressed} make {columns} columns from {first} on, do not make keys of "
         "{key} numbers"
+    )
+    RECURRENCE = (
+        "its {heads} heads do not divide into {groups} groups, or have {decays} decays for keys of {numbers} numbers"
     )
     NEGATIVE_WINDOW = "it attends within a window of {window} positions, which must not be negative"
     WINDOW_STRIDE = "its window of {window} positions moves in steps of {stride} behind {sink} sinks"
@@ -73,6 +76,10 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.NEGATIVE_SELECTION(where=where, sink=step.sink, recent=step.recent)
     if isinstance(step, ops.ObservationScores) and step.recent < 0:
         raise StepProofErrors.NEGATIVE_RECENT(where=where, recent=step.recent)
+    if isinstance(step, ops.RecurrentStep | ops.RecurrentChunk) and not recurrence_fits(sizes):
+        raise StepProofErrors.RECURRENCE(
+            where=where, heads=sizes["H"], groups=sizes["G"], decays=sizes["N"], numbers=sizes["D"]
+        )
     if isinstance(step, ops.LatentChunkAttention) and not latent_fits(sizes, step.first):
         raise StepProofErrors.LATENT_ROWS(
             where=where, row=sizes["L"], compressed=sizes["P"], columns=sizes["N"], first=step.first, key=sizes["D"]

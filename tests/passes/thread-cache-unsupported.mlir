@@ -20,18 +20,6 @@ module attributes {kv.geometry = #geometry, sscc.program = #program} {
 
 // -----
 
-// CASE: a layer without attention
-// PASSES: thread-cache
-// ERROR: thread-cache.no-operator origin='layers.0: ' function=decode.layer.0
-module attributes {kv.geometry = #geometry, sscc.program = #program} {
-  func.func private @decode.layer.0(%h: !h {sscc.input = "hidden"}) -> (!h {sscc.output = "hidden"})
-      attributes {sscc.entry = "decode", sscc.layer = 0 : i64} {
-    return %h : !h
-  } loc("layers.0")
-}
-
-// -----
-
 // CASE: layers with other query heads
 // Groups are told apart by K and V, and the kept queries by the group.
 // PASSES: thread-cache

@@ -49,6 +49,22 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
         {"kc": (0, B * V * (D + ENCODED)), "nk": (B * V * (D + ENCODED), 0), "p": (B, 0), "b": (0, 0), "a": (B, 0)},
         {},
     ),
+    "recurrent step": (
+        ops.RecurrentStep("q", "k", "v", "d", "s", "a", "o", beta="b"),
+        (read("q", B, 1, 2, D), read("k", B, 1, 2, D), read("v", B, 1, H, W), read("d", B, 1, H, 1),
+         update("s", B, H, D, W), SLOTS[2], write("o", B, 1, H, W), read("b", B, 1, H)),
+        {"q": (B * 2 * D, 0), "k": (B * 2 * D, 0), "v": (B * H * W, 0), "d": (B * H, 0),
+         "s": (B * H * D * W, B * H * D * W), "a": (B, 0), "o": (0, B * H * W), "b": (B * H, 0)},
+        {},
+    ),
+    "recurrent chunk": (
+        ops.RecurrentChunk("q", "k", "v", "d", "s", "o", "start", "n", rate="r"),
+        (read("q", 1, C, 2, D), read("k", 1, C, 2, D), read("v", 1, C, H, W), read("d", 1, C, H, 1),
+         update("s", 1, H, D, W), write("o", 1, C, H, W), read("r", H, D)),
+        {"q": (C * 2 * D, 0), "k": (C * 2 * D, 0), "v": (C * H * W, 0), "d": (C * H, 0),
+         "s": (H * D * W, H * D * W), "o": (0, C * H * W), "r": (H * D, 0)},
+        {},
+    ),
     "quantize": (
         ops.QuantizeRows("x", "y"),
         (read("x", B, V, J, D), write("y", B, V, J, D + ENCODED, dtype="i8")),

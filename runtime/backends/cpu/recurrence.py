@@ -53,8 +53,10 @@ def lower_recurrent_chunk(step: RecurrentChunk, operands: dict[str, Meta], featu
 
 def _lowered(step: Step, operands: dict[str, Meta]) -> Lowered:
     recurrence = _Recurrence(step, operands)
-    kind = {"matrix": _Matrices, "column": _Columns, "number": _Numbers}[recurrence.shape]
-    return Lowered((kind(recurrence).phase,))
+    shape = recurrence.shape
+    if shape == "matrix":
+        return Lowered((_Matrices(recurrence).phase,))
+    return Lowered(((_Columns(recurrence) if shape == "column" else _Numbers(recurrence)).phase,))
 
 
 @dataclass(frozen=True)
@@ -400,8 +402,8 @@ class _Matrices:
                 item.carry(*totals)
             for row in range(ROWS):
                 target = at["read"] + (first.index + row) * (self.width * 4) + place
-                for number in range(vectors):
-                    f.store(item.results[row * vectors + number], target + number * LINE)
+                for column in range(vectors):
+                    f.store(item.results[row * vectors + column], target + column * LINE)
 
     def _solve(self, f: Function, at: dict[str, Value]) -> None:
         """Turn values into updates: each token's less what the state and the updates of earlier ones know."""

@@ -15,8 +15,8 @@ def recurrent_step(
     rate: Tensor | None, beta: Tensor | None, *, wide: torch.dtype,
 ) -> None:  # fmt: skip
     """The step `RecurrentStep` (shapes there)."""
-    sides = [side[:, 0].to(wide) for side in (query, key, value, decay)]
-    result, new = _token(*sides, state.to(wide), rate, None if beta is None else beta[:, 0].to(wide))
+    sides = (side[:, 0].to(wide) for side in (query, key, value, decay))
+    result, new = _token(tuple(sides), state.to(wide), rate, None if beta is None else beta[:, 0].to(wide))
     out.copy_(result[:, None])
     state.copy_(torch.where(active[:, None, None, None], new, state.to(wide)))
 
@@ -29,17 +29,21 @@ def recurrent_chunk(
     """The step `RecurrentChunk` (shapes there). Rows of `out` that are padding keep their bytes."""
     current = state.to(wide) if start > 0 else torch.zeros_like(state, dtype=wide)
     for token in range(min(length - start, query.shape[1])):
-        sides = [side[:, token].to(wide) for side in (query, key, value, decay)]
+        sides = tuple(side[:, token].to(wide) for side in (query, key, value, decay))
         of_token = None if beta is None else beta[:, token].to(wide)
-        out[:, token], current = _token(*sides, current, rate, of_token)
+        out[:, token], current = _token(sides, current, rate, of_token)
     state.copy_(current)
 
 
 def _token(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor, rate: Tensor | None, beta: Tensor | None
+    sides: tuple[Tensor, ...], state: Tensor, rate: Tensor | None, beta: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the results [b, H, Dv] of a token and the new state [b, H, D, Dv]; operands as of a step, without the axis
-    of tokens."""
+    """Return the results [b, H, Dv] of a token and the new state [b, H, D, Dv].
+
+    Args:
+        sides: query, key, value and decay, as those of a step without the axis of tokens; `beta` too.
+    """
+    query, key, value, decay = sides
     heads = value.shape[1]
     query, key = (side.repeat_interleave(heads // side.shape[1], 1)[..., None] for side in (query, key))
     state = state * (decay if rate is None else decay * rate).exp()[..., None]

@@ -25,6 +25,7 @@ from sscc.compiler.frontend.model_config import ModelConfigErrors, model_context
 from sscc.ir.errors import ErrorKind, SsccError, UnsupportedError, UsageError
 from sscc.ir.geometry import Span
 from tests.errors import Like, like, raises
+from tests.tiny_configs import tiny_config
 
 TINY: dict[str, Any] = {
     "hidden_size": 32,
@@ -133,12 +134,11 @@ REFUSED: list[tuple[str, dict[str, Any], list[Like]]] = [
     ("deepseek_v32", {}, INDEXED),
     ("glm_moe_dsa", {}, INDEXED),
     ("llama4_text", {"attention_chunk_size": 0}, [like(AdmissionErrors.NO_CHUNK, layer=0, size=0)]),
-    ("mamba", {}, [like(AdmissionErrors.STATE_LAYER, layer=0)]),
-    ("jamba", {}, [like(AdmissionErrors.STATE_LAYER, layer=0)]),
+    ("rwkv", {}, [like(AdmissionErrors.STATEFUL, model="rwkv")]),
     (
         "lfm2",
-        {"layer_types": ["full_attention", "linear_attention"]},
-        [like(AdmissionErrors.STATE_LAYER, layer=1, field="layer_types", type="linear_attention")],
+        {"layer_types": ["full_attention", "hybrid_sliding"]},
+        [like(AdmissionErrors.STATE_LAYER, layer=1, field="layer_types", type="hybrid_sliding")],
     ),
     ("gemma3", {}, [like(AdmissionErrors.SEVERAL_STACKS, parts=["text_config", "vision_config"])]),
     (
@@ -198,8 +198,9 @@ def test_experts_are_looked_for_in_the_model(
 
 
 def test_a_convolution_over_tokens_is_refused() -> None:
-    config = untouched("falcon_h1", **(TINY | {"pad_token_id": 0, "mamba_d_ssm": 64, "mamba_n_heads": 8}))
-    reason = like(AdmissionErrors.CONVOLUTION, module="model.layers.0.mamba.conv1d")
+    config = tiny_config("zaya")
+    module = "model.layers.0.self_attn.qkv_proj.conv_qk_depthwise"
+    reason = like(AdmissionErrors.CONVOLUTION, module=module)
     with raises(AdmissionErrors.REFUSED, reasons=[reason]):
         check_modules(config, build_skeleton(config))
 
@@ -227,7 +228,7 @@ def test_dense_configs_of_classes_for_more_are_admitted(model_type: str, changes
     ("model_type", "reason"),
     [
         ("mpt", AdmissionErrors.ALIBI),
-        ("mamba", AdmissionErrors.STATEFUL),
+        ("rwkv", AdmissionErrors.STATEFUL),
         ("falcon", AdmissionErrors.NO_ATTENTION_INTERFACE),
     ],
 )
@@ -244,7 +245,7 @@ def test_nothing_is_suspected_of_a_plain_decoder() -> None:
     [
         ("gemma3", like(AdmissionErrors.SEVERAL_STACKS, parts=["text_config", "vision_config"])),
         ("llava", like(AdmissionErrors.NO_TEXT_DECODER, parts=["vision_config", "text_config"])),
-        ("mamba", like(AdmissionErrors.STATE_LAYER, layer=0)),
+        ("rwkv", like(AdmissionErrors.STATEFUL, model="rwkv")),
         ("xlnet", like(AdmissionErrors.NOT_CAUSAL, field="attn_type", value="bi")),
     ],
 )
@@ -413,7 +414,7 @@ def _reason(kind: AdmissionErrors, **fields: Any) -> SsccError:
     return kind(**fields)
 
 
-STATE = {"layer": 1, "field": "layers_block_type", "type": "mamba"}
+STATE = {"layer": 1, "field": "layers_block_type", "type": "hybrid_sliding"}
 SPIRAL = {"layer": 2, "field": "layers_block_type", "type": "spiral"}
 ROPE_TYPES = ["default", "dynamic", "linear", "llama3", "longrope", "proportional", "yarn"]
 
@@ -436,7 +437,7 @@ ROPE_TYPES = ["default", "dynamic", "linear", "llama3", "longrope", "proportiona
         ),
         ({"sliding_window": 9.0}, [AdmissionErrors.NO_WINDOW(layer=0, field="sliding_window", window=9.0)]),
         (
-            {"layer_types": None, "layers_block_type": ["attention", "mamba", "spiral"]},
+            {"layer_types": None, "layers_block_type": ["attention", "hybrid_sliding", "spiral"]},
             [_reason(AdmissionErrors.STATE_LAYER, **STATE), _reason(AdmissionErrors.OTHER_LAYER, **SPIRAL)],
         ),
         (
@@ -541,4 +542,4 @@ def test_every_default_config_is_accepted_or_refused_without_a_traceback() -> No
             continue
         accepted.append(model_type)
     assert {"llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "gpt_neox", "deepseek_v3"} <= set(accepted)
-    assert not {"deepseek_v32", "mamba", "bert", "gemma3"} & set(accepted)
+    assert not {"deepseek_v32", "rwkv", "bert", "gemma3"} & set(accepted)

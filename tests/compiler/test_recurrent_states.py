@@ -1,0 +1,255 @@
+"""Layers with a recurrent state beside layers that attend: the delta rule, Mamba, Mamba-2, RG-LRU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    FalconH1Config,
+    JambaConfig,
+    Mamba2Config,
+    NemotronHConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3_5TextConfig,
+    RecurrentGemmaConfig,
+)
+
+from sscc.compiler import cli
+from sscc.compiler.frontend import operator
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_steps
+from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionErrors, _Found, check_function
+from sscc.compiler.frontend.stateful import OPERATORS
+from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.inspection import inspect_artifact
+from sscc.runtime.session import Session
+from tests.compiler import small_stacks
+from tests.compiler.small_stacks import CACHES, Artifacts, check_continued, fed, loaded, opened
+from tests.errors import raises
+from tests.families import random_tokens
+
+SHAPE = small_stacks.SHAPE
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "delta": Qwen3_5TextConfig(
+        **SHAPE, num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2, linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12, head_dim=8,
+    ),
+    "mamba": JambaConfig(
+        **SHAPE, num_hidden_layers=2, attn_layer_period=2, attn_layer_offset=1, mamba_dt_rank=4, mamba_d_state=6,
+        num_experts=1, num_experts_per_tok=1,
+    ),
+    "mamba2": Mamba2Config(
+        vocab_size=SHAPE["vocab_size"], hidden_size=32, num_heads=8, head_dim=8, state_size=6, n_groups=2,
+        num_hidden_layers=3, tie_word_embeddings=False,
+    ),
+    "side by side": FalconH1Config(
+        **SHAPE, num_hidden_layers=2, mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_n_groups=1,
+        mamba_d_state=10,
+    ),
+    "between": NemotronHConfig(
+        **SHAPE, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"],
+        mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=6, n_groups=2, mlp_hidden_act="relu2",
+    ),
+    "gated units": RecurrentGemmaConfig(
+        **SHAPE, num_hidden_layers=3, lru_width=32, attention_window_size=9, logits_soft_cap=5.0,
+    ),
+}  # fmt: skip
+NEW = 12
+
+
+@cache
+def random_model(family: str, dtype: str = "f32", attention: str = "eager") -> PreTrainedModel:
+    return small_stacks.random_model(CONFIGS[family], attention, dtype)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
+    folder = tmp_path_factory.mktemp("recurrences")
+    return small_stacks.artifacts_in(folder, random_model, lambda _, kept: CACHES[kept], "everything")
+
+
+@cache
+def generated(family: str, length: int) -> list[int]:
+    """Return the tokens that transformers generates after a random prompt of `length` tokens."""
+    prompt = torch.tensor([random_tokens(length)])
+    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
+    out = random_model(family).generate(
+        prompt, attention_mask=seen, max_new_tokens=NEW, do_sample=False, pad_token_id=0
+    )
+    return [int(token) for token in out[0, length:]]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize(("opt_level", "interpreter"), [(0, "reference"), (2, "native")])
+def test_tokens_are_those_of_transformers_generate(
+    family: str, opt_level: int, interpreter: str, artifacts: Artifacts
+) -> None:
+    """Two slots decode side by side: after prompts of one token, of a chunk, and of several."""
+    session = opened(artifacts(family, "everything", opt_level), interpreter)
+    for lengths in ((1, 40), (7, 2), (8, 21)) if interpreter == "native" else ((8, 21),):
+        expected = [generated(family, length) for length in lengths]
+        tokens_of = [[int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in enumerate(lengths)]
+        for _ in range(NEW - 1):
+            logits = session.decode({slot: tokens[-1] for slot, tokens in enumerate(tokens_of)})
+            for slot, tokens in enumerate(tokens_of):
+                tokens.append(int(logits[slot].argmax()))
+        assert tokens_of == expected
+
+
+@pytest.mark.parametrize("kept", ["small", "indexed", "query"])
+def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifacts: Artifacts) -> None:
+    """The layers that attend keep what their policy says; the others are as ever."""
+    prompt, tokens = random_tokens(23), random_tokens(16, seed=1)
+    by_level = {
+        level: fed(opened(artifacts("delta", kept, level), interpreter), prompt, tokens, slot=1)
+        for level, interpreter in enumerate(("reference", "native", "native"))
+    }
+    assert np.array_equal(by_level[1], by_level[2])
+    g = CACHES[kept]
+    eager = EagerQuerySelection(eager_model(), g, g.landmark_bits) if g.by_query else EagerSnapStream(eager_model(), g)
+    expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
+    for logits in (by_level[0], by_level[2]):
+        assert np.linalg.norm(logits - expected) <= 1e-4 * np.linalg.norm(expected)
+
+
+@cache
+def eager_model() -> PreTrainedModel:
+    """Return a model that calls our operators, with the weights of the one that is compiled."""
+    model = random_model("delta", attention=operator.IMPLEMENTATION)
+    model.load_state_dict(random_model("delta").state_dict())
+    for each in OPERATORS:
+        each.recognise(model)
+    return model
+
+
+@pytest.mark.parametrize("family", ["delta", "side by side", "mamba"])
+def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, artifacts: Artifacts) -> None:
+    """Against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16 run, within 1.5."""
+    prompt, tokens = random_tokens(25), random_tokens(20, seed=1)
+    ours = fed(opened(artifacts(family, dtype="bf16")), prompt, tokens)
+    theirs, exact = (
+        random_model(family, dtype=dtype)(torch.tensor([prompt + tokens]), use_cache=False).logits[0].float().numpy()
+        for dtype in ("bf16", "rounded")
+    )
+    rows = slice(len(prompt) - 1, None)
+    our_error, their_error = (np.sqrt(np.square(x - exact[rows]).mean()) for x in (ours, theirs[rows]))
+    assert 0 < our_error <= 1.5 * their_error
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_slot_alone_has_the_bits_of_a_slot_in_company(family: str, artifacts: Artifacts) -> None:
+    session = opened(artifacts(family))
+    prompt, tokens = random_tokens(19), random_tokens(9, seed=2)
+    alone = fed(session, prompt, tokens, slot=0)
+    session.prefill(1, random_tokens(30, seed=3))
+    session.prefill(0, prompt)
+    for number, token in enumerate(tokens):
+        assert np.array_equal(session.decode({0: token, 1: number})[0], alone[number + 1])
+    expected = fed(session, prompt, tokens, slot=1)
+    session.prefill(1, prompt)
+    session.prefill(0, random_tokens(3))
+    session.decode({0: 4})  # which leaves the state of slot 1 alone
+    assert [np.array_equal(session.decode({1: t})[1], row) for t, row in zip(tokens, expected[1:], strict=True)]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(family: str, artifacts: Artifacts) -> None:
+    session = opened(artifacts(family))
+    prompt = random_tokens(33)
+    expected = session.prefill(0, prompt).copy()
+    session.prefill(1, random_tokens(5))
+    session.start_prefill(0, prompt)
+    while not session.step_prefill(3):
+        session.decode({1: 7})
+    assert np.array_equal(session.prefill_logits, expected)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: Path) -> None:
+    session, second = (Session.from_artifact(loaded(artifacts(family)), interpreter="native") for _ in range(2))
+    prompt, tokens = random_tokens(23), random_tokens(13, seed=2)
+    session.prefill(1, prompt)
+    snapshot = session.snapshot(1)
+    session.save_slot(1, tmp_path / "slot")
+    expected = [session.decode({1: token})[1].copy() for token in tokens]
+    session.prefill(0, random_tokens(40, seed=3))
+    session.decode({0: 5})
+    session.restore(0, snapshot)
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+    second.load_slot(0, tmp_path / "slot")
+    assert all(np.array_equal(second.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifacts) -> None:
+    """The state before a chunk is kept with the chunk before it."""
+    check_continued(opened(artifacts(family)), (1, 2), 5)
+
+
+def test_the_layers_loop_as_periods(artifacts: Artifacts) -> None:
+    artifact = loaded(artifacts("delta"))
+    for entry in ("prefill", "decode"):
+        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
+        assert (record.looped, record.layers) == (True, 4)
+    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+
+
+def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", str(artifacts("delta", "small"))]) == 0
+    text = capsys.readouterr().out
+    assert "2 of 4 layers: a recurrent state of 4 matrices of 8 x 12\n" in text
+    groups = json.loads((artifacts("delta", "small") / "manifest.json").read_text())["groups"]
+    assert [(group["name"], group["layers"]) for group in groups] == [
+        ("convolution", [0, 2]), ("recurrence", [0, 2]), ("", [1, 3]),
+    ]  # fmt: skip
+    assert cli.main(["inspect", str(artifacts("between"))]) == 0
+    assert "1 of 4 layers: no state\n" in capsys.readouterr().out
+
+
+def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
+    beside = artifacts("delta", "small").with_name
+    graph, checkpoint = str(beside("delta.small.f32.graph.mlir")), str(beside("delta.f32"))
+    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
+    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
+    golden = Artifact.load(tmp_path / "a.rdu").golden()
+    assert golden is not None
+    assert [golden.tensors[f"recurrent_cache.{layer}"].shape for layer in (0, 2)] == [(4, 8, 12)] * 2
+    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+
+
+# ------------------------------------------------------------------------------------------------- definition
+
+
+@pytest.mark.parametrize("decays", [1, 8])
+@pytest.mark.parametrize("delta", [True, False])
+def test_blocks_are_steps_in_another_order(decays: int, delta: bool) -> None:
+    torch.manual_seed(decays)
+    key = torch.nn.functional.normalize(torch.randn(2, 37, 2, 8), dim=3)
+    decay = -3 * torch.rand(2, 37, 4, decays)
+    decay[:, 5] = -torch.inf  # a token that clears the state
+    beta = torch.rand(2, 37, 4) if delta else None
+    inputs = RecurrentInputs(torch.randn_like(key), key, torch.randn(2, 37, 4, 5), decay, beta=beta)
+    state = torch.randn(inputs.state_shape)
+    for one, other in zip(in_steps(inputs, state), in_blocks(inputs, state), strict=True):
+        assert (one - other).abs().max() < 1e-5
+
+
+def without_decay(
+    query: Any, key: Any, value: Any, g: Any, beta: Any, initial_state: Any = None,
+    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """Has the parameters of `chunk_gated_delta_rule`."""
+    return value * beta[..., None], None
+
+
+def test_a_function_that_computes_something_else_is_refused() -> None:
+    with raises(RecurrentFunctionErrors.OTHER):
+        check_function(_Found(sys.modules[__name__], "without_decay", FORMS[0]))
