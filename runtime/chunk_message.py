@@ -21,7 +21,7 @@ from sscc.runtime.row_messages import RowMessages, by_rank, check_parts, check_t
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-FORMAT, VERSION = "sscc-chunk", 1
+FORMAT, VERSION = "sscc-chunk", 2
 FIRST = b""
 """The key in the place of the chunk before the first one."""
 
@@ -39,11 +39,13 @@ class ChunkMessage:
         before: the key of the chunk before, or `FIRST`.
         tokens: of the chunk, C of them.
         parts: of every rank, states by name (`KeptRows`).
+        checkpoint: True if they have what the chunk leaves for the next one.
     """
 
     before: bytes
     tokens: Excerpt
     parts: tuple[Mapping[str, Array], ...]
+    checkpoint: bool
 
     @property
     def key(self) -> bytes:
@@ -55,10 +57,17 @@ class ChunkFormat:
 
     Args:
         layout: shape and dtype of what every rank has of a chunk, by rank.
+        checkpoint: the same of a chunk that is a checkpoint.
     """
 
-    def __init__(self, signature: Signature, identity: ProgramIdentity, layout: list[dict[str, TensorSpec]]) -> None:
-        self._signature, self._layout = signature, layout
+    def __init__(
+        self,
+        signature: Signature,
+        identity: ProgramIdentity,
+        layout: list[dict[str, TensorSpec]],
+        checkpoint: list[dict[str, TensorSpec]],
+    ) -> None:
+        self._signature, self._layouts = signature, (layout, checkpoint)
         self._messages = RowMessages(FORMAT, VERSION, signature, identity, len(layout))
 
     def pieces(self, message: ChunkMessage) -> list[memoryview]:
@@ -66,7 +75,8 @@ class ChunkFormat:
         tokens = message.tokens
         arrays = {TOKENS: tokens.tokens, POSITIONS: tokens.positions, BEFORE: np.frombuffer(message.before, np.int8)}
         arrays |= by_rank(message.parts)
-        return self._messages.pieces(arrays, {"follows": str(int(bool(message.before)))})
+        numbers = {"follows": bool(message.before), "checkpoint": message.checkpoint}
+        return self._messages.pieces(arrays, {name: str(int(number)) for name, number in numbers.items()})
 
     def read(self, data: ReadableBuffer, where: str) -> ChunkMessage:
         """Return the message that bytes are; its rows are views of them.
@@ -78,18 +88,20 @@ class ChunkFormat:
             InputError: no message, another version, rows of another program or other weights, damaged, with tokens
                 that there are not, or with numbers that are not finite.
         """
-        opened = self._messages.opened(data, where, ("follows",))
-        follows = opened.number("follows", 0, 1)
-        arrays = self._messages.arrays(opened, self._specs(follows), {"follows": str(follows)})
+        opened = self._messages.opened(data, where, ("follows", "checkpoint"))
+        numbers = {name: opened.number(name, 0, 1) for name in ("follows", "checkpoint")}
+        texts = {name: str(number) for name, number in numbers.items()}
+        arrays = self._messages.arrays(opened, self._specs(**numbers), texts)
         check_tokens(arrays[TOKENS], arrays[POSITIONS], self._signature, where)
-        parts = parts_of(arrays, self._layout)
+        parts = parts_of(arrays, self._layouts[numbers["checkpoint"]])
         check_parts(parts, where)
-        return ChunkMessage(arrays[BEFORE].tobytes(), Excerpt(arrays[TOKENS], arrays[POSITIONS]), parts)
+        tokens = Excerpt(arrays[TOKENS], arrays[POSITIONS])
+        return ChunkMessage(arrays[BEFORE].tobytes(), tokens, parts, bool(numbers["checkpoint"]))
 
-    def _specs(self, follows: int) -> Specs:
+    def _specs(self, follows: int, checkpoint: int) -> Specs:
         specs = dict.fromkeys((TOKENS, POSITIONS), TensorSpec((self._signature.prefill_chunk,), "i64"))
         specs[BEFORE] = TensorSpec((_KEY_BYTES * follows,), "i8")
-        return specs | by_rank(self._layout)
+        return specs | by_rank(self._layouts[checkpoint])
 
 
 def chunk_key(before: bytes, tokens: Excerpt) -> bytes:

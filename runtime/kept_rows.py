@@ -6,8 +6,9 @@ on its own part of the states, and has its own part of every copy under the same
 
 Where all rows of a prompt stay in its slot, a chunk's are copied from and to the slot's part of the states. Of other
 layers the prefill attends to rows in the prompt scratch, which layers use one after the other. So its rows are copied
-in before the layer's first chunk, and out before the next layer begins. What a chunk leaves for the next one alone (the
-last inputs of a convolution) is copied out before the next chunk, and in from the last of the chunks that are there.
+in before the layer's first chunk, and out before the next layer begins. What a chunk leaves for the next one alone (a
+recurrent state, the last inputs of a convolution) is copied of chunks that are checkpoints: out before the next chunk
+begins, and in from the last of the chunks that are there.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ class RestoreSlot:
 
 @dataclass(frozen=True)
 class EmptyChunk:
-    """Makes memory for the rows of a chunk in all layers, whose contents mean nothing yet."""
+    """Makes memory for the rows of a chunk in all layers, whose contents mean nothing yet, and where the chunk is a
+    checkpoint for what it leaves for the next one."""
 
     copy: int
+    checkpoint: bool = True
 
 
 @dataclass(frozen=True)
 class ReadChunks:
     """Copies what prefill has left of layers, of chunks by their number in the prompt; what the last of them leaves for
-    the next one is copied for each."""
+    the next one is copied for each that is a checkpoint."""
 
     copies: Mapping[int, int]
     slot: int
@@ -103,7 +106,14 @@ class Drop:
     copies: tuple[int, ...]
 
 
-RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | ShareCopy | PutCopy | Drop
+@dataclass(frozen=True)
+class DropCheckpoint:
+    """Gives up what the chunk of a copy leaves for the next one."""
+
+    copy: int
+
+
+RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | ShareCopy | PutCopy | Drop | DropCheckpoint
 
 
 class Copy:
@@ -112,10 +122,11 @@ class Copy:
     Attributes:
         number: by which ranks know it.
         nbytes: of all ranks' parts.
+        checkpoint: True for a chunk of which there is what it leaves for the next one.
     """
 
-    def __init__(self, rows: KeptRows, nbytes: int) -> None:
-        self.number, self.nbytes = next(rows.numbers), nbytes
+    def __init__(self, rows: KeptRows, nbytes: int, checkpoint: bool = True) -> None:
+        self.number, self.nbytes, self.checkpoint = next(rows.numbers), nbytes, checkpoint
         weakref.finalize(self, rows.forget, self.number).atexit = False
 
     def __repr__(self) -> str:
@@ -150,8 +161,11 @@ class KeptRows:
                 self._copy_slot(operation)
             case RestoreSlot():
                 self._restore_slot(operation)
-            case EmptyChunk(number):
-                self.copies[number] = self._empty()
+            case EmptyChunk(number, checkpoint):
+                self.copies[number] = self._empty() | (self._empty_carried() if checkpoint else {})
+            case DropCheckpoint(number):
+                kept = self._empty().keys()
+                self.copies[number] = {name: rows for name, rows in self.copies[number].items() if name in kept}
             case ReadChunks():
                 self._read(operation)
             case WriteChunks():
@@ -196,13 +210,18 @@ class KeptRows:
 
     @cached_property
     def chunk_bytes(self) -> int:
-        """Bytes of what prefill leaves of a chunk, on all ranks together."""
+        """Bytes of what prefill leaves of the positions of a chunk, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty().values())
 
-    def chunk_layout(self) -> list[dict[str, TensorSpec]]:
+    @cached_property
+    def carried_bytes(self) -> int:
+        """Bytes of what a chunk leaves for the next one, on all ranks together."""
+        return self._group.ranks * sum(rows.nbytes for rows in self._empty_carried().values())
+
+    def chunk_layout(self, checkpoint: bool) -> list[dict[str, TensorSpec]]:
         """Return shape and dtype of what every rank has of a chunk. One program is every rank's, so all are alike."""
-        specs = {name: TensorSpec.of(rows) for name, rows in self._empty().items()}
-        return [specs] * self._group.ranks
+        rows = self._empty() | (self._empty_carried() if checkpoint else {})
+        return [{name: TensorSpec.of(each) for name, each in rows.items()}] * self._group.ranks
 
     # -- slots
 
@@ -252,9 +271,14 @@ class KeptRows:
             for name, view in state.positions(self._tensor, 0, 0):
                 heads, _, *row = view.shape
                 rows[name] = np.empty((layers, heads, self._signature.prefill_chunk, *row), view.dtype)
-            for name, view in state.carried(self._tensor):
-                rows[name] = np.empty((layers, *view.shape), view.dtype)
         return rows
+
+    def _empty_carried(self) -> dict[str, Array]:
+        return {
+            name: np.empty((len(group.layers), *view.shape), view.dtype)
+            for group, state in self._signature.states
+            for name, view in state.carried(self._tensor)
+        }
 
     def _write(self, operation: WriteChunks) -> None:
         chunks = [self.copies[number] for number in operation.copies]
@@ -272,8 +296,9 @@ class KeptRows:
                 for chunk, number in operation.copies.items():
                     self.copies[number][name][index] = view[:, self._positions(chunk)]
             for name, view in state.carried(self._tensor):
-                for number in operation.copies.values():
-                    self.copies[number][name][index] = view
+                for rows in (self.copies[number] for number in operation.copies.values()):
+                    if name in rows:
+                        rows[name][index] = view
 
     def _states(self, layers: Iterable[int]) -> Iterator[tuple[LayerState, int]]:
         sharers = self._signature.plan.sources  # which leave nothing of their own

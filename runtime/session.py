@@ -37,6 +37,7 @@ from sscc.runtime.kept_positions import Kept, LayerKept, Selected, kept_layers, 
 from sscc.runtime.kept_rows import (
     Copy,
     CopySlot,
+    DropCheckpoint,
     EmptyChunk,
     KeptRows,
     PutCopy,
@@ -99,6 +100,7 @@ class SessionErrors(ErrorKind):
         "token {token} at position {position} of the prompt is outside the vocabulary 0 .. {last}",
     )
     TOKEN = UsageError, "token {token} for slot {slot} is outside the vocabulary 0 .. {last}"
+    NO_CHECKPOINT = UsageError, "chunk {chunk} is no checkpoint, so that no prompt can continue behind it"
     REUSED_CHUNKS = UsageError, "{chunks} chunks of a prompt of {tokens} tokens cannot be reused, at most {most} can"
     KEPT_CHUNK = (
         UsageError,
@@ -302,19 +304,22 @@ class Session:
 
         Args:
             tokens: of the prompt, or some of them with their positions (`Excerpt`).
-            prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again.
+            prefix: what a prefill of the same tokens left of the prompt's first chunks, which are not done again. The
+                last one is a checkpoint.
             fill: memory (`empty_chunk`) for what this one leaves of later whole chunks, by their number; it is theirs
                 once the prefill has finished.
 
         Raises UsageError for a slot, a token or a length that is out of range, for more chunks than
-        `reusable_chunks`, for others than whole ones to fill, or while another prefill is unfinished (the program has
-        scratch for one).
+        `reusable_chunks`, for chunks that end with no checkpoint, for others than whole ones to fill, or while another
+        prefill is unfinished (the program has scratch for one).
         """
         self._check_slot(slot)
         prompt = self._check_prompt(tokens)
         most = self.reusable_chunks(len(prompt))
         if len(prefix) > most:
             raise SessionErrors.REUSED_CHUNKS(chunks=len(prefix), tokens=len(prompt), most=most)
+        if prefix and not prefix[-1].checkpoint:
+            raise SessionErrors.NO_CHECKPOINT(chunk=len(prefix) - 1)
         fill = fill or {}
         whole = len(prompt) // self.signature.prefill_chunk
         wrong = [chunk for chunk in fill if not len(prefix) <= chunk < whole]
@@ -359,13 +364,14 @@ class Session:
             phase, chunk = pending.phase, pending.chunk
             layers = range(phase - 1, phase) if 1 <= phase <= self.signature.layers else range(0)
             taken = min(left, chunks - chunk)
-            if layers and pending.fill and carries(self.signature, layers[0]):
-                taken = 1
+            first = pending.reused + chunk
+            if layers and carries(self.signature, layers[0]):
+                ends = [each + 1 for each, copy in pending.fill.items() if copy.checkpoint and each >= first]
+                taken = min([taken, *(end - first for end in ends)])
             if chunk == 0:
                 self._write_prefix(pending, layers)
             if self._run_prefill(pending, taken):
                 return True
-            first = pending.reused + chunk
             self._read_chunks(pending, range(first, first + taken), layers)
             left -= taken
         return False
@@ -402,11 +408,17 @@ class Session:
         position is always: the logits are its; and where the end of the prompt chooses rows, all that observe."""
         return self.signature.reusable_chunks(length)
 
-    def empty_chunk(self) -> Copy:
-        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill."""
-        chunk = Copy(self.rows, self.rows.chunk_bytes)
-        self.rows.do(EmptyChunk(chunk.number))
+    def empty_chunk(self, checkpoint: bool = True) -> Copy:
+        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill; of a checkpoint also for what it leaves
+        for the next chunk alone."""
+        chunk = Copy(self.rows, self.rows.chunk_bytes + checkpoint * self.rows.carried_bytes, checkpoint)
+        self.rows.do(EmptyChunk(chunk.number, checkpoint))
         return chunk
+
+    def drop_checkpoint(self, chunk: Copy) -> None:
+        """Give up what a chunk leaves for the next one alone, so that no prompt continues behind it."""
+        self.rows.do(DropCheckpoint(chunk.number))
+        chunk.nbytes, chunk.checkpoint = self.rows.chunk_bytes, False
 
     @property
     def prefill_logits(self) -> Array:
@@ -789,12 +801,14 @@ class Session:
         """The messages in which rows of prompts' chunks are kept in files. Raises UsageError as `slot_format` does."""
         if self._identity is None:
             raise SessionErrors.NO_IDENTITY()
-        return ChunkFormat(self.signature, self._identity(), self.rows.chunk_layout())
+        layouts = [self.rows.chunk_layout(checkpoint) for checkpoint in (False, True)]
+        return ChunkFormat(self.signature, self._identity(), layouts[0], layouts[1])
 
     def adopt_chunk(self, message: ChunkMessage) -> Copy:
         """Return the rows of a message, which `chunk_format` has read, as a copy of this session."""
         parts = tuple({name: rows.copy() for name, rows in part.items()} for part in message.parts)
-        copy = Copy(self.rows, self.rows.chunk_bytes)
+        nbytes = self.rows.chunk_bytes + message.checkpoint * self.rows.carried_bytes
+        copy = Copy(self.rows, nbytes, message.checkpoint)
         self.rows.do(PutCopy(copy.number, parts))
         return copy
 

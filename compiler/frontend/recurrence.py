@@ -1,8 +1,8 @@
 """Gated linear recurrences: the operator through which a captured model calls them, and its definition in plain torch.
 
-`sscc.ir.operations.Recurrence` has the formula. The delta rule, Kimi Delta Attention, Mamba, Mamba-2, lightning attention
-and RG-LRU are settings of it. Importing this module registers the operator. `sscc.compiler.frontend.recurrent_functions`
-recognises it in a model's own code.
+`sscc.ir.operations.Recurrence` has the formula. The delta rule, Kimi Delta Attention, Mamba, Mamba-2, lightning
+attention and RG-LRU are settings of it. Importing this module registers the operator.
+`sscc.compiler.frontend.recurrent_functions` recognises it in a model's own code.
 """
 
 from __future__ import annotations

@@ -41,6 +41,10 @@ class Inputs(Rows):
         return {tensor.name: tensor for tensor in tensors}
 
     def chunk_bytes(self) -> int:
+        """See `LayerState`: no position has anything that lasts."""
+        return 0
+
+    def carried_bytes(self) -> int:
         """See `LayerState`."""
         (stream,) = self.streams
         return self.layers * self.geometry.cache_rows * stream.width * DTYPE_BYTES[self.sizes.dtype]

@@ -51,7 +51,10 @@ class LayerState(Protocol):
         """Return the bytes of a sequence of `tokens` tokens without compression and codes."""
 
     def chunk_bytes(self) -> int:
-        """Return the bytes of what prefill leaves of one chunk for prompts that begin alike."""
+        """Return the bytes of what prefill leaves of the positions of one chunk, for prompts that begin alike."""
+
+    def carried_bytes(self) -> int:
+        """Return the bytes of `carried`, of all layers."""
 
     # -------------------------------------------------------------------------------------------- snapshots
 

@@ -71,6 +71,10 @@ class Recurrent(Rows):
         return self.state_bytes
 
     def chunk_bytes(self) -> int:
+        """See `LayerState`: no position has anything of its own."""
+        return 0
+
+    def carried_bytes(self) -> int:
         """See `LayerState`."""
         return self.state_bytes
 

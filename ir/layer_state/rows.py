@@ -149,6 +149,10 @@ class Rows:
             row += 0 if tensor.optional else heads * width * DTYPE_BYTES[tensor.dtype]
         return self.sizes.chunk * (self.layers * row + self._landmark_bytes(1))
 
+    def carried_bytes(self) -> int:
+        """See `LayerState`."""
+        return 0
+
     def _row_bytes(self, codec: RowCodec) -> int:
         return self.kv_heads * sum(codec.nbytes(stream.width, self.sizes.dtype) for stream in self.streams)
 

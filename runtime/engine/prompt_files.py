@@ -110,7 +110,7 @@ def _load(store: PromptStore, session: Session, path: Path) -> int:
 def _pieces(entry: KeptChunk | Snapshot, session: Session) -> list[memoryview]:
     if isinstance(entry, Snapshot):
         return session.slot_format.pieces(session.message(entry))
-    message = ChunkMessage(entry.before, entry.tokens, session.rows.parts(entry.rows.number))
+    message = ChunkMessage(entry.before, entry.tokens, session.rows.parts(entry.rows.number), entry.rows.checkpoint)
     return session.chunk_format.pieces(message)
 
 

@@ -5,6 +5,12 @@ program keeps of them afterwards. The store keeps them under a digest of all the
 share them. A prompt continues from the longest run of chunks that is there, bit for bit as if it had been prefilled
 from nothing. Rows that decode wrote are never kept: they come from attention to a compressed cache.
 
+What a chunk leaves for the next one alone (a recurrent state, the last inputs of a convolution) is kept of checkpoints:
+chunks behind which a prompt can continue. Where that is small beside a chunk's rows, all chunks are. Else a prompt has
+two at most: its last whole chunk, from which the next turn continues, and the one that it continued from itself; and
+where a prompt begins like others, and they had none there, the last chunk that they share. So what is kept of states
+does not grow with the length of a text.
+
 A slot after a whole prompt (`Snapshot`) serves the same prompt again, without any prefill. Both share one limit, and
 what was used longest ago goes first.
 """
@@ -14,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from sscc.runtime.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.excerpt import Excerpt
@@ -23,6 +29,8 @@ from sscc.runtime.session import Session, Snapshot
 from sscc.runtime.usable_memory import usable_memory
 
 MOST_BYTES, SHARE = 2 << 30, 10
+SMALL_SHARE = 8
+"""Every chunk is a checkpoint where that takes at most the bytes of a chunk's rows divided by this."""
 """The default limit: 2 GiB, or a tenth of the memory where that is less."""
 
 
@@ -39,11 +47,15 @@ class KeptChunk:
     Attributes:
         before: the key of the chunk before (`chunk_key`).
         tokens: of the chunk.
+        parent: the key in the store of the checkpoint that the prompt continued from which made this one; None: none.
+        shared: True for a checkpoint where prompts part that begin alike.
     """
 
     before: bytes
     tokens: Excerpt
     rows: Copy
+    parent: bytes | None = None
+    shared: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -64,14 +76,17 @@ class PromptStore:
 
     def __init__(self, session: Session, limit: int, *, elsewhere: bool = False) -> None:
         self._session, self.limit = session, limit
-        self._chunk_bytes = session.rows.chunk_bytes
-        self._by_chunk = not elsewhere and 0 < self._chunk_bytes <= limit
+        self._chunk_bytes, self._carried_bytes = session.rows.chunk_bytes, session.rows.carried_bytes
+        self._every = SMALL_SHARE * self._carried_bytes <= self._chunk_bytes
+        largest = self._chunk_bytes + self._carried_bytes
+        self._by_chunk = not elsewhere and 0 < largest <= limit
         # A slot that holds all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
         whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
         self._whole = whole and limit > 0
         self._entries: OrderedDict[bytes, KeptChunk | Snapshot] = OrderedDict()
         self._prompt: list[bytes] = []  # the keys of the chunks of the prompt that is being prefilled
         self._filling: dict[bytes, KeptChunk] = {}
+        self._parent: bytes | None = None  # the checkpoint that this prompt continues from
         self.nbytes = 0
 
     def find(self, prompt: Excerpt) -> Snapshot | None:
@@ -86,28 +101,45 @@ class PromptStore:
         """Begin a prefill, and drop the rows of one that did not `finish`.
 
         Returns:
-            The chunks that a prompt begins with, as far as they are kept and can be reused; and memory for the others,
-            by their number in the prompt, as far as the limit allows.
+            The chunks that a prompt begins with, up to a checkpoint, as far as they are kept and can be reused; and
+            memory for others, by their number in the prompt, as far as the limit allows.
         """
         self._forget_filling()
-        self._prompt = []
+        self._prompt, self._parent = [], None
         if not self._by_chunk:
             return [], {}
-        most = (self.limit - self._reserved(prompt)) // self._chunk_bytes
-        chunks = list(islice(chunks_of(prompt, self._session.signature.prefill_chunk), most))
+        chunks = list(chunks_of(prompt, self._session.signature.prefill_chunk))
+        if self._chunk_bytes:
+            left = self.limit - self._reserved(prompt) - (0 if self._every else 2 * self._carried_bytes)
+            chunks = chunks[: max(left, 0) // (self._chunk_bytes + self._every * self._carried_bytes)]
         self._prompt = [_CHUNK + key for _, key, _ in chunks]
         self._touch()
+        kept = [self._chunk(key) for key in self._prompt]
+        alike = list(takewhile(lambda chunk: chunk is not None, kept))
+        reusable = [c for c in alike[: self._session.reusable_chunks(len(prompt))] if c is not None]
+        while reusable and not reusable[-1].rows.checkpoint:
+            reusable.pop()
+        if reusable:
+            self._parent = self._prompt[len(reusable) - 1]
+        ends = {len(chunks) - 1, len(alike) - 1}
         fill: dict[int, Copy] = {}
         for number, (key, (before, _, tokens)) in enumerate(zip(self._prompt, chunks, strict=True)):
-            if key not in self._entries and self._make_room(self._chunk_bytes, self._prompt):
-                fill[number] = self._session.empty_chunk()
+            there, checkpoint = kept[number], self._every or number in ends
+            if number < len(reusable) or (there is not None and (there.rows.checkpoint or not checkpoint)):
+                continue
+            nbytes = self._chunk_bytes + checkpoint * self._carried_bytes
+            if self._make_room(nbytes, self._prompt):
+                fill[number] = self._session.empty_chunk(checkpoint)
                 # A copy of the tokens: a view would keep the whole prompt's in memory.
                 own = Excerpt(tokens.tokens.copy(), tokens.positions.copy())
-                self._filling[key] = KeptChunk(before, own, fill[number])
-                self.nbytes += self._chunk_bytes
-        reusable = self._session.reusable_chunks(len(prompt))
-        found = [self._entries[key] for key in islice(takewhile(self._entries.__contains__, self._prompt), reusable)]
-        return [entry.rows for entry in found if isinstance(entry, KeptChunk)], fill
+                shared = number == len(alike) - 1
+                self._filling[key] = KeptChunk(before, own, fill[number], self._parent, shared)
+                self.nbytes += nbytes
+        return [chunk.rows for chunk in reusable], fill
+
+    def _chunk(self, key: bytes) -> KeptChunk | None:
+        entry = self._entries.get(key)
+        return entry if isinstance(entry, KeptChunk) else None
 
     def finish(self, slot: int) -> Snapshot | None:
         """Keep what was filled, and the slot, which holds a prompt and nothing after it.
@@ -115,8 +147,13 @@ class PromptStore:
         Returns:
             The snapshot of this prompt, if one is kept.
         """
+        for key in self._filling.keys() & self._entries.keys():  # without a checkpoint so far
+            self.nbytes -= _nbytes(self._entries.pop(key))
+        made = [chunk for chunk in self._filling.values() if chunk.rows.checkpoint]
         self._entries |= self._filling
         self._filling = {}
+        if made and not self._every:
+            self._drop_superseded()
         prompt = self._session.prompt(slot)
         key = prompt.tokens.key
         if self._whole:
@@ -141,7 +178,8 @@ class PromptStore:
         def adopted() -> KeptChunk:
             return KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
 
-        return self._by_chunk and self._keep(_CHUNK + message.key, self._chunk_bytes, adopted)
+        nbytes = self._chunk_bytes + message.checkpoint * self._carried_bytes
+        return self._by_chunk and self._keep(_CHUNK + message.key, nbytes, adopted)
 
     def _keep(
         self, key: bytes, nbytes: int, make: Callable[[], KeptChunk | Snapshot], needed: Container[bytes] = ()
@@ -176,6 +214,20 @@ class PromptStore:
                 return False
             self.nbytes -= _nbytes(self._entries.pop(oldest))
         return True
+
+    def _drop_superseded(self) -> None:
+        """Give up the checkpoint that the one was made from which this prompt has continued from, if no other prompt
+        continued from it."""
+        parent = None if self._parent is None else self._chunk(self._parent)
+        before = None if parent is None or parent.parent is None else self._chunk(parent.parent)
+        if parent is None or before is None or before.shared:
+            return
+        chunks = (entry for entry in self._entries.values() if isinstance(entry, KeptChunk) and entry is not parent)
+        others = any(chunk.parent == parent.parent and chunk.rows.checkpoint for chunk in chunks)
+        if not others and before.rows.checkpoint:
+            self.nbytes -= before.nbytes
+            self._session.drop_checkpoint(before.rows)
+            self.nbytes += before.nbytes
 
     def _forget_filling(self) -> None:
         self.nbytes -= sum(chunk.nbytes for chunk in self._filling.values())

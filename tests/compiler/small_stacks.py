@@ -143,7 +143,7 @@ def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> N
     rows = session.rows.copies[chunks[0].number]
     assert sum(part.nbytes for part in rows.values()) == chunks[0].nbytes
     sums = [part.nbytes for name, part in rows.items() if name.startswith("log_sum_exp")]  # which not every program has
-    assert chunks[0].nbytes - sum(sums) == session.signature.chunk_bytes
+    assert chunks[0].nbytes - sum(sums) == session.signature.chunk_bytes + session.signature.carried_bytes
     for count in (*kept_chunks, session.reusable_chunks(len(prompt))):
         session.prefill(0, random_tokens(4 * chunk + 1, seed=3))  # another prompt, whose rows are in slot and scratch
         session.start_prefill(0, prompt, [chunks[number] for number in range(count)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sscc.runtime.engine import Engine, EngineOptions
-from sscc.runtime.engine.prompt_store import MOST_BYTES, PromptStore, default_limit
+from sscc.runtime.engine.prompt_store import MOST_BYTES, KeptChunk, PromptStore, default_limit
 from sscc.runtime.excerpt import Excerpt
 from sscc.runtime.kept_rows import Copy
 from sscc.runtime.session import Session
@@ -23,15 +23,17 @@ CHUNK, ROW = 4, 10
 class Rows(Copy):
     """The rows of a chunk: the prompt that it is of, and its number."""
 
-    def __init__(self) -> None:
-        self.nbytes, self.text = CHUNK * ROW, ""
+    def __init__(self, nbytes: int, checkpoint: bool) -> None:
+        self.nbytes, self.checkpoint, self.text = nbytes, checkpoint, ""
 
 
 class Prefilling:
     """A session whose slots hold all rows of their prompts."""
 
     signature = SimpleNamespace(prefill_chunk=CHUNK, states=[(None, SimpleNamespace(keeps_prompts=True))])
-    rows = SimpleNamespace(chunk_bytes=CHUNK * ROW)
+
+    def __init__(self, carried: int = 0) -> None:
+        self.rows = SimpleNamespace(chunk_bytes=CHUNK * ROW, carried_bytes=carried)
 
     def prompt(self, slot: int) -> SimpleNamespace:
         return SimpleNamespace(tokens=prompt("Z"))
@@ -39,8 +41,11 @@ class Prefilling:
     def reusable_chunks(self, length: int) -> int:
         return (length - 1) // CHUNK
 
-    def empty_chunk(self) -> Copy:
-        return Rows()
+    def empty_chunk(self, checkpoint: bool) -> Copy:
+        return Rows(self.rows.chunk_bytes + checkpoint * self.rows.carried_bytes, checkpoint)
+
+    def drop_checkpoint(self, chunk: Copy) -> None:
+        chunk.nbytes, chunk.checkpoint = self.rows.chunk_bytes, False
 
 
 def prompt(text: str) -> Excerpt:
@@ -126,6 +131,60 @@ def test_nothing_is_kept_where_no_chunk_fits(limit: int) -> None:
     store = PromptStore(Prefilling(), limit)  # type: ignore[arg-type]
     keep(store, "aaaabbbb")
     assert (store.nbytes, found(store, "aaaabbbb")) == (0, "")
+
+
+# ------------------------------------------------------------------------------------------------------ checkpoints
+
+STATE = 1000
+"""Bytes of a state that passes from chunk to chunk: more than a chunk's rows."""
+
+
+def store_of_states(*prompts: str) -> PromptStore:
+    store = PromptStore(Prefilling(STATE), 100 * CHUNK * ROW + 10 * STATE)  # type: ignore[arg-type]
+    for text in prompts:
+        keep(store, text)
+    return store
+
+
+def checkpoints(store: PromptStore) -> int:
+    """How many states the store has, by its bytes and by its chunks."""
+    chunks = [entry for entry in store.entries() if isinstance(entry, KeptChunk)]
+    count = sum(chunk.rows.checkpoint for chunk in chunks)
+    assert store.nbytes == len(chunks) * CHUNK * ROW + count * STATE
+    return count
+
+
+def test_a_prompt_continues_from_the_last_whole_chunk_of_the_turn_before() -> None:
+    store = store_of_states("aaaabbbbccccd")
+    assert (checkpoints(store), found(store, "aaaabbbbccccdeeef")) == (1, "aaa")
+    assert found(store, "aaaabbbbXXXXX") == ""  # there is no checkpoint before it
+
+
+def test_a_conversation_has_two_checkpoints_however_long_it_gets() -> None:
+    turns = ["aaaabbbbccccd", "aaaabbbbccccddddeeee", "aaaabbbbccccddddeeeeffffgggg"]
+    store = store_of_states(*turns)
+    assert checkpoints(store) == 2
+    keep(store, turns[-1] + "hhhh")
+    assert checkpoints(store) == 2
+    assert found(store, turns[-1] + "hhhhi") == "a" * 3 + "a" * 5
+    assert found(store, turns[-1] + "XXXX") == "a" * 7  # the last message is written anew
+    assert found(store, turns[1] + "XXXX") == ""
+
+
+def test_what_prompts_share_gets_a_checkpoint_when_the_second_one_comes() -> None:
+    store = store_of_states("ssssttttaaaa", "ssssttttbbbb")
+    assert checkpoints(store) == 3
+    assert found(store, "ssssttttccccc") == "ss"
+    for turn in ("ssssttttccccdddd", "ssssttttccccddddeeee", "ssssttttccccddddeeeeffff"):
+        keep(store, turn)
+    assert found(store, "ssssttttXXXX") == "ss"  # which no conversation takes away
+
+
+def test_a_small_state_is_kept_of_every_chunk() -> None:
+    store = PromptStore(Prefilling(1), 1000 * CHUNK * ROW)  # type: ignore[arg-type]
+    keep(store, "aaaabbbbccccd")
+    assert store.nbytes == 3 * (CHUNK * ROW + 1)
+    assert found(store, "aaaabbbbXXXX") == "aa"
 
 
 # ---------------------------------------------------------------------------------------------------- whole prompts
