@@ -25,6 +25,9 @@ BF16, F16, F32, F64 = "bf16", "f16", "f32", "f64"
 TILE_ROW = 64
 """Bytes of a row of a tile register, as it is used here."""
 
+FLUSH_TO_ZERO = 0x8040
+"""The bits of MXCSR by which operands and results that are no normal numbers are 0."""
+
 INLINED_LINES = 40
 """Private functions longer than this are never inlined: LLVM would copy kernels into every body that calls them."""
 
@@ -556,6 +559,16 @@ class Function:
     def dot_bytes(self, sums: int, left: int, right: int) -> None:
         """sums[m][n] += left[m] . right[n]: i32 [m][16] by i8 [m][k][4] and u8 [k][n][4] (AMX_INT8)."""
         self._effect("llvm.x86.tdpbsud", [self.constant(tile, I8) for tile in (sums, left, right)])
+
+    @contextmanager
+    def flushing(self) -> Iterator[None]:
+        """A block in which numbers below the smallest normal one are 0, as operands and as results (MXCSR)."""
+        own, changed = self.stack(4), self.stack(4)
+        self._effect("llvm.x86.sse.stmxcsr", [own])
+        self.store(self.load(own, I32) | FLUSH_TO_ZERO, changed)
+        self._effect("llvm.x86.sse.ldmxcsr", [changed])
+        yield
+        self._effect("llvm.x86.sse.ldmxcsr", [own])
 
     def stack(self, nbytes: int) -> Value:
         """Memory of this call, aligned to a line, undefined at first. To be asked for outside of loops."""

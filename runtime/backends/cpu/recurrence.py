@@ -9,7 +9,8 @@ Three ways, by the shape of a state:
 * [D, 1], as Mamba's: a unit has some heads, whose states lie in the lanes of vectors, token by token.
 * [1, 1], as an RG-LRU's: the lanes of a vector are heads.
 
-Decays of tokens are multiplied, and never divided by: what a state has forgotten is 0 and not 0 / 0.
+Decays of tokens are multiplied, and never divided by: what a state has forgotten is 0 and not 0 / 0. On the way there
+its numbers fall below the smallest normal one, with which a CPU computes ten times slower, so they are flushed to 0.
 """
 
 from __future__ import annotations
@@ -179,6 +180,14 @@ class _Operands:
         return values
 
 
+def _flushed(emit: Callable[[Context], None]) -> Callable[[Context], None]:
+    def flushed(context: Context) -> None:
+        with context.f.flushing():
+            emit(context)
+
+    return flushed
+
+
 def _padded(count: int) -> int:
     return -(-count // LANES) * LANES
 
@@ -205,7 +214,7 @@ class _Matrices:
     @property
     def phase(self) -> Phase:
         emit = self._steps if self.r.decodes else self._chunks
-        return Phase(self.r.slots * self.r.heads, emit, private_bytes=self.scratch.nbytes)
+        return Phase(self.r.slots * self.r.heads, _flushed(emit), private_bytes=self.scratch.nbytes)
 
     # -- one token
 
@@ -525,7 +534,7 @@ class _Columns:
 
     @property
     def phase(self) -> Phase:
-        return Phase(self.r.slots * self.blocks, self._emit, private_bytes=self.scratch.nbytes)
+        return Phase(self.r.slots * self.blocks, _flushed(self._emit), private_bytes=self.scratch.nbytes)
 
     def _emit(self, context: Context) -> None:
         f, x, at = context.f, _Operands(self.r, context), self.scratch.at(context.private)
@@ -580,7 +589,7 @@ class _Numbers:
 
     @property
     def phase(self) -> Phase:
-        return Phase(self.r.slots * self.blocks, self._emit)
+        return Phase(self.r.slots * self.blocks, _flushed(self._emit))
 
     def _emit(self, context: Context) -> None:
         f, x = context.f, _Operands(self.r, context)
