@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torch_mlir import ir
+from torch_mlir.dialects import arith
 
 from sscc.ir.errors import ErrorKind, InternalError
 from sscc.ir.levels import walk
@@ -100,8 +101,19 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
     return clone
 
 
+def is_splat(op: ir.Operation) -> bool:
+    """Return True for a constant tensor whose elements are all equal."""
+    value = op.attributes["value"] if op.name == "arith.constant" else None
+    return isinstance(value, ir.DenseElementsAttr) and value.is_splat
+
+
 def resized(source: ir.Operation, shape: Sequence[int]) -> ir.Value:
     """A tensor made anew as `source` makes it, in another shape."""
+    if is_splat(source):
+        type_ = ir.RankedTensorType.get(list(shape), source.results[0].type.element_type)
+        element = source.attributes["value"].get_splat_value()
+        splat: ir.Value = arith.ConstantOp(type_, ir.DenseElementsAttr.get_splat(type_, element)).result
+        return splat
     values: dict[ir.Value, ir.Value] = {}
     if source.name != "tensor.empty":
         for operand in source.operands:

@@ -12,7 +12,7 @@ from torch_mlir.dialects import linalg
 from sscc.ir.builders import STORED, arguments_of
 from sscc.ir.collectives import shape_of_grid
 from sscc.ir.dialects import kv
-from sscc.ir.rewriting import fill_value, functions, is_rematerialised, producer
+from sscc.ir.rewriting import fill_value, functions, is_rematerialised, is_splat, producer
 from sscc.ir.sharding import OPEN, Cut, Segment, merged, one_of_equal, placed, within
 from sscc.passes.base import count
 from sscc.passes.meeting_axes import NotCuttable, Space, looks_up, space_of
@@ -20,6 +20,7 @@ from sscc.passes.tiling import axis_groups, dims_of, is_contraction
 
 RESHAPED = frozenset({"tensor.expand_shape", "tensor.collapse_shape"})
 VIEWS = RESHAPED | {"tensor.extract_slice", "tensor.concat"}
+RECURRENCE = "kv.recurrence"
 GATHERING = "sscc.gathering"
 """Where the pass shard is to put parts together: on a `tensor.cast` to the same type, of which the operand may be cut,
 and the result is whole."""
@@ -69,11 +70,13 @@ class CutProgram:
                     self.twins[op.operation.results[0]] = same
 
     def candidates(self) -> Iterator[tuple[ir.Value, int]]:
-        """Values and axes that may be cut: heads of attention, then what products with weights make."""
+        """Values and axes that may be cut: heads of attention and of recurrences, channels of convolutions, then what
+        products with weights make."""
         ops = [op.operation for function in self.functions for op in function.entry_block.operations]
-        for op in ops:
-            if op.name in kv.STATEFUL:
-                yield op.results[0], 1
+        stateful = [op for op in ops if op.name in kv.STATEFUL]
+        yield from ((op.results[0], 1) for op in stateful if op.name in kv.ATTENDING)
+        yield from ((op.results[0], 2) for op in stateful if op.name == RECURRENCE)
+        yield from ((op.results[0], 1) for op in stateful if op.name not in {*kv.ATTENDING, RECURRENCE})
         for op in ops:
             if op.name == "kv.expert_product":
                 yield op.results[0], 2
@@ -180,8 +183,8 @@ class Consequences:
             if cut is not None:
                 letter = letters[cut.axis]
                 known[letter] = self._merged(known[letter], cut.segments) if letter in known else cut.segments
-        if {"H", "Hkv"} <= space.letters and op.name.startswith("kv."):
-            self._share_heads(space, known)
+        for shared in space.letters & {"Hkv", "G"} if op.name.startswith("kv.") else ():
+            self._share_heads(space, known, shared)
         for letter, segments in known.items():
             if letter in space.fixed and any(segment.parts not in (OPEN, 1) for segment in segments):
                 raise NotCuttable
@@ -190,16 +193,17 @@ class Consequences:
                     if other == letter:
                         self.require(value, axis, segments)
 
-    def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]]) -> None:
-        """Query heads are where the KV head is that they read: on one rank, or where there are fewer KV heads than
-        ranks on several neighbours, each of which has its part of the query heads, and the KV head's rows."""
-        heads, kv_heads = space.size("H"), space.size("Hkv")
-        if not known.keys() & {"H", "Hkv"}:
+    def _share_heads(self, space: Space, known: dict[str, tuple[Segment, ...]], shared: str) -> None:
+        """Heads are where the KV head, or the key of a recurrence, is that they read: on one rank, or where there are
+        fewer of those than ranks on several neighbours, each of which has its part of the heads, and the rows that
+        these read."""
+        heads, kv_heads = space.size("H"), space.size(shared)
+        if not known.keys() & {"H", shared}:
             return
         parts = min(kv_heads, self.ranks)
         if heads % self.ranks or kv_heads % parts or self.ranks % parts:
             raise NotCuttable
-        for letter, size, number in (("H", heads, self.ranks), ("Hkv", kv_heads, parts)):
+        for letter, size, number in (("H", heads, self.ranks), (shared, kv_heads, parts)):
             known[letter] = self._merged(known.get(letter, (Segment(size, OPEN),)), (Segment(size, number),))
             if len(known[letter]) > 1:
                 raise NotCuttable  # joined of several: heads would not lie beside those that they belong to
@@ -322,8 +326,8 @@ def _outermost(op: ir.Operation) -> ir.Operation:
 
 
 def _in_any_size(op: ir.Operation) -> bool:
-    """Whether an operation makes a tensor anew that `_resized` can make in another size."""
-    return op.name == "tensor.empty" or fill_value(op) is not None
+    """Return True if an operation makes a tensor anew that `resized` can make in another size."""
+    return op.name == "tensor.empty" or fill_value(op) is not None or is_splat(op)
 
 
 def box_of(op: ir.Operation) -> dict[int, tuple[int, int, int, int]] | None:

@@ -45,7 +45,7 @@ class Space:
         return next(int(v.type.shape[ls.index(letter)]) for v, ls in self.values if letter in ls)
 
 
-_PARALLEL = frozenset({"H", "Hkv", "O"})
+_PARALLEL = frozenset({"H", "Hkv", "G", "O"})
 _SUMMED = frozenset({"I"})
 
 

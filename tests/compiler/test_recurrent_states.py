@@ -23,16 +23,20 @@ from transformers import (
 )
 
 from sscc.compiler import cli
+from sscc.compiler.driver import compile_model
 from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_steps
 from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionErrors, _Found, check_function
 from sscc.compiler.frontend.stateful import OPERATORS
+from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session
+from sscc.runtime.session import Session, interpreter_of
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import CACHES, Artifacts, check_continued, fed, loaded, opened
+from tests.compiler.small_stacks import BATCH, CACHES, CHUNK, Artifacts, check_continued, fed, loaded, opened
 from tests.errors import raises
 from tests.families import random_tokens
 
@@ -223,6 +227,35 @@ def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
     assert golden is not None
     assert [golden.tensors[f"recurrent_cache.{layer}"].shape for layer in (0, 2)] == [(4, 8, 12)] * 2
     assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+
+
+CUT = {
+    "delta": ((2, 2, 1, 3, 40), (2, 2, 2, 8, 12)),
+    "mamba": ((1, 2, 1, 3, 32), (1, 2, 32, 6, 1)),
+    "side by side": ((2, 2, 1, 3, 44), (2, 2, 3, 10, 8)),  # the key of all heads is on both ranks, with its channels
+    "gated units": ((2, 2, 1, 3, 16), (2, 2, 16, 1, 1)),
+}
+"""By family the inputs of convolutions and the states that one of two ranks has."""
+
+
+@pytest.mark.parametrize("family", CUT)
+def test_heads_and_channels_are_cut_over_ranks(family: str, tmp_path: Path) -> None:
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "cut.rdu"
+    random_model(family).save_pretrained(checkpoint)
+    shape = cache_options(CACHES["everything"]) | {"batch": BATCH, "prefill_chunk": CHUNK}
+    compile_model(CompileOptions(checkpoint, out, tp=2, native_code=False, **shape))
+    artifact = Artifact.load(out)
+    states = {tensor.name: tensor.shape for tensor in artifact.program.tensors if tensor.role == "state"}
+    assert (states["inputs_cache.convolution"], states["recurrent_cache.recurrence"]) == CUT[family]
+
+    def generate(group: Group) -> list[int]:
+        session = Session(artifact.signature, interpreter_of(artifact, Conditions(group=group), "native"))
+        tokens = [int(session.prefill(0, random_tokens(21)).argmax())]
+        for _ in range(NEW - 1):
+            tokens.append(int(session.decode({0: tokens[-1]})[0].argmax()))
+        return tokens
+
+    assert run_ranks(thread_groups(2), generate) == [generated(family, 21)] * 2
 
 
 # ------------------------------------------------------------------------------------------------- definition
