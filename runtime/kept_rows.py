@@ -113,7 +113,9 @@ class DropCheckpoint:
     copy: int
 
 
-RowOperation = CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | ShareCopy | PutCopy | Drop | DropCheckpoint
+RowOperation = (
+    CopySlot | RestoreSlot | EmptyChunk | ReadChunks | WriteChunks | ShareCopy | PutCopy | Drop | DropCheckpoint
+)
 
 
 class Copy:

@@ -409,8 +409,8 @@ class Session:
         return self.signature.reusable_chunks(length)
 
     def empty_chunk(self, checkpoint: bool = True) -> Copy:
-        """Memory for what prefill leaves of a chunk, for `start_prefill` to fill; of a checkpoint also for what it leaves
-        for the next chunk alone."""
+        """Return memory for what prefill leaves of a chunk, for `start_prefill` to fill; of a checkpoint also for what
+        it leaves for the next chunk alone."""
         chunk = Copy(self.rows, self.rows.chunk_bytes + checkpoint * self.rows.carried_bytes, checkpoint)
         self.rows.do(EmptyChunk(chunk.number, checkpoint))
         return chunk

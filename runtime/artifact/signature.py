@@ -123,8 +123,8 @@ class Signature:
     @property
     def chunk_bytes(self) -> int:
         """Bytes of what prefill leaves of the positions of a whole chunk for prompts that begin alike, on one rank: K
-        and V of all layers, as they are before a cache encodes them, and landmarks; and queries where all of them select
-        (at -O0 4 bytes more for each)."""
+        and V of all layers, as they are before a cache encodes them, and landmarks; and queries where all of them
+        select (at -O0 4 bytes more for each)."""
         return sum(state.chunk_bytes() for state in self._every)
 
     @property
