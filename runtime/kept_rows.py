@@ -217,7 +217,7 @@ class KeptRows:
 
     @cached_property
     def carried_bytes(self) -> int:
-        """Bytes of what a chunk leaves for the next one, on all ranks together."""
+        """Bytes of the states that a chunk hands to the next one, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty_carried().values())
 
     def chunk_layout(self, checkpoint: bool) -> list[dict[str, TensorSpec]]:

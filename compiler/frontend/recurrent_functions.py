@@ -1,4 +1,4 @@
-"""How recurrences are recognised in the models' own code.
+"""Recognition of recurrences in the models' own code.
 
 transformers' models compute a recurrence by a function of their module, which has the parameters of the published
 kernels (flash-linear-attention, mamba-ssm), or by a method. Such a function is found by its parameters, and is taken

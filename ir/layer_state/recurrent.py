@@ -18,7 +18,7 @@ from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
 STATE_DTYPE = "f32"
-"""Of a recurrent state in every program: each step adds to what is left of all earlier ones."""
+"""The dtype of recurrent states in every program: rounding errors of all earlier steps add up in them."""
 
 
 def state_geometry(geometry: Geometry) -> Geometry:

@@ -147,7 +147,7 @@ def store_of_states(*prompts: str) -> PromptStore:
 
 
 def checkpoints(store: PromptStore) -> int:
-    """How many states the store has, by its bytes and by its chunks."""
+    """Return the number of checkpoints of a store, whose bytes must agree with it."""
     chunks = [entry for entry in store.entries() if isinstance(entry, KeptChunk)]
     count = sum(chunk.rows.checkpoint for chunk in chunks)
     assert store.nbytes == len(chunks) * CHUNK * ROW + count * STATE
