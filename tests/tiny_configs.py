@@ -326,6 +326,9 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         deepcopy(config), attn_implementation="eager", experts_implementation="eager", dtype=torch.float32
     )
+    ends = model.config.get_text_config().eos_token_id
+    if any(token >= VOCABULARY for token in (ends if isinstance(ends, list) else [ends or 0])):  # a class's default
+        model.config.eos_token_id = model.generation_config.eos_token_id = 0
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -188,6 +188,8 @@ class _DecoderFunction(torch.nn.Module):
             return logits if last is None else logits.index_select(1, last)
         keep: dict[str, Any] = {} if last is None else {"logits_to_keep": last}
         result: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False, **keep).logits
+        # Some models give logits of bf16 as f32: the same numbers, which a program has in its own dtype.
+        result = result.to(self.model.dtype)  # type: ignore[arg-type]
         # Some models accept `logits_to_keep` and ignore it: they return the logits of every token.
         return result if last is None or result.shape[1] == 1 else result.index_select(1, last)
 

@@ -68,15 +68,19 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     with _building(config), _parameters_on_meta():
         model = _with_our_attention(config, {"experts_implementation": IMPLEMENTATION, "dtype": dtype})
     _keep_in_f32(model, dtype)
-    if not type(model.eval())._supports_attention_backend:
-        _recognise_attention(config, model)
-    for operator in OPERATORS:
+    model.eval()
+    for operator in OPERATORS:  # before attention, which is looked for in a run of the whole model
         if operator.modules(model):
             operator.recognise(model)
+    if not type(model)._supports_attention_backend:
+        _recognise_attention(config, model)
     if stacked_experts(model):
         run_within(model, lambda ids, positions: ExpertRecogniser())
     run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
+    if getattr(config, "residual_in_fp32", False):
+        # The first layer makes f32 of what it adds to. Made before it, all layers are alike, with the same numbers.
+        model.get_input_embeddings().register_forward_hook(lambda module, args, output: _in_f32(model, output))
     built: torch.nn.Module = model
     return built
 
@@ -93,6 +97,11 @@ def _recognise_attention(config: transformers.PreTrainedConfig, model: transform
         set_attention(model, WRITTEN_OUT)
         if not observe_attention(model, tokens):
             set_attention(model, before)
+
+
+def _in_f32(model: transformers.PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+    """Return hidden states as f32 where the model calls our operators."""
+    return hidden.float() if model.config._attn_implementation in IMPLEMENTATIONS else hidden
 
 
 def _keep_in_f32(model: transformers.PreTrainedModel, dtype: torch.dtype) -> None:

@@ -215,7 +215,8 @@ class AttentionRecogniser(TorchFunctionMode):
         self._known = KnownValues(getattr(model, "dtype", torch.float32))
         buffers = dict(model.named_buffers()) if recognition.buffers else {}
         for name, value in recognition.buffers.items():
-            self._known.give(buffers[name], value)
+            if name in buffers:  # layers that are not captured have none
+                self._known.give(buffers[name], value)
         self._looked_up: dict[int, Tensor] = {}
         self._scores: dict[int, tuple[Tensor, _Scores]] = {}  # the tensor too, or another one could get its id
 
