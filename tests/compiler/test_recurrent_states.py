@@ -33,6 +33,8 @@ from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.engine.engine import Engine
+from sscc.runtime.engine.request import Request
 from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session, interpreter_of
 from tests.compiler import small_stacks
@@ -227,6 +229,31 @@ def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
     assert golden is not None
     assert [golden.tensors[f"recurrent_cache.{layer}"].shape for layer in (0, 2)] == [(4, 8, 12)] * 2
     assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
+
+
+def test_every_pass_keeps_the_numbers(tmp_path: Path) -> None:
+    """The evaluator takes a chunk as one block of tokens, the reference interpreter token by token: f64 tells them
+    apart where either is wrong."""
+    random_model("delta").save_pretrained(tmp_path)
+    shape = ["--kv-budget", "48", "--kv-recent", "40", "--max-context", "64", "--prefill-chunk", "7"]
+    assert cli.main(["bisect", str(tmp_path), *shape, "--precision", "f64"]) == 0
+
+
+def test_the_next_turn_of_a_conversation_continues_from_a_checkpoint(artifacts: Artifacts) -> None:
+    artifact = loaded(artifacts("delta"))
+
+    def opened_engine() -> Engine:
+        return Engine(Session.from_artifact(artifact, interpreter="native"))
+
+    prompt = random_tokens(25)
+    with opened_engine() as engine:
+        first = engine.submit(Request(prompt, max_new_tokens=4)).result()
+        turn = [*prompt, *first.tokens, *random_tokens(9, seed=5)]
+        again = engine.submit(Request(turn, max_new_tokens=8)).result()
+    with opened_engine() as engine:
+        anew = engine.submit(Request(turn, max_new_tokens=8)).result()
+    assert (first.cached_tokens, again.cached_tokens, anew.cached_tokens) == (0, 21, 0)
+    assert again.tokens == anew.tokens
 
 
 CUT = {
