@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sscc.ir.cache_plan import CachePlan, LayerGroup, check_layers
+from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, check_layers
 from sscc.ir.errors import ErrorKind, InputError, UsageError, quoted
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.streams import STREAMS_OF_A_GROUP, Stream
@@ -267,7 +267,8 @@ def _group(data: Any, where: str) -> LayerGroup:
     if heads % kv_heads:
         raise ManifestErrors.HEADS(field=f"{where}heads", heads=heads, kv_heads=kv_heads)
     streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
-    if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
+    known_names = tuple(stream.name for stream in streams) in STREAMS_OF_A_GROUP
+    if not known_names or (not streams and data.get("name") != STATELESS):
         known = [" and ".join(names) for names in STREAMS_OF_A_GROUP]
         shown = [_short(stream.name) for stream in streams]
         raise ManifestErrors.STREAMS(field=f"{where}streams", streams=shown, known=known)

@@ -75,6 +75,8 @@ STEPS = (
     operations.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
     operations.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     operations.TopK("s", "i", "v"),
+    operations.RecurrentStep("q", "k", "v", "d", "s", "a", "o", "r", "b"),
+    operations.RecurrentChunk("q", "k", "v", "d", "s", "o", "s", "n", beta="b"),
     operations.Dequantize((operations.StoredPart("b"), operations.StoredPart("c")), "o", "int4:32"),
     operations.LookUp("i", (operations.StoredTable("b"),), "o", "Q8_0"),
     schedule.AllReduce("p", "t", (0,)),
