@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch_mlir import ir
 
-from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup
+from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, stateless_group
 from sscc.ir.dialects import kv
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
@@ -58,7 +58,7 @@ def query_heads(module: ir.Module) -> dict[str, int]:
 def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: int) -> LayerGroup:
     """A group: its caches have its KV heads and widths."""
     if facts.name == STATELESS:
-        return LayerGroup(facts.name, facts.layers, facts.geometry, 1, 1, ())
+        return stateless_group(facts.layers, facts.geometry)
     g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
     streams = streams_of(names, states, codec_of(g))
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:

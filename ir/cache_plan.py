@@ -95,6 +95,11 @@ class LayerGroup:
         return mine == theirs and self.attends and not kept
 
 
+def stateless_group(layers: tuple[int, ...], geometry: Geometry) -> LayerGroup:
+    """Return the group of layers without a state."""
+    return LayerGroup(STATELESS, layers, geometry, heads=1, kv_heads=1, streams=())
+
+
 @dataclass(frozen=True)
 class CachePlan:
     """The groups of a model, in the order of their first layers. Every layer is in exactly one that stands beside no

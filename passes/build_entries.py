@@ -127,7 +127,7 @@ from sscc.ir.builders import (
     results_of,
     tensor_type,
 )
-from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup
+from sscc.ir.cache_plan import STATELESS, CachePlan, LayerGroup, stateless_group
 from sscc.ir.choices import CURSOR, FIRST, POSITION_ID, POSITION_IDS, RANK, REUSED, SCORE
 from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
@@ -344,7 +344,7 @@ def _plan(parts: dict[str, Any], groups: Sequence[GroupFacts]) -> CachePlan:
         shapes = {a.name: a.type.shape for a in _states(parts[f"prefill.layer.{group.layers[0]}"])}
         g = group.geometry
         if group.name == STATELESS:
-            known.append(LayerGroup(group.name, group.layers, g, 1, 1, ()))
+            known.append(stateless_group(group.layers, g))
             continue
         names = [state_name(name, group.name) if group.beside else name for name in SCRATCHES]
         streams = streams_of(names, shapes, store_of(g).prompt_codec)

@@ -8,12 +8,12 @@ from sscc.ir.layer_state.inputs import Inputs
 from sscc.ir.layer_state.recurrent import Recurrent
 from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.stateless import Stateless
-from sscc.ir.layer_state.streams import INPUTS, NOTHING, RECURRENT, Stream
+from sscc.ir.layer_state.streams import INPUTS, RECURRENT, Stream
 
 _KINDS: dict[tuple[str, ...], type[Rows]] = {
     INPUTS: Inputs,
     RECURRENT: Recurrent,
-    NOTHING: Stateless,
+    (): Stateless,
 }
 """The kinds whose rows are not those of attention, by the names of their streams."""
 

@@ -7,13 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-import numpy as np
-
 from sscc.ir.geometry import PLAIN, Geometry, Span
-from sscc.ir.layer_state.kept import PositionReasons, Reason
-from sscc.ir.layer_state.protocol import Array, Selected, Tensors
+from sscc.ir.layer_state.positionless import Positionless
+from sscc.ir.layer_state.protocol import Array, Tensors
 from sscc.ir.layer_state.recorded import Recorded
-from sscc.ir.layer_state.rows import Rows
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
 
@@ -22,19 +19,18 @@ STATE_DTYPE = "f32"
 
 
 def state_geometry(geometry: Geometry) -> Geometry:
-    """Return the geometry of a group of layers with a recurrent state, which keeps no row of any position."""
+    """Return the geometry of a group of layers that keep no row of any position."""
     return replace(geometry.windowed(Span(1)), dtype=PLAIN)
 
 
 @dataclass(frozen=True)
-class Recurrent(Rows):
+class Recurrent(Positionless):
     """The recurrent states of a group of layers, [H, D, Dv] of a layer and slot.
 
     `kv_heads` are the heads H, and the only stream has D rows of Dv numbers. The prompt in progress has the state after
     its last chunk.
     """
 
-    attends: ClassVar[bool] = False
     carries: ClassVar[bool] = True
 
     @cached_property
@@ -50,37 +46,9 @@ class Recurrent(Rows):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states of all layers."""
+        """See `Positionless`."""
         (stream,) = self.streams
         return self.layers * self.kv_heads * stream.rows * stream.width * DTYPE_BYTES[STATE_DTYPE]
-
-    def held_bytes(self) -> int:
-        """See `LayerState`."""
-        return self.state_bytes
-
-    def far_bytes(self) -> dict[str, int]:
-        """See `LayerState`."""
-        return {}
-
-    def read_bytes(self, tokens: int) -> int:
-        """See `LayerState`."""
-        return self.state_bytes
-
-    def uncompressed_bytes(self, tokens: int) -> int:
-        """See `LayerState`."""
-        return self.state_bytes
-
-    def chunk_bytes(self) -> int:
-        """See `LayerState`: no position has anything of its own."""
-        return 0
-
-    def carried_bytes(self) -> int:
-        """See `LayerState`."""
-        return self.state_bytes
-
-    def positions(self, tensor: Tensors, index: int, slot: int) -> Iterator[tuple[str, Array]]:
-        """See `LayerState`: no position has anything of its own."""
-        return iter(())
 
     def carried(self, tensor: Tensors) -> Iterator[tuple[str, Array]]:
         """See `LayerState`: the state after a chunk."""
@@ -90,12 +58,6 @@ class Recurrent(Rows):
     def slot(self, tensor: Tensors, slot: int, length: int) -> dict[str, Array]:
         """See `LayerState`."""
         return {name: tensor(name)[:, slot] for name in map(self.name_of, self.tensors()[:1])}
-
-    def kept(
-        self, tensor: Tensors, index: int, slot: int, length: int, prompt_len: int, selected: Selected
-    ) -> PositionReasons:
-        """See `LayerState`: no position has a row."""
-        return PositionReasons(np.full((self.kv_heads, length), Reason.EVICTED, np.uint8))
 
     def recorded(self, tensor: Tensors, index: int, length: int) -> Iterator[Recorded]:
         """See `LayerState`."""

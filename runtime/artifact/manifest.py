@@ -267,8 +267,8 @@ def _group(data: Any, where: str) -> LayerGroup:
     if heads % kv_heads:
         raise ManifestErrors.HEADS(field=f"{where}heads", heads=heads, kv_heads=kv_heads)
     streams = [_stream(stream, f"{where}streams.") for stream in _take(data, "streams", list, where)]
-    known_names = tuple(stream.name for stream in streams) in STREAMS_OF_A_GROUP
-    if not known_names or (not streams and data.get("name") != STATELESS):
+    stateless = not streams and data.get("name") == STATELESS
+    if not stateless and tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         known = [" and ".join(names) for names in STREAMS_OF_A_GROUP]
         shown = [_short(stream.name) for stream in streams]
         raise ManifestErrors.STREAMS(field=f"{where}streams", streams=shown, known=known)
