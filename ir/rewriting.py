@@ -86,10 +86,7 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
     """Clones `op` at the current insertion point with operands replaced by `values`; rematerialised operands
     that `values` does not hold are cloned first. Results are added to `values`."""
     for operand in outer_values(op):
-        source = producer(operand)
-        if operand not in values and source is not None and is_rematerialised(source):
-            clone_with(source, values)
-        if operand not in values:
+        if stand_in(operand, values) is None:
             raise RewritingErrors.VALUE_LEFT_BEHIND(origin=origin_of(op), op=op.name)
     clone: ir.Operation = op.clone().operation
     for inner in (clone, *walk(clone)):
@@ -99,6 +96,15 @@ def clone_with(op: ir.Operation, values: ValueMap) -> ir.Operation:
     for old, new in zip(op.results, clone.results, strict=True):
         values[old] = new
     return clone
+
+
+def stand_in(operand: ir.Value, values: ValueMap) -> ir.Value | None:
+    """Return the value that stands for `operand`; None where `values` has none. A rematerialised operand is cloned
+    first."""
+    source = producer(operand)
+    if operand not in values and source is not None and is_rematerialised(source):
+        clone_with(source, values)
+    return values.get(operand)
 
 
 def is_splat(op: ir.Operation) -> bool:

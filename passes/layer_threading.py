@@ -25,7 +25,7 @@ from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.streams import state_name
 from sscc.ir.layer_state.tensors import Extent, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
-from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised, producer
+from sscc.ir.rewriting import ValueMap, clone_with, is_rematerialised, stand_in
 from sscc.passes.attended import LAYER
 
 CHOOSE, COMPRESS = "choose", "compress"
@@ -107,10 +107,9 @@ class LayerThreader(ABC):
         added = [by_name[argument.role, argument.name] for argument in (*states, *inputs)]
 
         def value_of(operand: ir.Value) -> ir.Value:
-            source = producer(operand)
-            if operand not in values and source is not None and is_rematerialised(source):
-                clone_with(source, values)
-            return values[operand]
+            value = stand_in(operand, values)
+            assert value is not None  # operations are cloned in order
+            return value
 
         outputs: list[ir.Value] = []
         *body, terminator = [op.operation for op in old.entry_block.operations]

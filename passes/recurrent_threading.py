@@ -21,7 +21,7 @@ from sscc.ir.layer_state.tensors import ProgramSizes
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.passes.layer_threading import COMPRESS, Rewritten, StateThreader, Values, slot_inputs
 
-INPUTS = ("query", "key", "value", "decay")
+OPERANDS = ("query", "key", "value", "decay")
 OPTIONAL = ("rate", "beta")
 
 
@@ -67,7 +67,7 @@ class RecurrentThreader(StateThreader):
     def _operands(self, values: Values) -> tuple[list[ir.Value], list[ir.Value | None]]:
         operands = kv.operands_of(self.operator)
         optional = [values(operands[name]) if name in operands else None for name in OPTIONAL]
-        return [values(operands[name]) for name in INPUTS], optional
+        return [values(operands[name]) for name in OPERANDS], optional
 
     def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
         (state, active), (inputs, optional) = added, self._operands(values)
