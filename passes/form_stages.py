@@ -336,11 +336,12 @@ def _rearrange_where_needed(kernel: Any) -> None:
 
 
 def _kept_strides(op: ir.Operation, known: Sequence[int]) -> tuple[int, ...]:
-    sizes, result = list(op.attributes["static_sizes"]), list(op.results[0].type.shape)
+    sizes, steps = (list(op.attributes[f"static_{name}"]) for name in ("sizes", "strides"))
+    result = list(op.results[0].type.shape)
     kept: list[int] = []
-    for size, stride in zip(sizes, known, strict=True):
+    for size, step, stride in zip(sizes, steps, known, strict=True):
         if len(kept) < len(result) and size == result[len(kept)]:
-            kept.append(stride)
+            kept.append(stride * step)
     return tuple(kept)
 
 
@@ -478,19 +479,8 @@ class _Groups:
 
 
 def _lies_dense(value: ir.Value) -> bool:
-    """Whether a value is seen in row-major order without gaps, wherever it lies."""
-    op = producer(value)
-    if op is None or not is_view(op) or op.name == "tensor.insert_slice":
-        return True
-    if permutation_of(op) is not None:
-        return False
-    if op.name == "tensor.extract_slice":
-        pairs = list(zip(op.attributes["static_sizes"], op.operands[0].type.shape, strict=True))
-        first = next((axis for axis, (size, _) in enumerate(pairs) if size != 1), len(pairs))
-        stepped = any(step != 1 for step in op.attributes["static_strides"])
-        if stepped or any(size != whole for size, whole in pairs[first + 1 :]):
-            return False
-    return _lies_dense(op.operands[0])
+    """Return True if a value is seen in row-major order without gaps, wherever it lies."""
+    return _strides_of(value, value.type.shape) == dense_strides(value.type.shape)
 
 
 def _strides_of(value: ir.Value, shape: Sequence[int]) -> tuple[int, ...] | None:
