@@ -31,10 +31,11 @@ BLOCK = 16
 """Tokens of a block: the lanes of a vector, so that the products of its keys are vectors."""
 LINE = LANES * 4
 CHANNELS = 32
-"""Heads of a unit where a head's state is one column, or one number."""
-ROWS = 8
-COLUMNS = 2
+"""Heads of a unit where a head's state is one column."""
+ROWS, COLUMNS = 8, 2
 """Rows, and vectors of columns, whose sums are in registers at a time."""
+TOKEN_COLUMNS = 4
+"""Vectors of columns of one token whose sums are in registers at a time."""
 
 Step = RecurrentStep | RecurrentChunk
 Vector = vector(F32, LANES)
@@ -143,12 +144,12 @@ class _Operands:
     def row(self, field: str, target: Value, *indices: Value) -> None:
         """Copy a row of f32 numbers."""
         f, operand = self.context.f, self[field]
-        source, count, stride = address(f, operand, *indices), operand.shape[-1], operand.strides[-1]
-        if stride == 1 or count == 1:
-            copy_row(f, source, "f32", target, "f32", count)
-            return
-        with f.loop(0, count) as item:
-            f.store(f.load(source + item.index * (stride * 4), F32), target + item.index * 4)
+        _copy(f, address(f, operand, *indices), operand.strides[-1], target, 1, operand.shape[-1])
+
+    def write(self, field: str, source: Value, *indices: Value) -> None:
+        """Copy f32 numbers to a row."""
+        f, operand = self.context.f, self[field]
+        _copy(f, source, 1, address(f, operand, *indices), operand.strides[-1], operand.shape[-1])
 
     def decays(self, target: Value, padded: int, head: Value, *token: Value) -> None:
         """Write the factors by which a token's decays multiply the rows of a state, `padded` of them."""
@@ -180,6 +181,16 @@ class _Operands:
         return values
 
 
+def _copy(f: Function, source: Value, source_stride: int, target: Value, target_stride: int, count: int) -> None:
+    """Copy `count` f32 numbers; strides are in elements."""
+    if count == 1 or source_stride == target_stride == 1:
+        copy_row(f, source, "f32", target, "f32", count)
+        return
+    with f.loop(0, count) as item:
+        number = f.load(source + item.index * (source_stride * 4), F32)
+        f.store(number, target + item.index * (target_stride * 4))
+
+
 def _flushed(emit: Callable[[Context], None]) -> Callable[[Context], None]:
     def flushed(context: Context) -> None:
         with context.f.flushing():
@@ -203,8 +214,10 @@ class _Matrices:
         self.depth, self.width = _padded(recurrence.depth), _padded(recurrence.width)
         rows, delta = (1 if recurrence.decodes else BLOCK), bool(recurrence.step.beta)
         key, value = rows * self.depth * 4, rows * self.width * 4
-        pieces = {"key": key, "query": key, "factor": key, "value": value, "update": value}
-        if not recurrence.decodes:
+        pieces = {"key": key, "query": key, "factor": key, "value": value}
+        if recurrence.decodes:
+            pieces |= {"update": value}
+        else:
             pieces |= {"sides": 2 * key, "late": key, "left": self.depth * 4, "turned": key, "walked": key}
             pieces |= {"pairs": BLOCK * LINE, "weights": BLOCK * LINE, "read": 2 * value, "beta": LINE, "decay": LINE}
             pieces |= {"state": self.depth * self.width * 4}
@@ -227,7 +240,7 @@ class _Matrices:
                 self._step(context, x, at, slot, head)
             with f.when(active ^ 1):
                 zero_row(f, at["value"], "f32", self.width)
-                self._write(x, at["value"], slot, f.constant(0), head)
+                x.write("out", at["value"], slot, f.constant(0), head)
 
     def _step(self, context: Context, x: _Operands, at: dict[str, Value], slot: Value, head: Value) -> None:
         f, zero = context.f, context.f.constant(0)
@@ -262,16 +275,7 @@ class _Matrices:
                 row.carry(*(f.fma(query, s, total) for s, total in zip(new, row.state, strict=True)))
             for column, total in zip(columns, row.results, strict=True):
                 f.store(total, at["update"] + column * 4)
-        self._write(x, at["update"], slot, zero, head)
-
-    def _write(self, x: _Operands, source: Value, slot: Value, token: Value, head: Value) -> None:
-        f, out = x.context.f, x["out"]
-        target = address(f, out, slot, token, head)
-        if out.strides[3] == 1 or self.r.width == 1:
-            copy_row(f, source, "f32", target, "f32", self.r.width)
-            return
-        with f.loop(0, self.r.width) as column:
-            f.store(f.load(source + column.index * 4, F32), target + column.index * (out.strides[3] * 4))
+        x.write("out", at["update"], slot, zero, head)
 
     # -- a chunk
 
@@ -306,7 +310,7 @@ class _Matrices:
         self._update(context.f, at)
         with context.f.loop(0, live) as token:
             source = at["read"] + token.index * (self.width * 4)
-            self._write(x, source, context.f.constant(0), first + token.index, head)
+            x.write("out", source, context.f.constant(0), first + token.index, head)
 
     def _gather(
         self, context: Context, x: _Operands, at: dict[str, Value], head: Value, first: Value, live: Value
@@ -390,15 +394,10 @@ class _Matrices:
 
     def _read(self, f: Function, at: dict[str, Value]) -> None:
         """Multiply the weighed queries, and keys behind them, with the state: "read"."""
-        rows = BLOCK * (2 if self.delta else 1)
-        step = min(COLUMNS, self.width // LANES)
-        with f.loop(0, self.width // LANES // step) as block:
-            self._read_columns(f, at, block.index * (step * LINE), rows, step)
-        for rest in range(self.width // LANES // step * step, self.width // LANES):
-            self._read_columns(f, at, f.constant(rest * LINE), rows, 1)
+        self._by_columns(f, COLUMNS, lambda place, vectors: self._read_columns(f, at, place, vectors))
 
-    def _read_columns(self, f: Function, at: dict[str, Value], place: Value, rows: int, vectors: int) -> None:
-        with f.loop(0, rows, ROWS) as first:
+    def _read_columns(self, f: Function, at: dict[str, Value], place: Value, vectors: int) -> None:
+        with f.loop(0, BLOCK * (2 if self.delta else 1), ROWS) as first:
             sides = at["sides"] + first.index * (self.depth * 4)
             with f.loop(0, self.depth, 1, [f.splat(0.0)] * (ROWS * vectors)) as item:
                 state = at["state"] + item.index * (self.width * 4) + place
@@ -418,61 +417,58 @@ class _Matrices:
         """Turn values into updates: each token's less what the state and the updates of earlier ones know."""
         known = at["read"] + BLOCK * self.width * 4
 
-        def row(token: Value, place: Value | int, columns: Sequence[int]) -> list[Value]:
-            beta = f.broadcast(f.load(at["beta"] + token * 4, F32), LANES)
-            here = token * (self.width * 4) + place
-            begin = [f.load(at["value"] + here + c, Vector) - f.load(known + here + c, Vector) for c in columns]
-            with f.loop(0, token, 1, begin) as earlier:
-                weight = 0.0 - f.load(at["pairs"] + token * LINE + earlier.index * 4, F32)
-                source = at["value"] + earlier.index * (self.width * 4) + place
-                earlier.carry(*(
-                    f.fma(f.broadcast(weight, LANES), f.load(source + c, Vector), total)
-                    for c, total in zip(columns, earlier.state, strict=True)
-                ))  # fmt: skip
-            return [beta * total for total in earlier.results]
+        def solve(place: Value, vectors: int) -> None:
+            columns = [place + number * LINE for number in range(vectors)]
+            with f.loop(0, BLOCK) as token:
+                row = at["value"] + token.index * (self.width * 4)
+                read = known + token.index * (self.width * 4)
+                begin = [f.load(row + c, Vector) - f.load(read + c, Vector) for c in columns]
+                beta = f.broadcast(f.load(at["beta"] + token.index * 4, F32), LANES)
+                rest = self._with_updates(f, at, "pairs", token.index, token.index, columns, begin, negated=True)
+                for column, total in zip(columns, rest, strict=True):
+                    f.store(beta * total, row + column)
 
-        self._by_columns(f, row, at["value"])
+        self._by_columns(f, TOKEN_COLUMNS, solve)
 
     def _sum(self, f: Function, at: dict[str, Value]) -> None:
         """Add to what queries read of the state what they read of the updates."""
 
-        def row(token: Value, place: Value | int, columns: Sequence[int]) -> list[Value]:
-            here = at["read"] + token * (self.width * 4) + place
-            with f.loop(0, token + 1, 1, [f.load(here + c, Vector) for c in columns]) as earlier:
-                weight = f.broadcast(f.load(at["weights"] + token * LINE + earlier.index * 4, F32), LANES)
-                source = at["value"] + earlier.index * (self.width * 4) + place
-                earlier.carry(*(
-                    f.fma(weight, f.load(source + c, Vector), total)
-                    for c, total in zip(columns, earlier.state, strict=True)
-                ))  # fmt: skip
-            return earlier.results
-
-        self._by_columns(f, row, at["read"])
-
-    def _by_columns(
-        self, f: Function, row: Callable[[Value, Value | int, Sequence[int]], list[Value]], target: Value
-    ) -> None:
-        """Store what `row` gives for each token in turn, for 4 vectors of columns at a time."""
-        whole, rest = divmod(self.width // LANES, 4)
-
-        def of(place: Value | int, columns: Sequence[int]) -> None:
+        def add(place: Value, vectors: int) -> None:
+            columns = [place + number * LINE for number in range(vectors)]
             with f.loop(0, BLOCK) as token:
-                for column, value in zip(columns, row(token.index, place, columns), strict=True):
-                    f.store(value, target + token.index * (self.width * 4) + place + column)
+                row = at["read"] + token.index * (self.width * 4)
+                begin = [f.load(row + c, Vector) for c in columns]
+                totals = self._with_updates(f, at, "weights", token.index, token.index + 1, columns, begin)
+                for column, total in zip(columns, totals, strict=True):
+                    f.store(total, row + column)
 
+        self._by_columns(f, TOKEN_COLUMNS, add)
+
+    def _with_updates(
+        self, f: Function, at: dict[str, Value], weights: str, token: Value, count: Value, columns: Sequence[Value],
+        begin: Sequence[Value], negated: bool = False,
+    ) -> list[Value]:  # fmt: skip
+        """Return `begin` plus the updates of the block's first `count` tokens, by the weights of one token."""
+        with f.loop(0, count, 1, begin) as earlier:
+            weight = f.load(at[weights] + token * LINE + earlier.index * 4, F32)
+            weight = f.broadcast(0.0 - weight if negated else weight, LANES)
+            update = at["value"] + earlier.index * (self.width * 4)
+            pairs = zip(columns, earlier.state, strict=True)
+            earlier.carry(*(f.fma(weight, f.load(update + column, Vector), total) for column, total in pairs))
+        return earlier.results
+
+    def _by_columns(self, f: Function, most: int, emit: Callable[[Value, int], None]) -> None:
+        """Emit code for `most` vectors of columns at a time, then for those that are left: from a byte of a row on."""
+        whole, rest = divmod(self.width // LANES, most)
         if whole:
             with f.loop(0, whole) as block:
-                of(block.index * (4 * LINE), [number * LINE for number in range(4)])
+                emit(block.index * (most * LINE), most)
         if rest:
-            of(whole * 4 * LINE, [number * LINE for number in range(rest)])
+            emit(f.constant(whole * most * LINE), rest)
 
     def _update(self, f: Function, at: dict[str, Value]) -> None:
         """Let the state decay over the block, and add the updates of its tokens."""
-        step = min(COLUMNS, self.width // LANES)
-        with f.loop(0, self.width // LANES // step) as block:
-            self._update_columns(f, at, block.index * (step * LINE), step)
-        for rest in range(self.width // LANES // step * step, self.width // LANES):
-            self._update_columns(f, at, f.constant(rest * LINE), 1)
+        self._by_columns(f, COLUMNS, lambda place, vectors: self._update_columns(f, at, place, vectors))
 
     def _update_columns(self, f: Function, at: dict[str, Value], place: Value, vectors: int) -> None:
         with f.loop(0, self.depth, ROWS) as first:
@@ -581,7 +577,7 @@ class _Columns:
 
 
 class _Numbers:
-    """States [1, 1] of heads with a key in common: the lanes are heads; a unit has `CHANNELS` heads of a slot."""
+    """States [1, 1] of heads with a key in common: the lanes are heads; a unit has one vector of heads of a slot."""
 
     def __init__(self, recurrence: _Recurrence) -> None:
         self.r = recurrence
