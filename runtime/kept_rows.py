@@ -62,7 +62,7 @@ class EmptyChunk:
     checkpoint for what it leaves for the next one."""
 
     copy: int
-    checkpoint: bool = True
+    checkpoint: bool
 
 
 @dataclass(frozen=True)
@@ -219,6 +219,10 @@ class KeptRows:
     def carried_bytes(self) -> int:
         """Bytes of the states that a chunk hands to the next one, on all ranks together."""
         return self._group.ranks * sum(rows.nbytes for rows in self._empty_carried().values())
+
+    def bytes_of_chunk(self, checkpoint: bool) -> int:
+        """Return the bytes of the copy of a chunk, on all ranks together."""
+        return self.chunk_bytes + checkpoint * self.carried_bytes
 
     def chunk_layout(self, checkpoint: bool) -> list[dict[str, TensorSpec]]:
         """Return shape and dtype of what every rank has of a chunk. One program is every rank's, so all are alike."""

@@ -411,14 +411,14 @@ class Session:
     def empty_chunk(self, checkpoint: bool = True) -> Copy:
         """Return memory for what prefill leaves of a chunk, for `start_prefill` to fill; of a checkpoint also for what
         it leaves for the next chunk alone."""
-        chunk = Copy(self.rows, self.rows.chunk_bytes + checkpoint * self.rows.carried_bytes, checkpoint)
+        chunk = Copy(self.rows, self.rows.bytes_of_chunk(checkpoint), checkpoint)
         self.rows.do(EmptyChunk(chunk.number, checkpoint))
         return chunk
 
     def drop_checkpoint(self, chunk: Copy) -> None:
         """Give up what a chunk leaves for the next one alone, so that no prompt continues behind it."""
         self.rows.do(DropCheckpoint(chunk.number))
-        chunk.nbytes, chunk.checkpoint = self.rows.chunk_bytes, False
+        chunk.nbytes, chunk.checkpoint = self.rows.bytes_of_chunk(False), False
 
     @property
     def prefill_logits(self) -> Array:
@@ -801,14 +801,13 @@ class Session:
         """The messages in which rows of prompts' chunks are kept in files. Raises UsageError as `slot_format` does."""
         if self._identity is None:
             raise SessionErrors.NO_IDENTITY()
-        layouts = [self.rows.chunk_layout(checkpoint) for checkpoint in (False, True)]
-        return ChunkFormat(self.signature, self._identity(), layouts[0], layouts[1])
+        layout, checkpoint = (self.rows.chunk_layout(checkpoint) for checkpoint in (False, True))
+        return ChunkFormat(self.signature, self._identity(), layout, checkpoint)
 
     def adopt_chunk(self, message: ChunkMessage) -> Copy:
         """Return the rows of a message, which `chunk_format` has read, as a copy of this session."""
         parts = tuple({name: rows.copy() for name, rows in part.items()} for part in message.parts)
-        nbytes = self.rows.chunk_bytes + message.checkpoint * self.rows.carried_bytes
-        copy = Copy(self.rows, nbytes, message.checkpoint)
+        copy = Copy(self.rows, self.rows.bytes_of_chunk(message.checkpoint), message.checkpoint)
         self.rows.do(PutCopy(copy.number, parts))
         return copy
 

@@ -18,9 +18,8 @@ what was used longest ago goes first.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from sscc.runtime.chunk_message import ChunkMessage, chunks_of
 from sscc.runtime.excerpt import Excerpt
@@ -114,28 +113,40 @@ class PromptStore:
             chunks = chunks[: max(left, 0) // (self._chunk_bytes + self._every * self._carried_bytes)]
         self._prompt = [_CHUNK + key for _, key, _ in chunks]
         self._touch()
-        kept = [self._chunk(key) for key in self._prompt]
-        alike = list(takewhile(lambda chunk: chunk is not None, kept))
-        reusable = [c for c in alike[: self._session.reusable_chunks(len(prompt))] if c is not None]
+        alike: list[KeptChunk] = []
+        for key in self._prompt:
+            if (chunk := self._chunk(key)) is None:
+                break
+            alike.append(chunk)
+        reusable = alike[: self._session.reusable_chunks(len(prompt))]
         while reusable and not reusable[-1].rows.checkpoint:
             reusable.pop()
         if reusable:
             self._parent = self._prompt[len(reusable) - 1]
-        ends = {len(chunks) - 1, len(alike) - 1}
+        return [chunk.rows for chunk in reusable], self._fill(chunks, len(reusable), len(alike))
+
+    def _fill(self, chunks: Sequence[tuple[bytes, bytes, Excerpt]], reused: int, alike: int) -> dict[int, Copy]:
+        """Make memory for chunks of the prompt that are not kept, or kept without the checkpoint that they are to be.
+
+        Args:
+            chunks: of the prompt, as `chunks_of` has them.
+            reused: from how many of them the prefill continues.
+            alike: how many of them are kept, from the first one on.
+        """
         fill: dict[int, Copy] = {}
-        for number, (key, (before, _, tokens)) in enumerate(zip(self._prompt, chunks, strict=True)):
-            there, checkpoint = kept[number], self._every or number in ends
-            if number < len(reusable) or (there is not None and (there.rows.checkpoint or not checkpoint)):
-                continue
+        for number, (before, key, tokens) in list(enumerate(chunks))[reused:]:
+            there = self._chunk(_CHUNK + key)
+            shared = number == alike - 1
+            checkpoint = self._every or shared or number == len(chunks) - 1
             nbytes = self._chunk_bytes + checkpoint * self._carried_bytes
-            if self._make_room(nbytes, self._prompt):
+            is_kept = there is not None and there.rows.checkpoint >= checkpoint
+            if not is_kept and self._make_room(nbytes, self._prompt):
                 fill[number] = self._session.empty_chunk(checkpoint)
                 # A copy of the tokens: a view would keep the whole prompt's in memory.
                 own = Excerpt(tokens.tokens.copy(), tokens.positions.copy())
-                shared = number == len(alike) - 1
-                self._filling[key] = KeptChunk(before, own, fill[number], self._parent, shared)
+                self._filling[_CHUNK + key] = KeptChunk(before, own, fill[number], self._parent, shared)
                 self.nbytes += nbytes
-        return [chunk.rows for chunk in reusable], fill
+        return fill
 
     def _chunk(self, key: bytes) -> KeptChunk | None:
         entry = self._entries.get(key)
