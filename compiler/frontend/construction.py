@@ -79,7 +79,8 @@ def build_model(config: transformers.PreTrainedConfig, dtype: torch.dtype) -> to
     run_within(model, lambda ids, positions: nullcontext() if positions is None else CountedPositions(positions))
     _supply_positions(model)
     if getattr(config, "residual_in_fp32", False):
-        # The first layer makes f32 of what it adds to. Made before it, all layers are alike, with the same numbers.
+        # The first layer converts its residual to f32. Converted before it, the numbers are the same, and all layers
+        # are of one kind.
         model.get_input_embeddings().register_forward_hook(lambda module, args, output: _in_f32(model, output))
     built: torch.nn.Module = model
     return built
