@@ -14,10 +14,13 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.session import Session
+from sscc.runtime.backends.backend import Conditions
+from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.session import Session, interpreter_of
 from tests.families import adapted, random_tokens
 from tests.native import native_interpreter
 
@@ -127,6 +130,99 @@ def fed(session: Session, prompt: list[int], tokens: list[int], slot: int = 0) -
     """The logits of a prompt, and of each token after it."""
     rows = [session.prefill(slot, prompt).copy(), *(session.decode({slot: token})[slot].copy() for token in tokens)]
     return np.stack(rows)
+
+
+def generated(model: PreTrainedModel, length: int, new: int) -> list[int]:
+    """Return the tokens that transformers generates after a random prompt of `length` tokens."""
+    prompt = torch.tensor([random_tokens(length)])
+    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
+    out = model.generate(prompt, attention_mask=seen, max_new_tokens=new, do_sample=False, pad_token_id=0)
+    return [int(token) for token in out[0, length:]]
+
+
+def decoded_side_by_side(session: Session, lengths: Sequence[int], new: int) -> list[list[int]]:
+    """Return the tokens that slots 0, 1, .. decode greedily, step by step together, after random prompts of these
+    lengths."""
+    tokens_of = [[int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in enumerate(lengths)]
+    for _ in range(new - 1):
+        logits = session.decode({slot: tokens[-1] for slot, tokens in enumerate(tokens_of)})
+        for slot, tokens in enumerate(tokens_of):
+            tokens.append(int(logits[slot].argmax()))
+    return tokens_of
+
+
+def decoded_by_ranks(artifact: Artifact, ranks: int, length: int, new: int) -> list[list[int]]:
+    """Return the tokens that each rank decodes greedily in slot 0 after a random prompt of `length` tokens."""
+
+    def decode(group: Group) -> list[int]:
+        session = Session(artifact.signature, interpreter_of(artifact, Conditions(group=group), "native"))
+        (tokens,) = decoded_side_by_side(session, [length], new)
+        return tokens
+
+    return run_ranks(thread_groups(ranks), decode)
+
+
+def errors_in_bf16(
+    session: Session, model: Callable[[str], PreTrainedModel], prompt: list[int], tokens: list[int]
+) -> tuple[float, float, float]:
+    """Return root mean squares of logits, of the last token of a prompt and of tokens behind it: of our error, of that
+    of transformers' own bf16 run, both against f32 arithmetic on the same bf16 weights, and of the exact logits.
+
+    Args:
+        model: of a dtype, as `random_model` has them.
+    """
+    ours = fed(session, prompt, tokens)
+    theirs, exact = (
+        model(dtype)(torch.tensor([prompt + tokens]), use_cache=False).logits[0].float().numpy()
+        for dtype in ("bf16", "rounded")
+    )
+    rows = slice(len(prompt) - 1, None)
+    of_ours, of_theirs, whole = (
+        float(np.sqrt(np.square(x).mean())) for x in (ours - exact[rows], theirs[rows] - exact[rows], exact[rows])
+    )
+    return of_ours, of_theirs, whole
+
+
+def check_levels(
+    artifacts: Artifacts, family: str, kept: str, eager: EagerSnapStream | EagerQuerySelection, prompt: list[int],
+    tokens: list[int],
+) -> None:  # fmt: skip
+    """-O2 loops over what -O1 launches, bit for bit; -O0, on the reference, and eager PyTorch round elsewhere."""
+    by_level = {
+        level: fed(opened(artifacts(family, kept, level), interpreter), prompt, tokens, slot=1)
+        for level, interpreter in enumerate(("reference", "native", "native"))
+    }
+    assert np.array_equal(by_level[1], by_level[2])
+    rows = [eager.prefill(prompt), *(eager.decode(token) for token in tokens)]
+    expected, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
+    for logits in (by_level[0], by_level[2]):
+        assert np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected)
+
+
+def check_company(session: Session) -> None:
+    """A slot has the bits of a slot alone: beside one that decodes in its steps, and beside one that decodes alone."""
+    prompt, tokens = random_tokens(19), random_tokens(9, seed=2)
+    alone = fed(session, prompt, tokens, slot=0)
+    session.prefill(1, random_tokens(30, seed=3))
+    session.prefill(0, prompt)
+    for number, token in enumerate(tokens):
+        assert np.array_equal(session.decode({0: token, 1: number})[0], alone[number + 1])
+    expected = fed(session, prompt, tokens, slot=1)
+    session.prefill(1, prompt)
+    session.prefill(0, random_tokens(3))
+    session.decode({0: 4})  # which leaves the state of slot 1 alone
+    assert all(np.array_equal(session.decode({1: t})[1], row) for t, row in zip(tokens, expected[1:], strict=True))
+
+
+def check_in_pieces(session: Session) -> None:
+    """A prompt that is read in pieces, between steps of another slot, has the logits of the whole."""
+    prompt = random_tokens(33)
+    expected = session.prefill(0, prompt).copy()
+    session.prefill(1, random_tokens(5))
+    session.start_prefill(0, prompt)
+    while not session.step_prefill(3):
+        session.decode({1: 7})
+    assert np.array_equal(session.prefill_logits, expected)
 
 
 def check_continued(session: Session, kept_chunks: Sequence[int], new: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,26 @@ from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionE
 from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.backends.backend import Conditions
-from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
 from sscc.runtime.engine.engine import Engine
 from sscc.runtime.engine.request import Request
 from sscc.runtime.inspection import inspect_artifact
-from sscc.runtime.session import Session, interpreter_of
+from sscc.runtime.session import Session
 from tests.compiler import small_stacks
-from tests.compiler.small_stacks import BATCH, CACHES, CHUNK, Artifacts, check_continued, fed, loaded, opened
+from tests.compiler.small_stacks import (
+    BATCH,
+    CACHES,
+    CHUNK,
+    Artifacts,
+    check_company,
+    check_continued,
+    check_in_pieces,
+    check_levels,
+    decoded_by_ranks,
+    decoded_side_by_side,
+    errors_in_bf16,
+    loaded,
+    opened,
+)
 from tests.errors import raises
 from tests.families import random_tokens
 
@@ -84,13 +96,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 @cache
 def generated(family: str, length: int) -> list[int]:
-    """Return the tokens that transformers generates after a random prompt of `length` tokens."""
-    prompt = torch.tensor([random_tokens(length)])
-    seen = torch.ones_like(prompt)  # or else it takes tokens 0 of the prompt for padding
-    out = random_model(family).generate(
-        prompt, attention_mask=seen, max_new_tokens=NEW, do_sample=False, pad_token_id=0
-    )
-    return [int(token) for token in out[0, length:]]
+    return small_stacks.generated(random_model(family), length, NEW)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -101,29 +107,15 @@ def test_tokens_are_those_of_transformers_generate(
     """Two slots decode side by side: after prompts of one token, of a chunk, and of several."""
     session = opened(artifacts(family, "everything", opt_level), interpreter)
     for lengths in ((1, 40), (7, 2), (8, 21)) if interpreter == "native" else ((8, 21),):
-        expected = [generated(family, length) for length in lengths]
-        tokens_of = [[int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in enumerate(lengths)]
-        for _ in range(NEW - 1):
-            logits = session.decode({slot: tokens[-1] for slot, tokens in enumerate(tokens_of)})
-            for slot, tokens in enumerate(tokens_of):
-                tokens.append(int(logits[slot].argmax()))
-        assert tokens_of == expected
+        assert decoded_side_by_side(session, lengths, NEW) == [generated(family, length) for length in lengths]
 
 
 @pytest.mark.parametrize("kept", ["small", "indexed", "query"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifacts: Artifacts) -> None:
     """The layers that attend keep what their policy says; the others are as ever."""
-    prompt, tokens = random_tokens(23), random_tokens(16, seed=1)
-    by_level = {
-        level: fed(opened(artifacts("delta", kept, level), interpreter), prompt, tokens, slot=1)
-        for level, interpreter in enumerate(("reference", "native", "native"))
-    }
-    assert np.array_equal(by_level[1], by_level[2])
     g = CACHES[kept]
     eager = EagerQuerySelection(eager_model(), g, g.landmark_bits) if g.by_query else EagerSnapStream(eager_model(), g)
-    expected = torch.stack([eager.prefill(prompt), *(eager.decode(token) for token in tokens)]).numpy()
-    for logits in (by_level[0], by_level[2]):
-        assert np.linalg.norm(logits - expected) <= 1e-4 * np.linalg.norm(expected)
+    check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1))
 
 
 @cache
@@ -139,43 +131,19 @@ def eager_model() -> PreTrainedModel:
 @pytest.mark.parametrize("family", ["delta", "side by side", "mamba"])
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(family: str, artifacts: Artifacts) -> None:
     """Against f32 arithmetic on the same bf16 weights, our error is that of transformers' own bf16 run, within 1.5."""
-    prompt, tokens = random_tokens(25), random_tokens(20, seed=1)
-    ours = fed(opened(artifacts(family, dtype="bf16")), prompt, tokens)
-    theirs, exact = (
-        random_model(family, dtype=dtype)(torch.tensor([prompt + tokens]), use_cache=False).logits[0].float().numpy()
-        for dtype in ("bf16", "rounded")
-    )
-    rows = slice(len(prompt) - 1, None)
-    our_error, their_error = (np.sqrt(np.square(x - exact[rows]).mean()) for x in (ours, theirs[rows]))
+    session, model = opened(artifacts(family, dtype="bf16")), partial(random_model, family)
+    our_error, their_error, _ = errors_in_bf16(session, model, random_tokens(25), random_tokens(20, seed=1))
     assert 0 < our_error <= 1.5 * their_error
 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_slot_alone_has_the_bits_of_a_slot_in_company(family: str, artifacts: Artifacts) -> None:
-    session = opened(artifacts(family))
-    prompt, tokens = random_tokens(19), random_tokens(9, seed=2)
-    alone = fed(session, prompt, tokens, slot=0)
-    session.prefill(1, random_tokens(30, seed=3))
-    session.prefill(0, prompt)
-    for number, token in enumerate(tokens):
-        assert np.array_equal(session.decode({0: token, 1: number})[0], alone[number + 1])
-    expected = fed(session, prompt, tokens, slot=1)
-    session.prefill(1, prompt)
-    session.prefill(0, random_tokens(3))
-    session.decode({0: 4})  # which leaves the state of slot 1 alone
-    assert [np.array_equal(session.decode({1: t})[1], row) for t, row in zip(tokens, expected[1:], strict=True)]
+    check_company(opened(artifacts(family)))
 
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(family: str, artifacts: Artifacts) -> None:
-    session = opened(artifacts(family))
-    prompt = random_tokens(33)
-    expected = session.prefill(0, prompt).copy()
-    session.prefill(1, random_tokens(5))
-    session.start_prefill(0, prompt)
-    while not session.step_prefill(3):
-        session.decode({1: 7})
-    assert np.array_equal(session.prefill_logits, expected)
+    check_in_pieces(opened(artifacts(family)))
 
 
 @pytest.mark.parametrize("family", CONFIGS)
@@ -275,14 +243,7 @@ def test_heads_and_channels_are_cut_over_ranks(family: str, tmp_path: Path) -> N
     states = {tensor.name: tensor.shape for tensor in artifact.program.tensors if tensor.role == "state"}
     assert (states["inputs_cache.convolution"], states["recurrent_cache.recurrence"]) == CUT[family]
 
-    def generate(group: Group) -> list[int]:
-        session = Session(artifact.signature, interpreter_of(artifact, Conditions(group=group), "native"))
-        tokens = [int(session.prefill(0, random_tokens(21)).argmax())]
-        for _ in range(NEW - 1):
-            tokens.append(int(session.decode({0: tokens[-1]})[0].argmax()))
-        return tokens
-
-    assert run_ranks(thread_groups(2), generate) == [generated(family, 21)] * 2
+    assert decoded_by_ranks(artifact, 2, 21, NEW) == [generated(family, 21)] * 2
 
 
 # ------------------------------------------------------------------------------------------------- definition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ from tests.compiler.small_stacks import (
     WINDOW,
     Artifacts,
     check_continued,
-    fed,
+    check_levels,
+    decoded_side_by_side,
+    errors_in_bf16,
     loaded,
     opened,
 )
@@ -82,10 +84,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Artifacts:
 
 @cache
 def generated(family: str, length: int, count: int) -> list[int]:
-    """What transformers generates from a random prompt of so many tokens."""
-    prompt = torch.tensor([random_tokens(length)])
-    out = random_model(family).generate(prompt, max_new_tokens=count, do_sample=False, pad_token_id=0)
-    return [int(token) for token in out[0, length:]]
+    return small_stacks.generated(random_model(family), length, count)
 
 
 # ----------------------------------------------------------------------------------------------------- exactness
@@ -97,8 +96,8 @@ RUNS = [
     ("gemma3", 0, "reference"),
     ("mistral", 0, "reference"),
 ]
-PROMPTS = {0: 3 * WINDOW + 3, 1: WINDOW - 4}
-"""By slot: a prompt of several windows, and one that fits into a window."""
+PROMPTS = (3 * WINDOW + 3, WINDOW - 4)
+"""The length of a prompt of several windows, and of one that fits into a window."""
 NEW = 2 * WINDOW
 
 
@@ -108,13 +107,7 @@ def test_tokens_are_those_of_transformers_generate(
 ) -> None:
     """Two slots decode side by side, each to several windows behind its prompt."""
     session = opened(artifacts(family, "everything", opt_level), interpreter)
-    expected = {slot: generated(family, length, NEW) for slot, length in PROMPTS.items()}
-    tokens_of = {slot: [int(session.prefill(slot, random_tokens(n)).argmax())] for slot, n in PROMPTS.items()}
-    for _ in range(NEW - 1):
-        logits = session.decode({slot: tokens[-1] for slot, tokens in tokens_of.items()})
-        for slot, tokens in tokens_of.items():
-            tokens.append(int(logits[slot].argmax()))
-    assert tokens_of == expected
+    assert decoded_side_by_side(session, PROMPTS, NEW) == [generated(family, length, NEW) for length in PROMPTS]
 
 
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
@@ -122,14 +115,9 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> No
     that of transformers' own bf16 run, within a factor of 1.5. The prompt and what follows outgrow the window."""
     prompt, tokens = random_tokens(2 * WINDOW + 5), random_tokens(2 * WINDOW, seed=1)
     family = "short"
-    ours = fed(opened(artifacts(family, dtype="bf16")), prompt, tokens)
-    theirs, exact = (
-        random_model(family, dtype=dtype)(torch.tensor([prompt + tokens]), use_cache=False).logits[0].float().numpy()
-        for dtype in ("bf16", "rounded")
-    )
-    rows = slice(len(prompt) - 1, None)
-    our_error, their_error = (np.sqrt(np.square(x - exact[rows]).mean()) for x in (ours, theirs[rows]))
-    assert 0 < our_error <= 1.5 * their_error < 0.1 * np.sqrt(np.square(exact[rows]).mean())
+    session, model = opened(artifacts(family, dtype="bf16")), partial(random_model, family)
+    our_error, their_error, whole = errors_in_bf16(session, model, prompt, tokens)
+    assert 0 < our_error <= 1.5 * their_error < 0.1 * whole
 
 
 @pytest.mark.parametrize("length", [2 * WINDOW + 5, WINDOW, 3])
@@ -140,18 +128,8 @@ def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> No
 def test_levels_agree_with_each_other_and_with_eager_pytorch(
     family: str, kept: str, length: int, artifacts: Artifacts
 ) -> None:
-    """-O2 loops over what -O1 launches, bit for bit; -O0, on the reference, and eager PyTorch round elsewhere."""
-    prompt, tokens = random_tokens(length), random_tokens(WINDOW + 6, seed=1)
-    by_level = {}
-    for level, interpreter in enumerate(("reference", "native", "native")):
-        session = opened(artifacts(family, kept, level), interpreter)
-        by_level[level] = fed(session, prompt, tokens, slot=1)
-    assert np.array_equal(by_level[1], by_level[2])
     eager = EagerSnapStream(eager_model(family), CACHES[kept])
-    rows = [eager.prefill(prompt), *(eager.decode(token) for token in tokens)]
-    expected, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
-    for logits in (by_level[0], by_level[2]):
-        assert np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected)
+    check_levels(artifacts, family, kept, eager, random_tokens(length), random_tokens(WINDOW + 6, seed=1))
 
 
 @cache
