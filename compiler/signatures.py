@@ -12,7 +12,7 @@ from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.geometry import Geometry
 from sscc.ir.layer_state.codecs import codec_of
 from sscc.ir.layer_state.kinds import kind_of
-from sscc.ir.layer_state.streams import CACHES, STREAMS_OF_A_GROUP, state_name, streams_of
+from sscc.ir.layer_state.streams import CACHES, STORES, STREAMS_OF_A_GROUP, state_name, streams_of
 from sscc.ir.levels import GroupFacts, ProgramFacts, walk
 from sscc.runtime.artifact.signature import Signature
 
@@ -49,7 +49,9 @@ def program_signature(
 def query_heads(module: ir.Module) -> dict[str, int]:
     """The query heads of each group of layers, by its name: those of what attends in prefill. In a step ranks may have
     other heads of other slots."""
-    specs = {name: spec for name, spec in kv.SPECS.items() if {"query", "start"} <= {*spec.inputs, *spec.numbers}}
+    of_prefill = {"query", "start"}, {"query", "chosen"}
+    known = {name: {*spec.inputs, *spec.numbers} for name, spec in kv.SPECS.items()}
+    specs = {name: kv.SPECS[name] for name, operands in known.items() if any(of <= operands for of in of_prefill)}
     specs = {name: spec for name, spec in specs.items() if "out" in spec.results and "scale" in spec.attributes}
     attending = (op for op in walk(module) if op.name in specs)
     return {kv.group_of(op): int(kv.operand_of(op, "query").type.shape[1]) for op in attending}
@@ -59,15 +61,21 @@ def _group(facts: GroupFacts, heads: Mapping[str, int], states: States, batch: i
     """A group: its caches have its KV heads and widths."""
     if facts.name == STATELESS:
         return stateless_group(facts.layers, facts.geometry)
-    g, names = facts.geometry, [state_name(name, facts.name) for name in CACHES]
+    g = facts.geometry
+    names = [state_name(name, facts.name) for name in (STORES if _is_stored(facts, states) else CACHES)]
     streams = streams_of(names, states, codec_of(g))
     if tuple(stream.name for stream in streams) not in STREAMS_OF_A_GROUP:
         missing = next(name for name in names if name not in states)
         raise ProgramSignatureErrors.NO_STATE(state=missing)
     if facts.name not in heads and kind_of(streams).attends:
         raise ProgramSignatureErrors.NO_ATTENTION(layers=facts.layers)
-    slots, kv_heads, _, _ = states[state_name(streams[0].cache, facts.name)][-4:]
+    slots, kv_heads, _, _ = next(states[name] for name in names if name in states)[-4:]
     return LayerGroup(
         facts.name, facts.layers, facts.geometry, heads.get(facts.name, kv_heads), kv_heads, streams, facts.sharers,
         slots=None if slots == batch else slots, beside=facts.beside,
     )  # fmt: skip
+
+
+def _is_stored(facts: GroupFacts, states: States) -> bool:
+    """Return True if no cache has rows of a group, because a store has all."""
+    return facts.geometry.by_index and not any(state_name(name, facts.name) in states for name in CACHES)

@@ -102,6 +102,8 @@ COMPACT, INDEXED = KV_ROWS = ("compact", "indexed")
 PLAIN = "model"
 KV_DTYPES = (PLAIN, *ROW_CODES)
 SNAPSTREAM, QUERY = KV_POLICIES = ("snapstream", "query")
+INDEX = "index"
+"""The policy of layers whose model chooses rows by an index of its own. Nobody asks for it."""
 RULE = "rule:"
 _RULE = re.compile(rf"{RULE}([^\W\d]\w*)@([0-9a-f]{{64}})")
 DEFAULT_LANDMARK_BITS = 2
@@ -184,7 +186,7 @@ class Geometry:
             slides from position to position.
         policy: who chooses the selected rows: "snapstream", the end of the prompt, once; "rule:NAME@SHA256", the same
             by the scores of a rule of one's own; "query", every step's query, from the rows of all positions, which are
-            kept ("indexed").
+            kept ("indexed"); "index", an index of the model's own, from all of them too, without sinks and ring.
         landmark_bits: of a number of the keys' copies by which a query chooses: 1, 2, 4, or 16, the keys themselves; 0
             where the prompt chooses.
         fetch: where a query chooses, the most rows that a step brings from the store per KV head, 1 .. `topk`: it
@@ -210,7 +212,8 @@ class Geometry:
     window_stride: int | None = None
 
     def __post_init__(self) -> None:
-        for name, low in (("sink", 0), ("recent", 1), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
+        recent = 0 if self.by_index else 1
+        for name, low in (("sink", 0), ("recent", recent), ("topk", 0), ("obs", 1), ("pool", 1), ("max_context", 1)):
             if getattr(self, name) < low:
                 raise GeometryErrors.TOO_SMALL(field=name, value=getattr(self, name), least=low)
         if self.pool % 2 == 0:
@@ -223,7 +226,7 @@ class Geometry:
             raise GeometryErrors.ROWS(rows=self.rows, choices=KV_ROWS)
         if self.dtype not in KV_DTYPES:
             raise GeometryErrors.DTYPE(dtype=self.dtype, choices=KV_DTYPES)
-        if self.policy not in KV_POLICIES and self.rule is None:
+        if self.policy not in (*KV_POLICIES, INDEX) and self.rule is None:
             raise GeometryErrors.POLICY(policy=self.policy, choices=KV_POLICIES, rule=RULE)
         if self.by_query and self.landmark_bits not in LANDMARK_BITS:
             raise GeometryErrors.LANDMARK_BITS(bits=self.landmark_bits, choices=LANDMARK_BITS)
@@ -233,7 +236,7 @@ class Geometry:
             self._check_by_query()
         elif self.fetch is not None:
             raise GeometryErrors.FETCH_UNUSED(fetch=self.fetch)
-        if self.indexed and self.encoded and not self.by_query:
+        if self.indexed and self.encoded and not self.keeps_all:
             raise GeometryErrors.ENCODED_INDEXED(dtype=self.dtype)
         if self.sink + self.recent > self.max_context:
             raise GeometryErrors.EXCEEDS_CONTEXT(
@@ -299,6 +302,12 @@ class Geometry:
             layer_topk=(),
         )  # fmt: skip
 
+    def chosen(self, topk: int) -> Geometry:
+        """Return the geometry of a layer whose model chooses `topk` rows of all positions by an index of its own."""
+        return replace(
+            self, sink=0, recent=0, topk=topk, rows=INDEXED, policy=INDEX, landmark_bits=0, fetch=None, layer_topk=()
+        )
+
     @property
     def sees(self) -> Span:
         """Which positions a query of the layer sees, but for what is evicted."""
@@ -313,8 +322,8 @@ class Geometry:
 
     @property
     def takes_budget(self) -> bool:
-        """True if a budget of rows governs the layers; False where a window does."""
-        return not self.window
+        """True if a budget of rows governs the layers; False where a window does, or an index of the model's own."""
+        return not self.window and not self.by_index
 
     def check_layers(self, count: int) -> None:
         """Raise ValueError where budgets of layers are those of another number of layers than `count`."""
@@ -357,12 +366,22 @@ class Geometry:
     def reads_prompts(self) -> bool:
         """True if steps read the selected rows of a prompt where prefill wrote them, in the place of rows of the
         cache."""
-        return self.indexed and not self.by_query
+        return self.indexed and not self.keeps_all
 
     @property
     def by_query(self) -> bool:
         """Whether every step's query chooses the selected rows."""
         return self.policy == QUERY
+
+    @property
+    def by_index(self) -> bool:
+        """True if an index of the model's own chooses the rows that a token attends to."""
+        return self.policy == INDEX
+
+    @property
+    def keeps_all(self) -> bool:
+        """True if the rows of all positions stay."""
+        return self.by_query or self.by_index
 
     @property
     def rule(self) -> tuple[str, str] | None:
@@ -373,7 +392,7 @@ class Geometry:
     @property
     def selects(self) -> bool:
         """Whether the end of a prompt selects rows."""
-        return self.topk > 0 and not self.by_query
+        return self.topk > 0 and not self.keeps_all
 
     @property
     def fetch_rows(self) -> int:
@@ -397,17 +416,17 @@ class Geometry:
         """Whether prefill writes the rows of a prompt as codes, and attends to what these stand for: where all rows
         stay, so that nothing that follows can tell who wrote one. Elsewhere rows are encoded as they are copied into
         the cache, once the prompt is done."""
-        return self.encoded and self.by_query
+        return self.encoded and self.keeps_all
 
     @property
     def cache_rows(self) -> int:
-        """Rows of the cache itself: all of the budget, or sinks and ring alone where every step's query chooses."""
-        return self.sink_recent if self.by_query else self.budget
+        """Rows of the cache itself: all of the budget, or sinks and ring alone where the rows of all positions stay."""
+        return self.sink_recent if self.keeps_all else self.budget
 
     @property
     def most_kept(self) -> int:
         """The most positions that a sequence ever keeps."""
-        return self.max_context if self.by_query else self.budget
+        return self.max_context if self.keeps_all else self.budget
 
     @property
     def packed(self) -> bool:
@@ -445,7 +464,7 @@ class Geometry:
     def kept_rows(self, length: int) -> int:
         """Return how many positions are kept once `length` of them have been written. Unless queries choose among them,
         a step reads the rows of all."""
-        return length if self.by_query else min(length, self.budget)
+        return length if self.keeps_all else min(length, self.budget)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, without those from `window` on that have their defaults. Lists stand for tuples."""

@@ -5,8 +5,10 @@ selected ones, N rows that attention is over, T rows of the prompt scratch, of a
 segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk, W queries of the observation window, J
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
 keys, and its values. Of a convolution: H channels. Of a recurrence: H heads, G groups of heads with a key and a query
-of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of weights: X matrices (one per expert) of O rows
-of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top chosen ones.
+of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of a learned index: Hi heads with a query of D
+numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of Top positions. Of weights: X matrices (one per
+expert) of O rows of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top
+chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
 
@@ -73,6 +75,16 @@ def _selected(n: Sizes) -> int:
 
 def _tokens(n: Sizes) -> int:
     return n["S"]
+
+
+def _indexed(n: Sizes) -> int:
+    """Index keys that a choice reads: those of all positions that a slot holds, up to the last token."""
+    return min(n.get("live", n["T"]), n["start"] + n["C"])
+
+
+def _attended(n: Sizes) -> int:
+    """Rows that attention to chosen positions reads, those of each token apart."""
+    return n["S"] * min(n["Top"], n.get("live", n["T"]))
 
 
 def _zero(n: Sizes) -> int:
@@ -253,6 +265,36 @@ class Recurrence(Op):
     beta: Annotated[str | None, Operand("B S H:f32", "read", optional=True, omissible=True)]
     layer: Annotated[int, Attribute()]
     out: Annotated[str, Operand("B S H Dv:f32", "write")]
+
+
+class Index(Op):
+    """The choice of a learned index over the tokens of a call, as captured (`ChooseByIndex`, with position s for token
+    s). The compiler threads its state through it: a key of each position. `layer` counts decoder layers from 0."""
+
+    op = "index"
+    query: Annotated[str, Operand("B S Hi D:f", "read")]
+    key: Annotated[str, Operand("B S D:f", "read")]
+    weight: Annotated[str | None, Operand("B S Hi:f32", "read", optional=True, omissible=True)]
+    layer: Annotated[int, Attribute()]
+    block: Annotated[int, Attribute()]
+    local: Annotated[int, Attribute()]
+    chosen: Annotated[str, Operand("B Hc S Top:i64", "write")]
+
+
+class ChosenAttention(Op):
+    """Attention of a model to positions that an index chooses (`AttendChosen`), as captured: rows are those of the
+    tokens it is given. All rows of a sequence are kept."""
+
+    op = "chosen_attention"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    key: Annotated[str, Operand("B Hkv S D:f", "read")]
+    value: Annotated[str, Operand("B Hkv S Dv:f", "read")]
+    chosen: Annotated[str, Operand("B Hc S Top:i64", "read")]
+    sink_logits: SinkLogits
+    layer: Annotated[int, Attribute()]
+    scale: Scale
+    softcap: Softcap
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
 
 
 class Row(Op):
@@ -651,6 +693,56 @@ class TopK(Op):
     source: Annotated[str, Operand("S N:f", "read")]
     indices: Annotated[str, Operand("S Top:i64", "write")]
     values: Annotated[str, Operand("S Top:f", "write", optional=True)] = ""
+
+
+@dataclass(frozen=True)
+class ChooseByIndex(Op):
+    """The positions that a learned index chooses for each token, ascending, then -1 (DeepSeek-V3.2). Of the token at
+    p = position[b, s], with key t that of position t:
+
+        score[t] = sum over h of weight[b, s, h] * max(query[b, s, h, :] . key[t], 0)       with `weight`, one choice
+        score[t] = query[b, s, c, :] . key[t]                                               without, for each choice c
+
+    for t <= p, in f32. Positions are chosen in blocks of `block`, whose score is the largest one of their positions up
+    to p. The Top / block blocks of the highest scores are chosen, of equal ones the earlier; before them the `local`
+    ones that end with the block of p. Nothing is chosen where p is negative. No key from `start` + C on is read.
+    """
+
+    op, kind = "choose_by_index", "choose_by_index"
+    query: Annotated[str, Operand("B C Hi D:f", "read")]
+    keys: Annotated[str, Operand("B 1 T D:f", "read", along="T", reads=_indexed, fetched=True)]
+    position: Annotated[str, Operand("B C:i64", "read")]
+    chosen: Annotated[str, Operand("B Hc C Top:i64", "write")]
+    start: Start
+    block: Annotated[int, Attribute()]
+    local: Annotated[int, Attribute()]
+    weight: Annotated[str | None, Operand("B C Hi:f32", "read", optional=True, omissible=True)] = None
+
+
+@dataclass(frozen=True)
+class AttendChosen(Op):
+    """Attention of each token over the rows that an index names for it; softmax and sums in f32.
+
+    Query head h reads KV head g = h // (H // Hkv), and of that the rows chosen[b, g // (Hkv // Hc), s, :] that are not
+    negative. A token without such a row gives zeros. Without `value` the first Dv numbers of a key are its value
+    (latent rows). Rows may be encoded.
+    """
+
+    op, kind = "attend_chosen", "attend_chosen"
+    query: Annotated[str, Operand("B H S D:f", "read")]
+    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_attended, by="chosen", fetched=True)]
+    value: Annotated[
+        str,
+        Operand(
+            "B Hkv T Dv:row", "read", along="T", reads=_attended, by="chosen", fetched=True, optional=True,
+            omissible=True, value_of="key",
+        ),
+    ]  # fmt: skip
+    chosen: Annotated[str, Operand("B Hc S Top:i64", "read")]
+    out: Annotated[str, Operand("B H S Dv:f", "write")]
+    scale: Scale
+    softcap: Softcap = None
+    sink_logits: SinkLogits = None
 
 
 # --------------------------------------------------------------------------------------------------- fused operations

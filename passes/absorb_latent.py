@@ -72,6 +72,9 @@ After::
       %out = linalg.contract .. ins(%o, %w_v : tensor<3x2x1x2xf32>, tensor<2x3x2xf32>) ..
       return %out : tensor<3x2x1x3xf32>
 
+A layer that attends to positions that an index chooses does so in prefill too: each token has rows of its own, of which
+K and V would be made again and again.
+
 When it does not apply: K or V that is something else as well (a bias, a rotation of all of K), a row that would not be
 smaller, a layer of which only one entry is so, one that attends within a window, whose ring is short, one whose
 scores are capped or have learned sinks, or one whose K and V other layers share. These layers stay as they are, and
@@ -104,6 +107,8 @@ from sscc.passes.base import Pass, count
 from sscc.passes.latent_queries import absorbed, joined, product
 from sscc.passes.tiling import is_cast
 
+CHOSEN = "kv.chosen_attention"
+
 
 @dataclass(frozen=True)
 class AbsorbLatent(Pass):
@@ -121,7 +126,7 @@ class AbsorbLatent(Pass):
         sources = {op.attributes["shares"].value for op in attending.values() if op.name == "kv.shared_attention"}
         for function, attention in attending.items():
             layer, entry = (function.attributes[name].value for name in (LAYER, "sscc.entry"))
-            if attention.name == "kv.self_attention" and layer not in sources:
+            if attention.name in ("kv.self_attention", CHOSEN) and layer not in sources:
                 latent = _latent_of(attention, ranks) if _is_plain(attention, geometry) else None
                 layers.setdefault(layer, []).append((entry, attention, latent))
         for entries in layers.values():
@@ -129,7 +134,7 @@ class AbsorbLatent(Pass):
                 continue
             for entry, attention, latent in entries:
                 if latent is not None:
-                    (_absorb if entry == "decode" else _note)(attention, latent)
+                    (_absorb if entry == "decode" or attention.name == CHOSEN else _note)(attention, latent)
                     count("attentions over latent rows")
 
 
@@ -296,7 +301,9 @@ class _Latent:
 
 
 def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
-    """Whether an attention is over all positions, without a cap of scores and without learned sinks."""
+    """Return True if an attention is to chosen positions, or over all, without a cap of scores and learned sinks."""
+    if attention.name == CHOSEN:
+        return True
     _, _, _, *sinks = attention.operands
     windowed = kv.window_of(attention).inside(geometry.max_context)
     return not windowed and not sinks and kv.optional_of(attention, "softcap") is None
@@ -304,7 +311,7 @@ def _is_plain(attention: ir.Operation, geometry: Geometry) -> bool:
 
 def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
     """What K and V are made of, if the heads of all ranks have K and V of their own, and a row of it is smaller."""
-    query, key, value = attention.operands
+    query, key, value = list(attention.operands)[:3]
     cut = kv.head_parts_of(attention)
     heads, kv_heads = query.type.shape[1], key.type.shape[1]
     if cut is not None:
@@ -330,7 +337,7 @@ def _latent_of(attention: ir.Operation, ranks: int) -> _Latent | None:
 
 
 def _absorb(attention: ir.Operation, latent: _Latent) -> None:
-    """A decode layer attends to latent rows."""
+    """A decode layer, or any that attends to chosen rows, attends to latent rows."""
     query, value = attention.operands[0], attention.operands[2]
     slots, heads, tokens, _ = query.type.shape
     with ir.InsertionPoint(attention), attention.location:
@@ -338,7 +345,12 @@ def _absorb(attention: ir.Operation, latent: _Latent) -> None:
         new_query = absorbed(query, latent.key.matrix(), latent.first)
         values = extract_slice(row, [0, 0, 0, 0], [slots, 1, tokens, latent.depth])
         type_ = tensor_type([slots, heads, tokens, latent.depth], query.type.element_type)
-        new = kv.SelfAttention(new_query, row, values, None, *_settings(attention), type_)
+        if attention.name == CHOSEN:
+            chosen, *sinks = list(attention.operands)[3:]
+            new = kv.ChosenAttention(new_query, row, values, chosen, *(sinks or [None]), *_settings(attention), type_)
+            kv.inherit(new.operation, attention)
+        else:
+            new = kv.SelfAttention(new_query, row, values, None, *_settings(attention), type_)
         _note_parts(attention, new)
         out = product(new.out, latent.value.matrix(), value.type.shape[3], transposed=True)
     attention.results[0].replace_all_uses_with(out)

@@ -95,12 +95,14 @@ class Attended:
             another layer has cached them.
         ups: what makes K and V of a latent row, where prefill attends to such rows.
         sinks: the logits of learned sinks, if there are any.
+        chosen: the positions that an index chooses; None where it attends to all.
     """
 
     query: ir.Value
     rows: tuple[ir.Value, ...]
     ups: tuple[ir.Value, ...] = ()
     sinks: tuple[ir.Value, ...] = ()
+    chosen: ir.Value | None = None
 
     @classmethod
     def by(cls, attention: ir.Operation, values: Callable[[ir.Value], ir.Value] = lambda value: value) -> Attended:
@@ -115,8 +117,9 @@ class Attended:
         if attention.name == "kv.shared_attention":
             return cls(operands[0], (), sinks=tuple(operands[1:]))
         query, key, value, *sinks = operands
+        chosen = sinks.pop(0) if attention.name == "kv.chosen_attention" else None
         is_window = begins(attention.operands[2], attention.operands[1])
-        return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks))
+        return cls(query, (key,) if is_window else (key, value), sinks=tuple(sinks), chosen=chosen)
 
 
 def heads_and_dims(values: Iterable[ir.Value]) -> list[tuple[int, int]]:

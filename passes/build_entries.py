@@ -133,7 +133,7 @@ from sscc.ir.collectives import rank_of_this_one
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.layer_state.rows import store_of
 from sscc.ir.layer_state.selectors import LANDMARK_SCRATCHES, LANDMARKS
-from sscc.ir.layer_state.streams import CACHES, SCRATCHES, STORES, state_name, streams_of
+from sscc.ir.layer_state.streams import CACHES, INDEX, SCRATCHES, STORES, Stream, state_name, streams_of
 from sscc.ir.layer_state.tensors import Extent
 from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
@@ -142,8 +142,18 @@ from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, end_name, sl
 from sscc.passes.split_layers import LAYER_INPUT
 
 PROGRESS = "progress"
-KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True))
+_INDEX = Stream(*INDEX, width=0)
+KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True)) | {
+    _INDEX.scratch: _INDEX.cache
+}
 """Where rows are indexed: the scratch of a prompt is its slot's part of a state that stays."""
+
+
+def kept_name(scratch: str) -> str | None:
+    """Return the name of the state of which a scratch is a slot's part, where rows are indexed; None where it is of
+    none. Both end with the name of a group that stands beside another one."""
+    name, dot, group = scratch.partition(".")
+    return f"{KEPT[name]}{dot}{group}" if name in KEPT else None
 
 
 class BuildEntriesErrors(ErrorKind):
@@ -322,8 +332,9 @@ class _Layer:
         return self.number in self.group.layers
 
     def is_kept(self, scratch: Argument) -> bool:
-        """Whether a scratch is a part of a state that outlives the prefill."""
-        return store_of(self.group.geometry).keeps_prompts and scratch.name in KEPT
+        """Return True if a scratch is a part of a state that outlives the prefill."""
+        group, _ = self._beside(scratch) or (self.group, 0)
+        return store_of(group.geometry).keeps_prompts and kept_name(scratch.name) is not None
 
 
 def _is_per_layer(argument: Argument) -> bool:
@@ -601,7 +612,7 @@ class _PrefillBuilder(_EntryBuilder):
 
     def _of_all_slots(self, scratch: Argument) -> Argument:
         shape = [self.facts.batch, *list(scratch.type.shape)[1:]]
-        return Argument("state", KEPT[scratch.name], tensor_type(shape, scratch.type.element_type))
+        return Argument("state", str(kept_name(scratch.name)), tensor_type(shape, scratch.type.element_type))
 
     def _token_axes(self) -> dict[str, int]:
         """The axis along which each embedding result holds tokens: C in prefill where decode has 1."""

@@ -43,7 +43,8 @@ def _seconds(op: ir.Operation, units: Units) -> float:
 
 _RECURRENT = frozenset({"kv.recurrent_step", "kv.recurrent_chunk"})
 _OF_PRODUCTS = frozenset(
-    {*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product", *_RECURRENT}
+    {*kv.DECODING, "kv.chunk_attention", "kv.latent_chunk_attention", "kv.expert_product", *_RECURRENT,
+     "kv.choose_by_index", "kv.attend_chosen"}
 )
 """Operations of which `points_of` counts the operations of products."""
 
@@ -55,6 +56,10 @@ def points_of(op: ir.Operation) -> int:
     if op.name in _RECURRENT:
         state, tokens = prod(kv.operand_of(op, "state").type.shape), kv.operand_of(op, "query").type.shape[1]
         return 2 * int(state * tokens) * (3 if "beta" in kv.operands_of(op) else 2)
+    if op.name == "kv.choose_by_index":
+        return 2 * int(prod(kv.operand_of(op, "query").type.shape) * kv.operand_of(op, "keys").type.shape[2])
+    if op.name == "kv.attend_chosen":
+        return 4 * int(prod(kv.operand_of(op, "query").type.shape) * kv.operand_of(op, "chosen").type.shape[3])
     if op.name == "kv.latent_chunk_attention":  # attention, and what makes keys and values
         _, heads, queries, width = kv.operand_of(op, "query").type.shape
         rows, up = (kv.operand_of(op, name).type for name in ("latent_scratch", "k_up"))

@@ -118,17 +118,19 @@ from sscc.ir.dialects import kv
 from sscc.ir.geometry import Geometry, Span
 from sscc.ir.layer_state.recurrent import state_geometry
 from sscc.ir.layer_state.rows import selector_of, store_of
-from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
+from sscc.ir.layer_state.stores import AllRows, ChosenRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.levels import GroupFacts, get_facts, set_groups, with_own_budgets
 from sscc.ir.locations import origin_of
 from sscc.ir.rewriting import functions
 from sscc.passes.attended import LAYER, Attended, ThreadCacheErrors, heads_and_dims, operators_of
 from sscc.passes.base import Pass
+from sscc.passes.index_threading import ChosenThreader, IndexThreader
 from sscc.passes.input_threading import InputThreader
 from sscc.passes.layer_threading import LayerThreader, StateThreader
 from sscc.passes.prompt_selection import rules
 from sscc.passes.query_threading import QueryThreader
 from sscc.passes.recurrent_threading import RecurrentThreader
+from sscc.passes.row_layers import RowLayer
 from sscc.passes.row_threading import BudgetThreader, IndexedThreader, RowThreader
 
 
@@ -186,14 +188,16 @@ def _role(operator: ir.Operation) -> str:
     return operator.name if operator.name in OTHER_THREADERS else ATTENTION
 
 
-THREADERS: dict[type[RowStore], type[RowThreader]] = {
+THREADERS: dict[type[RowStore], type[RowLayer]] = {
     CompactRows: RowThreader,
     PackedRows: BudgetThreader,
     IndexedRows: IndexedThreader,
     AllRows: QueryThreader,
+    ChosenRows: ChosenThreader,
 }
 """The class that rewrites the functions of a layer that attends, by the store of its rows."""
 OTHER_THREADERS: dict[str, type[StateThreader]] = {
+    "kv.index": IndexThreader,
     "kv.short_convolution": InputThreader,
     "kv.recurrence": RecurrentThreader,
 }
@@ -202,6 +206,8 @@ OTHER_THREADERS: dict[str, type[StateThreader]] = {
 
 ATTENTION = "attention"
 """The role of what attends."""
+CHOSEN = "chosen"
+"""The name of a group of layers that attend to rows that an index chooses."""
 _EVERYTHING = Span()
 
 
@@ -215,6 +221,7 @@ class _Kind:
         beside: True if the layers have another operator, which comes first.
         window: within which they attend.
         shared_layer: the group's only layer, where others share its rows.
+        chosen: rows that an index chooses for a token; 0 where none does.
     """
 
     operator: str
@@ -222,6 +229,7 @@ class _Kind:
     beside: bool = False
     window: Span = _EVERYTHING
     shared_layer: int | None = None
+    chosen: int = 0
 
 
 Kinds = dict[tuple[int, str], _Kind]
@@ -271,7 +279,9 @@ def _kinds(operators_of_layers: Mapping[tuple[str, int], Sequence[ir.Operation]]
                 other_width=other_width,
             )
         window = kv.window_of(operator).inside(geometry.max_context)
-        kind = _Kind(ATTENTION, (query, *rows), window=window, shared_layer=layer if layer in shared else None)
+        chosen = 0 if attended.chosen is None else min(attended.chosen.type.shape[3], geometry.max_context)
+        source = layer if layer in shared else None
+        kind = _Kind(ATTENTION, (query, *rows), window=window, shared_layer=source, chosen=chosen)
         shapes = [tuple(up.type.shape) for up in attended.ups]
         if shapes and up_shapes.setdefault(kind, shapes) != shapes:
             raise ThreadCacheErrors.OTHER_LATENT_HEADS(origin=origin_of(operator))
@@ -300,6 +310,8 @@ def _groups(kinds: Kinds, geometry: Geometry) -> list[tuple[_Kind, GroupFacts]]:
             name, own = other.group_name, other.geometry_of(geometry, kind.sizes)
         elif kind.operator == STATELESS:
             name, own = STATELESS, state_geometry(geometry)
+        elif kind.chosen:
+            name, own = CHOSEN, geometry.chosen(kind.chosen)
         else:
             name, own = kind.window.name, geometry.windowed(kind.window) if kind.window else geometry
         name = _unlike(name, {group.name for _, group in groups})

@@ -58,6 +58,8 @@ SIZES: dict[str, int] = {
     **_sizes(12, "q_lora_rank qk_head_dim"),
     # What begins at some position, or chooses blocks of positions, is to have begun before the prompt ends.
     **_sizes(16, "original_max_position_embeddings log_scaling_n_floor floor_scale"),
+    # Of many heads of an index some score every position above 0: equal scores have no order.
+    **_sizes(64, "index_n_heads"),
     **_sizes(4, "index_block_size"),
     **_sizes(
         8,
@@ -80,7 +82,7 @@ SIZES: dict[str, int] = {
     **_sizes(
         LAYERS,
         "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_decoder_layers "
-        "num_encoder_layers index_topk_blocks index_n_heads indexer_n_heads linear_num_key_heads depth layers",
+        "num_encoder_layers index_topk_blocks indexer_n_heads linear_num_key_heads depth layers",
     ),
     **_sizes(
         WINDOW,
@@ -139,6 +141,7 @@ CHANGES: dict[str, dict[str, Any]] = {
             for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
         },
     },
+    "minimax_m3_vl_text": {"index_n_heads": 2},
     "dory": {
         "num_hidden_layers": LAYERS,
         "layer_types": ["sliding_attention", "full_attention"],

@@ -25,6 +25,7 @@ from sscc.compiler.frontend.frequencies import (
     first_length,
     rope_parameters,
 )
+from sscc.compiler.frontend.learned_index import TOPK_FIELDS
 from sscc.compiler.frontend.model_config import (
     CHUNKED,
     attention_chunk,
@@ -35,6 +36,7 @@ from sscc.compiler.frontend.model_config import (
     model_parts,
     reads_a_backbone,
 )
+from sscc.compiler.frontend.operator import INDEXED_LAYERS
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.stateful import LAYER_TYPES, OPERATORS
 from sscc.ir.errors import ErrorKind, InputError, SsccError, UnsupportedError, UsageError
@@ -54,9 +56,8 @@ HYBRID_LAYERS = frozenset({"hybrid"})
 STATELESS_LAYERS = frozenset({"mlp", "moe"})
 """Layers that are a feed-forward network alone."""
 STATE_LAYERS = frozenset({"hybrid_sliding"})
-INDEXED_LAYERS = frozenset(
-    {"indexed_attention", "minimax_m3_sparse", "compressed_sparse_attention", "heavily_compressed_attention"}
-)
+COMPRESSED_LAYERS = frozenset({"compressed_sparse_attention", "heavily_compressed_attention"})
+"""Layers that attend to positions by an index of keys that stand for several positions each."""
 # What a layer may have of its own. Of other fields the checks below look at the one value of the whole config.
 LAYER_FIELDS = frozenset({"head_dim", "num_key_value_heads"})
 
@@ -122,8 +123,8 @@ class AdmissionErrors(ErrorKind):
     )
     INDEXED_LAYER = (
         UnsupportedError,
-        "layer {layer} attends to positions that an index of its own chooses ({field}[{layer}] = {type}): a choice by "
-        "query, and sscc keeps no keys of such an index",
+        "layer {layer} attends to positions that an index of its own chooses ({field}[{layer}] = {type}), by keys that "
+        "stand for several positions each: sscc keeps index keys of single positions",
     )
     OTHER_LAYER = UnsupportedError, "layer {layer} is not full attention ({field}[{layer}] = {type})"
     NO_WINDOW = UnsupportedError, "layer {layer} is sliding-window attention, of no window ({field} = {window})"
@@ -316,7 +317,9 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
                 yield AdmissionErrors.NO_CHUNK(layer=layer, size=size)
         elif kind in STATE_LAYERS:
             yield AdmissionErrors.STATE_LAYER(**said)
-        elif kind in INDEXED_LAYERS:
+        elif kind in INDEXED_LAYERS and any(getattr(config, name, None) for name in TOPK_FIELDS):
+            continue
+        elif kind in INDEXED_LAYERS | COMPRESSED_LAYERS:
             yield AdmissionErrors.INDEXED_LAYER(**said)
         else:
             yield AdmissionErrors.OTHER_LAYER(**said)

@@ -79,6 +79,7 @@ class EagerSnapStream:
         geometries: per layer, the rows that it keeps: those of the geometry, or of its window.
         attending: the layers that attend.
         states: by layer and name, the rows [1, R, D] of what operators beside attention keep.
+        rows: by layer and name, rows of all positions that no golden has.
 
     Of a layer that reads the rows of another one these are that layer's, the very tensors.
     """
@@ -120,6 +121,7 @@ class EagerSnapStream:
         self.geometries: list[Geometry] = []
         self.attending: set[int] = set()
         self.states: dict[tuple[int, str], Tensor] = {}
+        self.rows: dict[tuple[int, str], Tensor] = {}
         self.prompt_len = 0
 
     def prefill(self, prompt: Sequence[int]) -> Tensor:
@@ -141,7 +143,7 @@ class EagerSnapStream:
         self.attending, self.states = set(), {}
         self.position = self.prompt_len = n
         logits = self._run(self._prefill_layer, lambda operator: operator.prefilling(self), list(prompt), 0)
-        if not self.attending:
+        if not self.attending and not self.rows:
             raise EagerErrors.NO_ATTENTION()
         return logits
 
@@ -229,6 +231,10 @@ class EagerSnapStream:
     def state(self, layer: int, name: str) -> Tensor:
         """See `sscc.compiler.frontend.eager_run.EagerRun`."""
         return self.states[layer, name]
+
+    def attends_beside(self, layer: int) -> None:
+        """See `sscc.compiler.frontend.eager_run.EagerRun`."""
+        self._come_to(layer, (layer, "k") in self.rows, "sscc::chosen_attention")
 
     def _come_to(self, layer: int, again: bool, operator: str) -> None:
         """Note the layer that is prefilled now.

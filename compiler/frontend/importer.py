@@ -164,6 +164,13 @@ def _by_record(op: ir.Operation) -> Any:
     return kv.CLASSES[spec.record](*operands, *numbers, *map(_builtin_type, op.results))
 
 
+def _chosen_attention(op: ir.Operation) -> Any:
+    attention, softcap = _by_record(op), list(op.operands)[-1].owner.attributes["value"]
+    if softcap.value:
+        attention.operation.attributes["softcap"] = softcap
+    return attention
+
+
 def _attention_mass(op: ir.Operation) -> Any:
     observed, log_sum_exp, keys = (_to_builtin(value) for value in op.operands[:3])
     scale, softcap = (operand.owner.attributes["value"] for operand in list(op.operands)[5:7])
@@ -178,6 +185,7 @@ def _attention_mass(op: ir.Operation) -> Any:
 _RAISED: dict[str, Callable[[ir.Operation], Any]] = {
     "torch.sscc.attention": _attention,
     "torch.sscc.attention_mass": _attention_mass,
+    "torch.sscc.chosen_attention": _chosen_attention,
 }
 """The maker of an operation at the current insertion point, by operator; `_by_record` makes the others."""
 

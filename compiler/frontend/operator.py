@@ -22,7 +22,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from sscc.compiler.frontend.algorithm import Softmax, causal_attention
-from sscc.compiler.frontend.model_config import attention_chunk
+from sscc.compiler.frontend.chosen_rows import CausalMask, Choice
+from sscc.compiler.frontend.model_config import attention_chunk, listed_layer_types
 from sscc.ir.errors import ErrorKind, UnsupportedError
 from sscc.ir.geometry import Span
 
@@ -55,6 +56,10 @@ HARMLESS_KEYWORDS = frozenset(
         "use_cache",
     }
 )
+CHOICES = ("indices", "block_indices")
+"""Keywords by which models tell their attention of the positions that an index chooses."""
+INDEXED_LAYERS = frozenset({"indexed_attention", "minimax_m3_sparse"})
+"""The names that configs give to layers that attend to such positions."""
 # Keywords that are harmless at one value only.
 HARMLESS_VALUES = {"is_causal": True, "is_cross_attention": False}
 
@@ -90,6 +95,16 @@ class AttentionErrors(ErrorKind):
         UnsupportedError,
         "layer {layer} attends within a chunk (attention_chunk_size = {size}) and passes sliding_window={window!r} to "
         "its attention: sscc compiles one or the other",
+    )
+    WINDOW_AND_CHOICE = (
+        UnsupportedError,
+        "layer {layer} attends within a window of {window} positions, and to positions that an index chooses: sscc "
+        "compiles one or the other",
+    )
+    CHOICES = (
+        UnsupportedError,
+        "layer {layer} chooses positions for {choices} groups of heads, and has {kv_heads} KV heads, which do not divide "
+        "into so many groups",
     )
     BAD_SOFTCAP = UnsupportedError, "layer {layer} caps its scores at softcap={softcap!r}, expected a number above 0"
     BAD_SINKS = (
@@ -177,7 +192,7 @@ def attention_function(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | WindowMask | None,
+    attention_mask: Tensor | WindowMask | CausalMask | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -185,7 +200,8 @@ def attention_function(
     s_aux: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """The transformers attention implementation named "sscc": one call of `sscc::attention`.
+    """The transformers attention implementation named "sscc": one call of `sscc::attention`, or where an index chooses
+    positions of `sscc::chosen_attention`.
 
     Args:
         module: the attention module; its `layer_idx` names the layer.
@@ -210,17 +226,25 @@ def attention_function(
     if layer is None:
         raise AttentionErrors.NO_LAYER(type=type(module).__name__)
     told = attention_mask if isinstance(attention_mask, WindowMask) else None
-    if attention_mask is not told:
+    if attention_mask is not told and not isinstance(attention_mask, CausalMask):
         raise AttentionErrors.MASK(layer=layer)
     if dropout:
         raise AttentionErrors.DROPOUT(layer=layer, dropout=dropout)
     if key.shape[2] != query.shape[2]:
         raise AttentionErrors.OTHER_KEYS(layer=layer, queries=query.shape[2], keys=key.shape[2])
+    choices = [keywords.pop(name) for name in CHOICES if isinstance(keywords.get(name), Choice)]
     check_keywords(layer, {"is_causal": getattr(module, "is_causal", None), **keywords})
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     window = bounded_window(layer, sliding_window, getattr(module, "config", None), told)
-    settings = (window.size, _softcap(layer, softcap), _sinks(layer, s_aux, query), window.stride)
-    out = torch.ops.sscc.attention(query, key, value, layer, scale, *settings)
+    cap, sinks = _softcap(layer, softcap), _sinks(layer, s_aux, query)
+    if choices and key.shape[1] % choices[0].chosen.shape[1]:
+        raise AttentionErrors.CHOICES(layer=layer, choices=choices[0].chosen.shape[1], kv_heads=key.shape[1])
+    if choices and window:
+        raise AttentionErrors.WINDOW_AND_CHOICE(layer=layer, window=window.size)
+    if choices:
+        out = torch.ops.sscc.chosen_attention(query, key, value, choices[0].chosen, sinks, layer, scale, cap)
+    else:
+        out = torch.ops.sscc.attention(query, key, value, layer, scale, window.size, cap, sinks, window.stride)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -262,9 +286,15 @@ def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMas
     return window if limit is None else window.inside(limit)
 
 
-def window_mask(*args: Any, local_size: int | None = None, **keywords: Any) -> WindowMask | None:
-    """The mask function of the "sscc" implementation: causality is the operator's own business, a window is told."""
-    return None if local_size is None else WindowMask(local_size)
+def window_mask(
+    *args: Any, local_size: int | None = None, config: Any = None, **keywords: Any
+) -> WindowMask | CausalMask | None:
+    """The mask function of the "sscc" implementation: operators are causal by themselves, and a window is told. Models
+    with an index add the mask to its scores."""
+    if local_size is not None:
+        return WindowMask(local_size)
+    indexed = config is not None and INDEXED_LAYERS & set(listed_layer_types(config))
+    return CausalMask() if indexed else None
 
 
 def _softcap(layer: int, softcap: Any) -> float:

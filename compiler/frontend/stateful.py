@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from sscc.compiler.frontend.eager_run import EagerRun
+from sscc.compiler.frontend.learned_index import CHOSEN_ATTENTION, LEARNED_INDEX
 from sscc.compiler.frontend.recurrent_functions import RECURRENCE
 from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION
 
@@ -46,7 +47,7 @@ class StatefulOperator(Protocol):
         """Return a context in which the operator computes a token at `run.position` - 1 by its state."""
 
 
-OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION, RECURRENCE)
+OPERATORS: tuple[StatefulOperator, ...] = (SHORT_CONVOLUTION, RECURRENCE, LEARNED_INDEX, CHOSEN_ATTENTION)
 TARGETS: Mapping[object, int] = {
     torch.ops.sscc.attention.default: 3, **{operator.target: operator.layer_argument for operator in OPERATORS}
 }

@@ -361,7 +361,7 @@ def choose(
     """[B, Hkv, K]: the positions that each slot attends to besides those of sinks and ring, `key` [B, Hkv, SR, D]."""
     selected = torch.full((*key.shape[:2], g.topk), -1)
     for slot, places in _candidates_of_slots(position, active, scores.shape[2], g):
-        weights = masses(query[slot], decoded(key[slot], _format(g)), scores[slot][:, places], scoring, types)
+        weights = masses(query[slot], decoded(key[slot], format_of(g)), scores[slot][:, places], scoring, types)
         best = torch.argsort(weights, dim=1, descending=True, stable=True)[:, : g.topk]
         selected[slot, :, : best.shape[1]] = places[best.sort(1).values]
     return selected
@@ -389,7 +389,7 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
     resident, places, *rows = after
     scoring = scoring.with_sinks(x)
     for slot, known in _candidates_of_slots(x["position"], x["active"], x["scores"].shape[2], g):
-        key = decoded(x["key"][slot], _format(g))
+        key = decoded(x["key"][slot], format_of(g))
         weights = masses(x["query"][slot], key, x["scores"][slot][:, known], scoring, types)
         for head in range(x["key"].shape[1]):
             held, where = (x[name][slot, head].numpy() for name in ("resident", "places"))
@@ -404,7 +404,7 @@ def fetched(x: Operands, scoring: Scoring, g: Geometry, types: Types) -> tuple[T
 # ------------------------------------------------------------------------------------------------- the operations
 
 
-def _format(g: Geometry) -> RowFormat:
+def format_of(g: Geometry) -> RowFormat:
     """Of rows of i8, where there are any."""
     codec = codec_of(g)
     return codec.format if isinstance(codec, CodedRows) else INT8
@@ -434,7 +434,7 @@ def _update(op: ir.Operation, b: Builder) -> Compute:
 
 @executes(operations.QuantizeRows)
 def _quantize_rows(op: ir.Operation, b: Builder) -> Compute:
-    row_format = _format(geometry_of(op))
+    row_format = format_of(geometry_of(op))
     return lambda source: encoded(source, row_format)
 
 
@@ -451,7 +451,7 @@ def _segments(members: Members, x: Operands) -> list[Segment]:
 
 @executes(operations.CachedAttention)
 def _cached_attention(op: ir.Operation, b: Builder) -> Compute:
-    scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, _format(geometry_of(op))
+    scoring, types, members, row_format = Scoring.of(op), b.types, kv.spec_of_op(op).members, format_of(geometry_of(op))
     width = op.results[0].type.shape[3]
     return named(
         op,
@@ -465,7 +465,7 @@ def _causal_attention(op: ir.Operation, b: Builder) -> Several:
     return named(
         op,
         lambda x: causal_attention(
-            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.sees, types, _format(g)
+            x["query"], x["key"], x["value"], int(x["start"]), scoring.with_sinks(x), g.sees, types, format_of(g)
         ),
     )
 
@@ -522,7 +522,7 @@ def _decode_attention(op: ir.Operation, b: Builder) -> Several:
         valid = validity(position, active, topk, g, parts[-1].get("index"))
         counts = [part.get("index", part["key"]).shape[2] for part in parts]
         seen = [{**part, "valid": mask} for part, mask in zip(parts, valid.split(counts, 1), strict=True)]
-        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, format_of(g))
         caches = {"key": "k_cache", "value": "v_cache"}
         return out, *(updated(x[caches[side]], item, row, active) for side, item in new.items())
 
@@ -537,7 +537,7 @@ def _chunk_attention(op: ir.Operation, b: Builder) -> Several:
     def chunk(x: Operands) -> tuple[Tensor, ...]:
         start, key, value = int(x["start"]), stored(x["new_key"], codec), stored(x["new_value"], codec)
         k, v = appended(x["k_scratch"], key, start), appended(x["v_scratch"], value, start)
-        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, _format(g)), k, v
+        return *causal_attention(x["query"], k, v, start, scoring.with_sinks(x), g.sees, types, format_of(g)), k, v
 
     return named(op, chunk)
 
@@ -559,7 +559,7 @@ def _latent_chunk_attention(op: ir.Operation, b: Builder) -> Several:
     def chunk(x: Operands) -> tuple[Tensor, ...]:
         start, new, dtype = int(x["start"]), x["new_latent"], x["query"].dtype
         rows = appended(x["latent_scratch"], stored(new, codec), start)
-        numbers = decoded(rows[0, 0], _format(g))
+        numbers = decoded(rows[0, 0], format_of(g))
         k, v = (side.to(dtype)[None] for side in of_heads(numbers, x["k_up"], x["v_up"], first, types))
         return *causal_attention(x["query"], k, v, start, scoring, g.sees, types), rows
 
@@ -628,7 +628,7 @@ def _query_attention(op: ir.Operation, b: Builder) -> Several:
             chosen = dict(zip(("index", "key", "value"), near[1:], strict=False))
         masks = valid.split([g.sink_recent, g.topk], 1)
         seen = [{**part, "valid": mask} for part, mask in zip((ring, chosen), masks, strict=True)]
-        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, _format(g))
+        out = cached_attention(x["query"], seen, width, scoring.with_sinks(x), types, format_of(g))
         caches = zip(("k_cache", "v_cache"), new_rows.values(), strict=False)
         return out, *(updated(x[name], item, row, active) for name, item in caches), *kept.values(), *near
 

@@ -15,6 +15,7 @@ from sscc.compiler.interpret import (
     control,
     elementwise,
     experts,
+    index,
     recurrence,
     stored_weights,
     structured,
@@ -49,7 +50,7 @@ class EvaluatedModuleErrors(ErrorKind):
     NOT_CUT = InputError, "a tensor of shape [{shape}] cannot be cut as {cut}"
 
 ENTRIES = ("prefill", "decode", SCORE)
-_ALGORITHM = (cache, experts, recurrence, stored_weights)
+_ALGORITHM = (cache, experts, index, recurrence, stored_weights)
 OPERATIONS: dict[str, Handler] = {
     **control.HANDLERS,
     **elementwise.HANDLERS,

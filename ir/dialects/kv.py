@@ -186,7 +186,7 @@ class Checked(Kv.Operation):
         if "codes" in spec.operands and exact == ("scales" in spec.operands):
             scales = "no scales" if exact else "scales"
             raise SignatureMismatch(f"landmarks of {bits} bits have {scales}")
-        if cls.OPERATION_NAME == "kv.update" and not selector.keeps_landmarks:  # it updates caches alone
+        if cls.OPERATION_NAME == "kv.update" and not geometry.keeps_all:  # it updates caches alone
             known["T"] = geometry.cache_rows
             patterns = {name: pattern.replace(":any", ":row") for name, pattern in patterns.items()}
         prompt = ":row" if store_of(geometry).prompt_codec.rounds else ":f"

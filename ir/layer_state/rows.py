@@ -25,12 +25,13 @@ from sscc.ir.layer_state.selectors import (
     OBSERVED,
     RESIDENT,
     SELECTED,
+    ModelSelection,
     NoSelection,
     PromptSelection,
     QuerySelection,
     RowSelector,
 )
-from sscc.ir.layer_state.stores import AllRows, CompactRows, IndexedRows, PackedRows, RowStore
+from sscc.ir.layer_state.stores import AllRows, ChosenRows, CompactRows, IndexedRows, PackedRows, RowStore
 from sscc.ir.layer_state.streams import Stream, is_latent, state_name
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.schedule import DTYPE_BYTES
@@ -39,6 +40,8 @@ from sscc.ir.schedule import DTYPE_BYTES
 def store_of(geometry: Geometry) -> RowStore:
     """Return where the rows of a geometry lie."""
     codec = codec_of(geometry)
+    if geometry.by_index:
+        return ChosenRows(geometry, codec)
     if geometry.by_query:
         return AllRows(geometry, codec)
     if geometry.indexed:
@@ -50,6 +53,8 @@ def selector_of(geometry: Geometry) -> RowSelector:
     """Return who chooses the rows of a geometry that stay."""
     if geometry.by_query:
         return QuerySelection(geometry)
+    if geometry.by_index:
+        return ModelSelection(geometry)
     return PromptSelection(geometry, per_slot=geometry.indexed) if geometry.selects else NoSelection(geometry)
 
 
@@ -292,7 +297,7 @@ class Rows:
         """See `LayerState`."""
         g = self.geometry.of_layer(index)
         chosen, known = self._chosen(g, tensor, index, slot, length, prompt_len, selected)
-        stays = Reason.STORED if self.selector.keeps_landmarks else Reason.EVICTED
+        stays = Reason.STORED if g.keeps_all else Reason.EVICTED
         reasons = np.full((self.kv_heads, length), stays, np.uint8)
         head, place = np.nonzero(chosen >= 0)
         reasons[head, chosen[head, place]] = Reason.SELECTED
@@ -311,7 +316,7 @@ class Rows:
         resident, state = self.by_name.get(RESIDENT), self.by_name.get(SELECTED)
         if resident is not None:
             return tensor(self.name_of(resident))[index, slot], True
-        if self.selector.keeps_landmarks:
+        if g.keeps_all:
             candidates = np.arange(g.sink, max(length - g.recent, g.sink))
             known = len(candidates) <= g.topk
             return np.tile(candidates[: len(candidates) if known else 0], (self.kv_heads, 1)), known
@@ -333,7 +338,7 @@ class Rows:
         """See `LayerState`. Rows that are read through an index stand in the place of those of the cache."""
         g, picks = self.geometry.of_layer(index), self.picks(index, length)
         chosen = slice(g.sink, g.sink + picks)
-        for stream in self.streams:
+        for stream in self.streams if g.cache_rows else ():
             live = self.layer_rows(tensor, stream, index)[0][:, : g.cache_rows]
             values, put = self.codec.decode(live), None
             if picks and self.store.keeps_prompts:
@@ -344,7 +349,7 @@ class Rows:
             valid = np.zeros(values.shape[:2], np.bool_)
             valid[:, : min(length, g.cache_rows)] = True
             yield Recorded(stream.cache, values, valid, chosen, put)
-        for stream in self.streams if self.selector.keeps_landmarks else ():
+        for stream in self.streams if g.keeps_all else ():
             rows = self.prompt_rows(tensor, stream, index, 0)[:, :length]
             yield Recorded(stream.store, self.codec.decode(rows))
 
@@ -380,6 +385,8 @@ class Rows:
             return f"{heads}, the rows of a chunk of {g.window}"
         if g.window:
             return f"{heads}, the last {g.window} rows (sliding window)"
+        if g.by_index:
+            return f"{heads}, rows of all positions, of which the model's own index chooses {g.topk}"
         if g.layer_topk:
             return (
                 f"{heads}, {min(self.budgets)} to {max(self.budgets)} rows: sink {g.sink}, recent {g.recent}, "

@@ -102,6 +102,14 @@ class NoSelection(RowSelector):
 
 
 @dataclass(frozen=True)
+class ModelSelection(RowSelector):
+    """An index of the model's own chooses, for every token."""
+
+    def in_words(self) -> str:
+        return "the model's own index"
+
+
+@dataclass(frozen=True)
 class PromptSelection(RowSelector):
     """The end of a prompt chooses, once: by SnapKV's scores, or by those of a user's rule.
 

@@ -211,6 +211,21 @@ class AllRows(IndexedRows):
         return "; those of topk are chosen in every step, of all positions"
 
 
+@dataclass(frozen=True)
+class ChosenRows(AllRows):
+    """Rows of all positions stay, and an index of the model's own chooses those that a token attends to. None lies in a
+    cache."""
+
+    def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
+        return [tensor for tensor in super().tensors(stream, kv_heads, sizes) if tensor.name == stream.store]
+
+    def near_in_words(self) -> str:
+        return "index keys"
+
+    def in_words(self) -> str:
+        return "; the model's own index chooses them, of all positions"
+
+
 def _cache(
     stream: Stream, kv_heads: int, rows: int, extent: Extent, codec: RowCodec, sizes: ProgramSizes
 ) -> StateTensor:

@@ -39,8 +39,10 @@ from typing import Any
 from sscc.ir.choices import PLAIN_BITS
 from sscc.ir.geometry import Span
 from sscc.ir.operations import (
+    AttendChosen,
     CachedAttention,
     CausalAttention,
+    ChooseByIndex,
     ChooseRows,
     ChunkAttention,
     DecodeAttention,
@@ -527,6 +529,31 @@ def _query_attention(meter: _Meter, step: QueryAttention) -> None:
         rows = batch * kv_heads * round(meter.staying * chosen)
         for cache, _, store in sides:
             meter.read_nearer(store, cache, rows * meter.shape(store)[3])
+
+
+@executes(ChooseByIndex)
+def _choose_by_index(meter: _Meter, step: ChooseByIndex) -> None:
+    """Scores of all positions by each head, their sum over heads, a streaming top-K. Of a chunk a token sees half of
+    the chunk's positions in the mean."""
+    (slots, tokens, heads, dim), (_, choices, _, topk) = meter.shape(step.query), meter.shape(step.chosen)
+    start = meter.scalar(step.start)
+    pairs = slots * (_triangle(start + tokens) - _triangle(start))
+    if tokens == 1:
+        pairs = slots * meter.valid_rows(meter.shape(step.keys)[2])
+    meter.flops(meter.dtype(step.query), 2 * pairs * heads * dim)
+    if step.weight:
+        meter.vector(pairs * heads, 2)
+    meter.vector(pairs * choices, ceil(log2(max(topk, 1))) + 1)
+
+
+@executes(AttendChosen)
+def _attend_chosen(meter: _Meter, step: AttendChosen) -> None:
+    (slots, heads, tokens, _), topk = meter.shape(step.query), meter.shape(step.chosen)[3]
+    rows = meter.valid_rows(topk)
+    for side, like in ((step.key, step.query), (step.value, step.out)):
+        if side:
+            _convert(meter, side, like, tokens * rows, DECODE_OPS)
+    _attend(meter, step, slots * heads * tokens * rows)
 
 
 def _causal(meter: _Meter, step: CausalAttention | ChunkAttention | LatentChunkAttention) -> None:

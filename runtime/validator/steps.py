@@ -36,6 +36,8 @@ class StepProofErrors(ProofKind):
     TOO_FEW_NUMBERS = "it chooses {chosen} of {numbers} numbers"
     FORMAT = "its weights have the format {format!r}, which is not known: {cause}"
     PARTS = "its parts have rows of {widths!r} bytes, {format} has others for {columns} numbers"
+    CHOICES = "it makes {choices} choices for {kv_heads} KV heads, which do not divide into so many groups"
+    CHOICE = "it chooses {topk} positions in blocks of {block}, {local} of them local"
     POOL = "it pools with mode {mode!r} and width {width}"
     VALUES_MISSING = "it has the values of some of its keys, but no {missing}: it must have all or none"
     VALUES_TOO_WIDE = "its values are the first {values} numbers of its keys, which have {key}"
@@ -80,6 +82,10 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.RECURRENCE(
             where=where, heads=sizes["H"], groups=sizes["G"], decays=sizes["N"], numbers=sizes["D"]
         )
+    if isinstance(step, ops.AttendChosen) and sizes["Hkv"] % sizes["Hc"]:
+        raise StepProofErrors.CHOICES(where=where, choices=sizes["Hc"], kv_heads=sizes["Hkv"])
+    if isinstance(step, ops.ChooseByIndex):
+        _check_choice(step, sizes, where)
     if isinstance(step, ops.LatentChunkAttention) and not latent_fits(sizes, step.first):
         raise StepProofErrors.LATENT_ROWS(
             where=where, row=sizes["L"], compressed=sizes["P"], columns=sizes["N"], first=step.first, key=sizes["D"]
@@ -99,6 +105,14 @@ def check_sizes(step: Any, sizes: Sizes, where: str) -> None:
         raise StepProofErrors.TOO_FEW_NUMBERS(where=where, chosen=sizes["Top"], numbers=sizes["N"])
     if isinstance(step, ops.Pool) and (step.width not in range(1, LARGEST_POOL, 2) or step.mode not in ("avg", "max")):
         raise StepProofErrors.POOL(where=where, mode=step.mode, width=step.width)
+
+
+def _check_choice(step: ops.ChooseByIndex, sizes: Sizes, where: str) -> None:
+    """Check that an index makes one choice of sums over heads, or one for each head, of whole blocks."""
+    choices = 1 if step.weight else sizes["Hi"]
+    blocks = sizes["Top"] // step.block if step.block > 0 else 0
+    if sizes["Hc"] != choices or blocks * step.block != sizes["Top"] or not 0 <= step.local <= blocks or not blocks:
+        raise StepProofErrors.CHOICE(where=where, topk=sizes["Top"], block=step.block, local=step.local)
 
 
 def _check_parts(step: ops.Dequantize | ops.LookUp, sizes: Sizes, where: str) -> None:

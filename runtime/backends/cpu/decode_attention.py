@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sscc.ir.errors import ErrorKind, InputError
-from sscc.ir.operations import CachedAttention, DecodeAttention, Segment, SelectedRows
+from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention, Segment, SelectedRows
 from sscc.ir.opspec import executes
 from sscc.ir.schedule import DTYPE_BYTES
 from sscc.runtime.backends.cpu import decode_attention_block as block_kernels
@@ -110,7 +110,7 @@ class Attention:
     @classmethod
     def of(
         cls,
-        step: CachedAttention | DecodeAttention,
+        step: AttendChosen | CachedAttention | DecodeAttention,
         parts: Sequence[Part],
         meta: Mapping[str, Meta],
         features: Features,
@@ -397,7 +397,7 @@ def zero_row(unit: Unit) -> Value:
 # --------------------------------------------------------------------------------------------------- attention
 
 
-def begin_unit(unit: Unit, step: CachedAttention | DecodeAttention) -> None:
+def begin_unit(unit: Unit, step: AttendChosen | CachedAttention | DecodeAttention) -> None:
     """Fetches the group's queries and clears the result; that of the first split begins with learned sinks."""
     query = unit.context.operands[step.query]
     f, block = unit.context.f, unit.attention.block
@@ -422,7 +422,7 @@ def attend_block(unit: Unit, count: Value, scoring: Scoring, then: Callable[[], 
         block_kernels.values(f, block, tile, count, scratch, unit.result)
 
 
-def attend(unit: Unit, step: DecodeAttention, rows: UnitRows) -> None:
+def attend(unit: Unit, step: AttendChosen | DecodeAttention, rows: UnitRows) -> None:
     """Attention of the unit's group over its rows, into `unit.result`. The next block's keys are listed, and asked
     for, while the values of this one are summed."""
     f, scratch, size, scoring = unit.context.f, unit.scratch, unit.attention.block.rows, Scoring.of(step)

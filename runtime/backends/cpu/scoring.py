@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sscc.ir.operations import (
+    AttendChosen,
     CachedAttention,
     CausalAttention,
     ChooseRows,
@@ -19,7 +20,8 @@ from sscc.runtime.backends.cpu.approximations import tanh
 from sscc.runtime.backends.cpu.mlir import Function, Value
 
 Scored = (
-    CachedAttention
+    AttendChosen
+    | CachedAttention
     | CausalAttention
     | ChooseRows
     | ChunkAttention

@@ -16,6 +16,7 @@ from sscc.runtime.backends.cpu import (
     gather_rows,
     landmarks,
     latent_prefill,
+    learned_index,
     prefill_attention,
     query_attention,
     recurrence,
@@ -30,7 +31,8 @@ from sscc.runtime.backends.cpu.row_copies import Meta
 from sscc.runtime.backends.cpu.stored_numbers import lower_stored
 
 MODULES = (
-    *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill),
+    *(decode_attention, decode_attention_rows, encoded_rows, gather_rows, landmarks, latent_prefill,
+      learned_index),
     *(prefill_attention, query_attention, recurrence, selection, topk),
 )
 LOWERINGS: Mapping[type, Callable[[Any, dict[str, Meta], Features], Lowered]] = functions_of(*map(vars, MODULES))

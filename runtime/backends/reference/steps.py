@@ -11,6 +11,7 @@ from sscc.runtime.backends.reference import (
     cache,
     collectives,
     encoded_rows,
+    index,
     product,
     prompt,
     query,
@@ -24,7 +25,7 @@ from sscc.runtime.backends.reference.interface import Bind, Interface
 from sscc.runtime.backends.reference.operands import step_of
 
 MODULES = (
-    *(attention, cache, collectives, encoded_rows, product, prompt, query, recurrence),
+    *(attention, cache, collectives, encoded_rows, index, product, prompt, query, recurrence),
     *(selection, stored_weights, topk, vector),
 )
 STEPS: Mapping[type, Callable[[Any, Interface], Bind]] = {

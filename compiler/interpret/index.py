@@ -1,0 +1,88 @@
+"""kv: choices by a learned index and attention to the chosen rows, token by token (`sscc.ir.operations`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_mlir import ir
+
+from sscc.compiler.interpret.build import Builder, Compute, UndefinedKind, undefined
+from sscc.compiler.interpret.cache import Operands, Scoring, attention, decoded, format_of, named
+from sscc.compiler.interpret.types import Types
+from sscc.ir import operations
+from sscc.ir.dialects.kv import geometry_of
+from sscc.ir.opspec import executes
+
+
+class IndexUndefinedErrors(UndefinedKind):
+    TOO_FEW_KEYS = "chooses for position {position}, but reads index keys of {rows} positions"
+    BEYOND_ROWS = "attends to row {row} of {rows}"
+
+
+@executes(operations.ChooseByIndex)
+def _choose_by_index(op: ir.Operation, b: Builder) -> Compute:
+    block, local = (int(op.attributes[name].value) for name in ("block", "local"))
+    shape = list(op.results[0].type.shape)
+
+    def choose(x: Operands) -> Tensor:
+        end = int(x["start"]) + shape[2]
+        chosen = torch.full(shape, -1)
+        for slot, token in (x["position"] >= 0).nonzero().tolist():
+            position = int(x["position"][slot, token])
+            if position >= end:
+                undefined(IndexUndefinedErrors.TOO_FEW_KEYS, position=position, rows=end)
+            scores = _scores(x, slot, token, position + 1, b.types)
+            for choice, of_choice in enumerate(scores):
+                picked = _picked(of_choice, shape[3], block, local)
+                chosen[slot, choice, token, : len(picked)] = picked
+        return chosen
+
+    return named(op, choose)
+
+
+def _scores(x: Operands, slot: int, token: int, count: int, types: Types) -> Tensor:
+    """Return the scores [Hc, count] of the first positions of a slot for one of its tokens."""
+    query, keys = (rows.to(types.accumulate) for rows in (x["query"][slot, token], x["keys"][slot, 0, :count]))
+    products = query @ keys.T
+    return x["weight"][slot, token][None].to(products.dtype) @ products.relu() if "weight" in x else products
+
+
+def _picked(scores: Tensor, most: int, block: int, local: int) -> Tensor:
+    """Return the chosen ones of the positions that have `scores` [n], ascending."""
+    count = len(scores)
+    blocks = -(-count // block)
+    padded = torch.nn.functional.pad(scores, (0, blocks * block - count), value=float("-inf"))
+    of_blocks = padded.reshape(blocks, block).amax(1)
+    of_blocks[max(blocks - local, 0) :] = float("inf")
+    best = torch.argsort(of_blocks, descending=True, stable=True)[: most // block].sort().values
+    positions = (best[:, None] * block + torch.arange(block)).flatten()
+    return positions[positions < count]
+
+
+@executes(operations.AttendChosen)
+def _attend_chosen(op: ir.Operation, b: Builder) -> Compute:
+    scoring, row_format, width = Scoring.of(op), format_of(geometry_of(op)), op.results[0].type.shape[3]
+
+    def attend(x: Operands) -> Tensor:
+        out, sinks = torch.zeros(*x["query"].shape[:3], width, dtype=x["query"].dtype), x.get("sink_logits")
+        slots, kv_heads, rows, _ = x["key"].shape
+        group = out.shape[1] // kv_heads
+        if int(x["chosen"].max()) >= rows:
+            undefined(IndexUndefinedErrors.BEYOND_ROWS, row=int(x["chosen"].max()), rows=rows)
+        for slot in range(slots):
+            for head in range(kv_heads):
+                heads = slice(head * group, (head + 1) * group)
+                own = Scoring(scoring.scale, scoring.softcap, None if sinks is None else sinks[heads])
+                choices = x["chosen"][slot, head * x["chosen"].shape[1] // kv_heads]
+                for token, choice in enumerate(choices):
+                    picked = choice[choice >= 0]
+                    if len(picked):
+                        key = decoded(x["key"][slot, head, picked], row_format)[None]
+                        value = decoded(x["value"][slot, head, picked], row_format)[None] if "value" in x else key
+                        query = x["query"][slot, heads, token, None]
+                        out[slot, heads, token, None], _ = attention(
+                            query, key, value[..., :width], own, None, b.types
+                        )
+        return out
+
+    return named(op, attend)

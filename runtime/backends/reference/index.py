@@ -1,0 +1,97 @@
+"""Steps of a learned index: the choice of rows for each token, and attention to them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from sscc.ir import operations
+from sscc.ir.errors import ErrorKind, InputError
+from sscc.ir.opspec import executes
+from sscc.runtime.backends.reference.encoded_rows import numbers
+from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring
+
+
+class ReferenceIndexErrors(ErrorKind):
+    TOO_FEW_KEYS = InputError, "position {position} needs the index keys of all positions before it, there are {keys}"
+    BEYOND_ROWS = InputError, "row {row} is attended to, there are {rows}"
+
+
+@executes(operations.ChooseByIndex)
+def choose_by_index(
+    query: Tensor, keys: Tensor, position: Tensor, chosen: Tensor, weight: Tensor | None, *, start: int, block: int,
+    local: int, wide: torch.dtype,
+) -> None:  # fmt: skip
+    """The step `ChooseByIndex` (shapes there)."""
+    chosen.fill_(-1)
+    end = start + query.shape[1]
+    if int(position.max()) >= end:
+        raise ReferenceIndexErrors.TOO_FEW_KEYS(position=int(position.max()), keys=end)
+    for slot in range(query.shape[0]):
+        for token, last in enumerate(position[slot].tolist()):
+            if last < 0:
+                continue
+            scores = query[slot, token].to(wide) @ keys[slot, 0, : last + 1].to(wide).T
+            if weight is not None:
+                scores = weight[slot, token].to(wide)[None] @ scores.clamp(min=0)
+            _choose(scores, chosen[slot, :, token], block, local)
+
+
+def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
+    """Write the positions that choices make to `chosen` [Hc, Top], by scores [Hc, n] of all of a slot."""
+    count = scores.shape[1]
+    blocks = -(-count // block)
+    best = pad(scores, (0, blocks * block - count), value=-torch.inf).unflatten(1, (blocks, block)).amax(2)
+    best[:, max(blocks - local, 0) :] = torch.inf
+    order = best.sort(1, descending=True, stable=True).indices[:, : chosen.shape[1] // block].sort(1).values
+    for target, picked in zip(chosen, order, strict=True):
+        positions = (picked[:, None] * block + torch.arange(block)).flatten()
+        positions = positions[positions < count]
+        target[: len(positions)] = positions
+
+
+@executes(operations.AttendChosen)
+def attend_chosen(
+    query: Tensor, key: Tensor, value: Tensor | None, chosen: Tensor, out: Tensor, sink_logits: Tensor | None, *,
+    scale: float, softcap: float | None, wide: torch.dtype,
+) -> None:  # fmt: skip
+    """The step `AttendChosen` (shapes there)."""
+    if int(chosen.max()) >= key.shape[2]:
+        raise ReferenceIndexErrors.BEYOND_ROWS(row=int(chosen.max()), rows=key.shape[2])
+    scoring = Scoring(scale, softcap, sink_logits)
+    kv_heads = key.shape[1]
+    sinks = scoring.sinks_of(kv_heads)
+    queries, outs = (side.unflatten(1, (kv_heads, -1)) for side in (query, out))
+    for slot in range(query.shape[0]):
+        for head in range(kv_heads):
+            sides = (key[slot, head], None if value is None else value[slot, head])
+            choices = chosen[slot, head * chosen.shape[1] // kv_heads]
+            for token, choice in enumerate(choices):
+                target, own = outs[slot, head, :, token], None if sinks is None else sinks[head]
+                of_token = queries[slot, head, :, token].to(wide)
+                target.copy_(_attend(of_token, sides, choice, target.shape[1], own, scoring))
+
+
+def _attend(
+    query: Tensor, sides: tuple[Tensor, Tensor | None], choice: Tensor, width: int, sinks: Tensor | None,
+    scoring: Scoring,
+) -> Tensor:  # fmt: skip
+    """Return the attention [G, width] of a token to the chosen rows of a KV head.
+
+    Args:
+        query: [G, D].
+        sides: rows [T, ..] of keys and of values, None where these are the first numbers of keys.
+        choice: row numbers, then -1.
+    """
+    picked = choice[choice >= 0]
+    if not len(picked):
+        return query.new_zeros(query.shape[0], width)
+    softmax = RunningSoftmax((query.shape[0],), width, query.dtype, sinks)
+    keys, values = sides
+    for begin in range(0, len(picked), KEY_TILE):
+        rows = picked[begin : begin + KEY_TILE]
+        k = numbers(keys[rows], query.shape[1]).to(query.dtype)
+        v = k[:, :width] if values is None else numbers(values[rows], width).to(query.dtype)
+        softmax.add(scoring.scores(query @ k.T), v)
+    return softmax.output()
