@@ -141,7 +141,6 @@ CHANGES: dict[str, dict[str, Any]] = {
             for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
         },
     },
-    "minimax_m3_vl_text": {"index_n_heads": 2},
     "dory": {
         "num_hidden_layers": LAYERS,
         "layer_types": ["sliding_attention", "full_attention"],
@@ -163,7 +162,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "lfm2": {"num_hidden_layers": 2, "full_attn_idxs": [1], "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "mamba2": {"num_heads": 8},
-    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"]},
+    "minimax_m3_vl_text": {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_n_heads": 2},
     "ministral": {"head_dim": 8},
     "mllama_text_model": {"cross_attention_layers": [1]},
     "nemotron": {"num_key_value_heads": 2},

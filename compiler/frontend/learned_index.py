@@ -109,7 +109,9 @@ class IndexRecogniser(TorchFunctionMode):
             if best is not None:
                 return best
         before = [self._of(arg) for arg in args[:2]]
-        result = func(*args, **keywords)
+        # A block of the text is none of the tokens at hand where these follow others.
+        local = name == "scatter_" and before[0] is not None and before[0].form == "blocks"
+        result = args[0] if local else func(*args, **keywords)
         if isinstance(result, Tensor):
             after = self._after(name, before, args, keywords, result)
             self._scores.pop(id(result), None)
