@@ -322,9 +322,10 @@ def _prove(program: Program, signature: Signature, target: Target, options: Comp
     logger.debug("validated: %d bounds proved", report.proved)
     for level in target.far:
         far = [tensor for tensor in program.tensors if tensor.tier == level.name]
-        # The store that queries choose from lies there whatever room there is.
-        stores = STORES if store_of(signature.geometry).lies_far else ()
-        spilled = sum(tensor.nbytes for tensor in far if tensor.name.partition(".")[0] not in stores)
+        # The stores that rows are chosen from lie there whatever room there is.
+        groups = [group for group in signature.plan if store_of(group.geometry).lies_far]
+        stores = {group.state(name) for group in groups for name in STORES}
+        spilled = sum(tensor.nbytes for tensor in far if tensor.name not in stores)
         if spilled:
             warn(
                 CompilationWarnings.SPILLED(

@@ -183,7 +183,7 @@ class Consequences:
             if cut is not None:
                 letter = letters[cut.axis]
                 known[letter] = self._merged(known[letter], cut.segments) if letter in known else cut.segments
-        for shared in space.letters & {"Hkv", "G"} if op.name.startswith("kv.") else ():
+        for shared in space.letters & {"Hkv", "G"} if "H" in space.letters and op.name.startswith("kv.") else ():
             self._share_heads(space, known, shared)
         for letter, segments in known.items():
             if letter in space.fixed and any(segment.parts not in (OPEN, 1) for segment in segments):

@@ -66,9 +66,24 @@ def _of_kv(op: ir.Operation) -> Space:
     spec = kv.spec_of_op(op)
     named = zip((*spec.inputs, *spec.results), (*op.operands, *op.results), strict=True)
     values = tuple((value, spec.operands[name].dims) for name, value in named if name in spec.operands)
+    if "Hc" in {letter for _, dims in values for letter in dims}:
+        values = _with_choices(values)
     letters = {letter for _, dims in values for letter in dims}
     reduced = letters & _SUMMED if spec.record.op == "expert_product" else set()
     return Space(values, frozenset(reduced), frozenset(letters - _PARALLEL - reduced), True)
+
+
+def _with_choices(
+    values: tuple[tuple[ir.Value, tuple[str, ...]], ...]
+) -> tuple[tuple[ir.Value, tuple[str, ...]], ...]:
+    """Return the axes of an index, or of attention to what it chooses: where each KV head has a choice of its own, the
+    choices and the heads that make them are where the KV heads are; where several have one, no head is cut."""
+    sizes = {letter: size for value, dims in values for letter, size in zip(dims, value.type.shape, strict=True)}
+    heads = sizes.get("Hkv", sizes.get("Hi"))
+    names = {"Hc": "Hkv", "Hi": "Hkv"} if sizes["Hc"] == heads else {"Hkv": "whole", "H": "whole"}
+    if sizes["Hc"] == 1:
+        names = {}
+    return tuple((value, tuple(names.get(letter, letter) for letter in dims)) for value, dims in values)
 
 
 def _of_linalg(op: ir.Operation) -> Space:

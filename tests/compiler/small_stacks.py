@@ -214,6 +214,21 @@ def check_company(session: Session) -> None:
     assert all(np.array_equal(session.decode({1: t})[1], row) for t, row in zip(tokens, expected[1:], strict=True))
 
 
+def check_copied(session: Session, second: Session, file: Path) -> None:
+    """A slot goes on alike from a snapshot in another slot, and from a file in another session."""
+    prompt, tokens = random_tokens(23), random_tokens(13, seed=2)
+    session.prefill(1, prompt)
+    snapshot = session.snapshot(1)
+    session.save_slot(1, file)
+    expected = [session.decode({1: token})[1].copy() for token in tokens]
+    session.prefill(0, random_tokens(40, seed=3))
+    session.decode({0: 5})
+    session.restore(0, snapshot)
+    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+    second.load_slot(0, file)
+    assert all(np.array_equal(second.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+
+
 def check_in_pieces(session: Session) -> None:
     """A prompt that is read in pieces, between steps of another slot, has the logits of the whole."""
     prompt = random_tokens(33)

@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -43,6 +42,7 @@ from tests.compiler.small_stacks import (
     Artifacts,
     check_company,
     check_continued,
+    check_copied,
     check_in_pieces,
     check_levels,
     decoded_by_ranks,
@@ -148,18 +148,9 @@ def test_a_prompt_in_pieces_between_steps_has_the_logits_of_the_whole(family: st
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_slot_is_copied_and_sent(family: str, artifacts: Artifacts, tmp_path: Path) -> None:
-    session, second = (Session.from_artifact(loaded(artifacts(family)), interpreter="native") for _ in range(2))
-    prompt, tokens = random_tokens(23), random_tokens(13, seed=2)
-    session.prefill(1, prompt)
-    snapshot = session.snapshot(1)
-    session.save_slot(1, tmp_path / "slot")
-    expected = [session.decode({1: token})[1].copy() for token in tokens]
-    session.prefill(0, random_tokens(40, seed=3))
-    session.decode({0: 5})
-    session.restore(0, snapshot)
-    assert all(np.array_equal(session.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
-    second.load_slot(0, tmp_path / "slot")
-    assert all(np.array_equal(second.decode({0: t})[0], row) for t, row in zip(tokens, expected, strict=True))
+    check_copied(
+        *(Session.from_artifact(loaded(artifacts(family)), interpreter="native") for _ in range(2)), tmp_path / "slot"
+    )
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -44,7 +44,7 @@ def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
     blocks = -(-count // block)
     best = pad(scores, (0, blocks * block - count), value=-torch.inf).unflatten(1, (blocks, block)).amax(2)
     best[:, max(blocks - local, 0) :] = torch.inf
-    order = best.sort(1, descending=True, stable=True).indices[:, : chosen.shape[1] // block].sort(1).values
+    order = best.sort(dim=1, descending=True, stable=True).indices[:, : chosen.shape[1] // block].sort(dim=1).values
     for target, picked in zip(chosen, order, strict=True):
         positions = (picked[:, None] * block + torch.arange(block)).flatten()
         positions = positions[positions < count]
