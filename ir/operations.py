@@ -6,8 +6,8 @@ segment takes its rows from, E bytes of a landmark's codes, C tokens of a chunk,
 gathered rows, S tokens of a captured call. Of latent rows: L numbers, of which the first P make N columns of a head's
 keys, and its values. Of a convolution: H channels. Of a recurrence: H heads, G groups of heads with a key and a query
 of D numbers each, Dv numbers of a value, N decays of a head (1 or D). Of a learned index: Hi heads with a query of D
-numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of Top positions. Of weights: X matrices (one per
-expert) of O rows of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top
+numbers each, Hc choices per token, one for each Hkv / Hc KV heads, each of Top positions. Of weights: X matrices (one
+per expert) of O rows of I numbers, stored in E bytes. Of a mixture of experts: S tokens, N scores to choose among, Top
 chosen ones.
 
 Attention is over segments: rows of K and of V, those of a tensor one after another or those that an index names.
@@ -697,20 +697,25 @@ class TopK(Op):
 
 @dataclass(frozen=True)
 class ChooseByIndex(Op):
-    """The positions that a learned index chooses for each token, ascending, then -1 (DeepSeek-V3.2). Of the token at
-    p = position[b, s], with key t that of position t:
+    """The positions that a learned index chooses for each token, ascending, then -1 (DeepSeek-V3.2). The new key of the
+    token at p = position[b, s] is written to row p of `keys` first. Then, with key t that in row t:
 
         score[t] = sum over h of weight[b, s, h] * max(query[b, s, h, :] . key[t], 0)       with `weight`, one choice
         score[t] = query[b, s, c, :] . key[t]                                               without, for each choice c
 
     for t <= p, in f32. Positions are chosen in blocks of `block`, whose score is the largest one of their positions up
     to p. The Top / block blocks of the highest scores are chosen, of equal ones the earlier; before them the `local`
-    ones that end with the block of p. Nothing is chosen where p is negative. No key from `start` + C on is read.
+    ones that end with the block of p. For a token whose p is negative nothing is written or chosen. No key from `start`
+    + C on is read.
     """
 
     op, kind = "choose_by_index", "choose_by_index"
     query: Annotated[str, Operand("B C Hi D:f", "read")]
-    keys: Annotated[str, Operand("B 1 T D:f", "read", along="T", reads=_indexed, fetched=True)]
+    new_key: Annotated[str, Operand("B 1 C D:f", "read")]
+    keys: Annotated[
+        str,
+        Operand("B 1 T D:f", "update", updated="updated", along="T", reads=_indexed, writes=_chunk, by="position"),
+    ]
     position: Annotated[str, Operand("B C:i64", "read")]
     chosen: Annotated[str, Operand("B Hc C Top:i64", "write")]
     start: Start
@@ -721,23 +726,32 @@ class ChooseByIndex(Op):
 
 @dataclass(frozen=True)
 class AttendChosen(Op):
-    """Attention of each token over the rows that an index names for it; softmax and sums in f32.
+    """Attention of each token to the rows that an index names for it; softmax and sums in f32.
 
-    Query head h reads KV head g = h // (H // Hkv), and of that the rows chosen[b, g // (Hkv // Hc), s, :] that are not
-    negative. A token without such a row gives zeros. Without `value` the first Dv numbers of a key are its value
-    (latent rows). Rows may be encoded.
+    `new_key` and `new_value` of the token at p = position[b, s] are written to row p of the stores first, where p is
+    not negative. Query head h reads KV head g = h // (H // Hkv), and of that the rows chosen[b, g // (Hkv // Hc), s, :]
+    that are not negative. A token without such a row gives zeros. Without values the first Dv numbers of a key are its
+    value (latent rows). Rows of stores may be encoded; new rows are encoded before they are attended to.
     """
 
     op, kind = "attend_chosen", "attend_chosen"
     query: Annotated[str, Operand("B H S D:f", "read")]
-    key: Annotated[str, Operand("B Hkv T D:row", "read", along="T", reads=_attended, by="chosen", fetched=True)]
-    value: Annotated[
+    new_key: Annotated[str, Operand("B Hkv S D:f", "read")]
+    new_value: Annotated[
+        str, Operand("B Hkv S Dv:f", "read", optional=True, omissible=True, value_of="new_key")
+    ]
+    k_store: Annotated[
+        str,
+        Operand("B Hkv T D:row", "update", updated="k_stored", along="T", reads=_attended, writes=_tokens, by="chosen"),
+    ]
+    v_store: Annotated[
         str,
         Operand(
-            "B Hkv T Dv:row", "read", along="T", reads=_attended, by="chosen", fetched=True, optional=True,
-            omissible=True, value_of="key",
+            "B Hkv T Dv:row", "update", updated="v_stored", along="T", reads=_attended, writes=_tokens, by="chosen",
+            optional=True, omissible=True, value_of="k_store",
         ),
     ]  # fmt: skip
+    position: Annotated[str, Operand("B S:i64", "read")]
     chosen: Annotated[str, Operand("B Hc S Top:i64", "read")]
     out: Annotated[str, Operand("B H S Dv:f", "write")]
     scale: Scale

@@ -6,7 +6,7 @@ positions for each token, and attend to their rows. Nothing follows the last chu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch_mlir import ir
@@ -20,7 +20,7 @@ from sscc.ir.layer_state.streams import INDEX, Stream
 from sscc.ir.layer_state.tensors import Extent, ProgramSizes, StateTensor
 from sscc.ir.levels import GroupFacts, ProgramFacts
 from sscc.passes.attended import Attended
-from sscc.passes.layer_threading import Rewritten, StateThreader, Values, appended, slot_inputs
+from sscc.passes.layer_threading import Rewritten, StateThreader, Values, slot_inputs
 from sscc.passes.row_layers import RowLayer
 
 
@@ -64,42 +64,22 @@ class IndexThreader(StateThreader):
 
     def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
         keys, position, active = added
-        now = kv.UpdateRows(keys, self._new_keys(values), position, active, keys.type).updated
-
-        def of_slot(number: ir.Value, is_active: ir.Value) -> ir.Value:
-            return arith.SelectOp(is_active, number, arith.ConstantOp(number.type, -1).result).result
-
-        tokens = reshape(elementwise([position, active], position.type, of_slot), [self.facts.batch, 1])
-        last = index_constant(keys.type.shape[2] - 1)
-        return self._choose(values, now, tokens, last), [now]
+        return self._choose(values, keys, step_tokens(position, active), index_constant(keys.type.shape[2] - 1))
 
     def _chunk(self, values: Values, added: list[ir.Value]) -> Rewritten:
         prompt, start, length = added
-        (now,) = appended([self._new_keys(values)], [prompt], start)
-        i64 = ir.IntegerType.get_signless(64)
+        return self._choose(values, prompt, chunk_tokens(self.facts, start, length), start)
 
-        def of_token() -> ir.Value:
-            """Return the position of a token, -1 behind the prompt's end."""
-            position = arith.AddIOp(start, linalg.IndexOp(1).result).result
-            inside = arith.CmpIOp(arith.CmpIPredicate.slt, position, length).result
-            number = arith.IndexCastOp(i64, position).result
-            return arith.SelectOp(inside, number, arith.ConstantOp(i64, -1).result).result
-
-        tokens = elementwise([], tensor_type([1, self.facts.chunk], i64), of_token)
-        return self._choose(values, now, tokens, start), [now]
-
-    def _new_keys(self, values: Values) -> ir.Value:
-        key = values(kv.operand_of(self.operator, "key"))
-        slots, tokens, width = key.type.shape
-        return reshape(key, [slots, 1, tokens, width])
-
-    def _choose(self, values: Values, keys: ir.Value, tokens: ir.Value, start: ir.Value) -> ir.Value:
+    def _choose(self, values: Values, keys: ir.Value, tokens: ir.Value, start: ir.Value) -> Rewritten:
         operands = kv.operands_of(self.operator)
         weight = values(operands["weight"]) if "weight" in operands else None
+        key = values(operands["key"])
+        slots, count, width = key.type.shape
+        new = reshape(key, [slots, 1, count, width])
         settings = [self.operator.attributes[name] for name in ("block", "local")]
-        inputs = values(operands["query"]), keys, tokens, start, weight
-        chosen: ir.Value = kv.ChooseByIndex(*inputs, *settings, self.operator.results[0].type).chosen
-        return chosen
+        inputs = values(operands["query"]), new, keys, tokens, start, weight
+        choice = kv.ChooseByIndex(*inputs, *settings, self.operator.results[0].type, keys.type)
+        return choice.chosen, [choice.updated]
 
 
 class ChosenThreader(RowLayer):
@@ -115,27 +95,38 @@ class ChosenThreader(RowLayer):
 
     def _step(self, values: Values, added: list[ir.Value]) -> Rewritten:
         *stores, position, active = added
-
-        def put(rows: list[ir.Value]) -> list[ir.Value]:
-            pairs = zip(stores, rows, strict=True)
-            return [kv.UpdateRows(store, new, position, active, store.type).updated for store, new in pairs]
-
-        return self._attend(values, put)
+        return self._attend(values, stores, step_tokens(position, active))
 
     def _chunk(self, values: Values, added: list[ir.Value]) -> Rewritten:
-        *prompts, start, _ = added
-        return self._attend(values, lambda rows: appended(rows, prompts, start))
+        *prompts, start, length = added
+        return self._attend(values, prompts, chunk_tokens(self.facts, start, length))
 
-    def _attend(self, values: Values, put: Callable[[list[ir.Value]], list[ir.Value]]) -> Rewritten:
-        """Return attention to chosen rows, and the rows of all positions.
-
-        Args:
-            put: gives these, with rows of new tokens in them.
-        """
+    def _attend(self, values: Values, stores: Sequence[ir.Value], tokens: ir.Value) -> Rewritten:
         attended = Attended.by(self.attention, values)
-        now = put([self.encoded(row) for row in attended.rows])
-        sides = now if len(now) == 2 else [*now, None]
-        sinks = list(attended.sinks) or [None]
-        inputs = attended.query, *sides, attended.chosen, *sinks
-        out: ir.Value = kv.AttendChosen(*inputs, self.scale, self.attention.results[0].type).out
-        return out, now
+        new, sides = ([*rows, None][:2] for rows in (attended.rows, stores))
+        types = [store.type for store in stores]
+        operands = attended.query, *new, *sides, tokens, attended.chosen, *(list(attended.sinks) or [None])
+        done = kv.AttendChosen(*operands, self.scale, self.attention.results[0].type, *[*types, None][:2])
+        return done.out, [done.k_stored, done.v_stored][: len(types)]
+
+
+def step_tokens(position: ir.Value, active: ir.Value) -> ir.Value:
+    """Return the positions [B, 1] of the tokens of a step, -1 in slots that are not active."""
+
+    def of_slot(number: ir.Value, is_active: ir.Value) -> ir.Value:
+        return arith.SelectOp(is_active, number, arith.ConstantOp(number.type, -1).result).result
+
+    return reshape(elementwise([position, active], position.type, of_slot), [position.type.shape[0], 1])
+
+
+def chunk_tokens(facts: ProgramFacts, start: ir.Value, length: ir.Value) -> ir.Value:
+    """Return the positions [1, C] of the tokens of a chunk, -1 behind the prompt's end."""
+    i64 = ir.IntegerType.get_signless(64)
+
+    def of_token() -> ir.Value:
+        position = arith.AddIOp(start, linalg.IndexOp(1).result).result
+        inside = arith.CmpIOp(arith.CmpIPredicate.slt, position, length).result
+        number = arith.IndexCastOp(i64, position).result
+        return arith.SelectOp(inside, number, arith.ConstantOp(i64, -1).result).result
+
+    return elementwise([], tensor_type([1, facts.chunk], i64), of_token)

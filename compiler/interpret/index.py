@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch_mlir import ir
 
-from sscc.compiler.interpret.build import Builder, Compute, UndefinedKind, undefined
-from sscc.compiler.interpret.cache import Operands, Scoring, attention, decoded, format_of, named
+from sscc.compiler.interpret.build import Builder, Several, UndefinedKind, undefined
+from sscc.compiler.interpret.cache import Operands, Scoring, attention, decoded, format_of, named, stored
 from sscc.compiler.interpret.types import Types
 from sscc.ir import operations
 from sscc.ir.dialects.kv import geometry_of
+from sscc.ir.layer_state.codecs import codec_of
 from sscc.ir.opspec import executes
 
 
@@ -20,11 +21,12 @@ class IndexUndefinedErrors(UndefinedKind):
 
 
 @executes(operations.ChooseByIndex)
-def _choose_by_index(op: ir.Operation, b: Builder) -> Compute:
+def _choose_by_index(op: ir.Operation, b: Builder) -> Several:
     block, local = (int(op.attributes[name].value) for name in ("block", "local"))
     shape = list(op.results[0].type.shape)
 
-    def choose(x: Operands) -> Tensor:
+    def choose(x: Operands) -> tuple[Tensor, Tensor]:
+        x = {**x, "keys": _written(x["keys"], x["new_key"], x["position"])}
         end = int(x["start"]) + shape[2]
         chosen = torch.full(shape, -1)
         for slot, token in (x["position"] >= 0).nonzero().tolist():
@@ -35,9 +37,19 @@ def _choose_by_index(op: ir.Operation, b: Builder) -> Compute:
             for choice, of_choice in enumerate(scores):
                 picked = _picked(of_choice, shape[3], block, local)
                 chosen[slot, choice, token, : len(picked)] = picked
-        return chosen
+        return chosen, x["keys"]
 
     return named(op, choose)
+
+
+def _written(store: Tensor, new: Tensor, position: Tensor) -> Tensor:
+    """Return a store [B, Hkv, T, ..] with the new rows [B, Hkv, S, ..] of tokens at their positions [B, S]."""
+    result = store.clone()
+    for slot, token in (position >= 0).nonzero().tolist():
+        if int(position[slot, token]) >= store.shape[2]:
+            undefined(IndexUndefinedErrors.BEYOND_ROWS, row=int(position[slot, token]), rows=store.shape[2])
+        result[slot, :, int(position[slot, token])] = new[slot, :, token]
+    return result
 
 
 def _scores(x: Operands, slot: int, token: int, count: int, types: Types) -> Tensor:
@@ -60,12 +72,16 @@ def _picked(scores: Tensor, most: int, block: int, local: int) -> Tensor:
 
 
 @executes(operations.AttendChosen)
-def _attend_chosen(op: ir.Operation, b: Builder) -> Compute:
-    scoring, row_format, width = Scoring.of(op), format_of(geometry_of(op)), op.results[0].type.shape[3]
+def _attend_chosen(op: ir.Operation, b: Builder) -> Several:
+    scoring, g, width = Scoring.of(op), geometry_of(op), op.results[0].type.shape[3]
+    row_format, codec = format_of(g), codec_of(g)
 
-    def attend(x: Operands) -> Tensor:
+    def attend(x: Operands) -> tuple[Tensor, ...]:
+        sides = {"k": "key", "v": "value"} if "v_store" in x else {"k": "key"}
+        new = {side: stored(x[f"new_{name}"], codec) for side, name in sides.items()}
+        stores = {side: _written(x[f"{side}_store"], rows, x["position"]) for side, rows in new.items()}
         out, sinks = torch.zeros(*x["query"].shape[:3], width, dtype=x["query"].dtype), x.get("sink_logits")
-        slots, kv_heads, rows, _ = x["key"].shape
+        slots, kv_heads, rows, _ = stores["k"].shape
         group = out.shape[1] // kv_heads
         if int(x["chosen"].max()) >= rows:
             undefined(IndexUndefinedErrors.BEYOND_ROWS, row=int(x["chosen"].max()), rows=rows)
@@ -77,12 +93,12 @@ def _attend_chosen(op: ir.Operation, b: Builder) -> Compute:
                 for token, choice in enumerate(choices):
                     picked = choice[choice >= 0]
                     if len(picked):
-                        key = decoded(x["key"][slot, head, picked], row_format)[None]
-                        value = decoded(x["value"][slot, head, picked], row_format)[None] if "value" in x else key
+                        key, *values = (decoded(store[slot, head, picked], row_format) for store in stores.values())
+                        value = [*values, key][0][:, :width]
                         query = x["query"][slot, heads, token, None]
                         out[slot, heads, token, None], _ = attention(
-                            query, key, value[..., :width], own, None, b.types
+                            query, key[None], value[None], own, None, b.types
                         )
-        return out
+        return out, *stores.values()
 
     return named(op, attend)

@@ -219,6 +219,9 @@ class ChosenRows(AllRows):
     def tensors(self, stream: Stream, kv_heads: int, sizes: ProgramSizes) -> list[StateTensor]:
         return [tensor for tensor in super().tensors(stream, kv_heads, sizes) if tensor.name == stream.store]
 
+    def far_bytes(self, layers: int, row_bytes: int, landmark_bytes: int, sizes: ProgramSizes) -> dict[str, int]:
+        return {"store": layers * sizes.scratch_rows * row_bytes}
+
     def near_in_words(self) -> str:
         return "index keys"
 

@@ -550,9 +550,10 @@ def _choose_by_index(meter: _Meter, step: ChooseByIndex) -> None:
 def _attend_chosen(meter: _Meter, step: AttendChosen) -> None:
     (slots, heads, tokens, _), topk = meter.shape(step.query), meter.shape(step.chosen)[3]
     rows = meter.valid_rows(topk)
-    for side, like in ((step.key, step.query), (step.value, step.out)):
-        if side:
-            _convert(meter, side, like, tokens * rows, DECODE_OPS)
+    for store, new in ((step.k_store, step.new_key), (step.v_store, step.new_value)):
+        if store:
+            _convert(meter, store, new, tokens, ENCODE_OPS)
+            _convert(meter, store, new, tokens * rows, DECODE_OPS)
     _attend(meter, step, slots * heads * tokens * rows)
 
 

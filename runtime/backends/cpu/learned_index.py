@@ -1,14 +1,15 @@
 """Choices by a learned index, and attention to the rows that it chooses.
 
-`ChooseByIndex` is computed token by token: scores of all positions that the token may choose from, chunk by chunk as
-sort keys, then the choice. Where there are few tokens, several units share the chunks of one, and a second phase
+Both begin with a phase that writes the rows of new tokens, since tokens of a chunk attend to each other's rows.
+`ChooseByIndex` is computed token by token then: scores of all positions that the token may choose from, chunk by chunk
+as sort keys, then the choice. Where there are few tokens, several units share the chunks of one, and another phase
 chooses. `AttendChosen` is the attention of a decode step (`sscc.runtime.backends.cpu.decode_attention`) for each token,
 over rows that lie anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sscc.ir.operations import AttendChosen, ChooseByIndex
@@ -26,6 +27,7 @@ from sscc.runtime.backends.cpu.decode_attention import (
     write_result,
     zero_row,
 )
+from sscc.runtime.backends.cpu.encoded_rows import write_row
 from sscc.runtime.backends.cpu.features import LANES, Features
 from sscc.runtime.backends.cpu.figures import ADDRESSES, ATTENTION_UNITS
 from sscc.runtime.backends.cpu.indices import report_index
@@ -113,11 +115,12 @@ def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], featur
 
     Raises InputError where a row is not contiguous.
     """
-    names = (step.query, step.keys, step.position, step.chosen, *([step.weight] if step.weight else []))
+    names = (step.query, step.new_key, step.keys, step.position, step.chosen, *([step.weight] if step.weight else []))
     check_strides(step.kind, operands, names)
     choice = _Choice.of(step, operands, features)
     slices, kept = choice.slices, align(choice.kept_bytes)
     scoring, choosing = choice.scoring, choice.choosing
+    writing = _writing(step, operands, [(step.new_key, step.keys)])
 
     def score(context: Context) -> None:
         f = context.f
@@ -141,9 +144,34 @@ def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], featur
             _choose(context, choice, loop.index, count, keys, choosing.at(context.private))
 
     if slices == 1:
-        return Lowered([Phase(choice.tokens, score, kept + max(scoring.nbytes, choosing.nbytes))])
-    phases = [Phase(choice.tokens * slices, score, scoring.nbytes), Phase(choice.tokens, pick, choosing.nbytes)]
-    return Lowered(phases, choice.tokens * kept)
+        own = Phase(choice.tokens, score, kept + max(scoring.nbytes, choosing.nbytes))
+        return Lowered([writing, own])
+    scores, picks = Phase(choice.tokens * slices, score, scoring.nbytes), Phase(choice.tokens, pick, choosing.nbytes)
+    return Lowered([writing, scores, picks], choice.tokens * kept)
+
+
+def _writing(
+    step: ChooseByIndex | AttendChosen, operands: Mapping[str, Meta], sides: Sequence[tuple[str, str]]
+) -> Phase:
+    """Return the phase that writes new rows to stores, in units of (token, KV head). A position beyond the rows is
+    reported."""
+    (slots, heads, tokens, _), rows = operands[sides[0][0]][0], operands[sides[0][1]][0][2]
+
+    def emit(context: Context) -> None:
+        f = context.f
+        with f.loop(context.begin, context.end) as loop:
+            token, head = loop.index // heads, loop.index % heads
+            slot, number = token // tokens, token % tokens
+            position = f.load(address(f, context.operands[step.position], slot, number), I64)
+            report_index(f, position >= rows)
+            with f.when((position >= 0) & (position < rows)):
+                for new, store in sides:
+                    source, target = context.operands[new], context.operands[store]
+                    to = address(f, target, slot, head, position)
+                    sizes = source.shape[3], target.shape[3]
+                    write_row(f, address(f, source, slot, head, number), source.dtype, to, target.dtype, *sizes)
+
+    return Phase(slots * tokens * heads, emit)
 
 
 def _place(choice: _Choice, token: Value) -> tuple[Value, Value]:
@@ -311,8 +339,9 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
     Raises InputError where a row is not contiguous.
     """
     (_, choices, tokens, topk), _, _ = meta[step.chosen]
-    check_strides(step.kind, meta, (step.chosen,))
-    part = Part(step.key, step.value or step.key, step.chosen, 0, topk)
+    sides = [(step.new_key, step.k_store), *([(step.new_value, step.v_store)] if step.v_store else [])]
+    check_strides(step.kind, meta, (step.chosen, step.position, *(new for new, _ in sides)))
+    part = Part(step.k_store, step.v_store or step.k_store, step.chosen, 0, topk)
     plain = Attention.of(step, [part], meta, features)
     sizes = {field.name: getattr(plain, field.name) for field in fields(plain)}
     attention = _TokenAttention(**sizes | {"slots": plain.slots * tokens, "rows": topk}, per_slot=tokens)
@@ -328,7 +357,8 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
             if attention.splits == 1:
                 write_result(unit, context.operands[step.out])
 
-    return with_merge(attention, step.out, emit)
+    attending = with_merge(attention, step.out, emit)
+    return Lowered([_writing(step, meta, sides), *attending.phases], attending.shared_bytes)
 
 
 def _rows(unit: _TokenUnit, part: Part, topk: int) -> UnitRows:

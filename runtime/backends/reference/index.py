@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from sscc.ir import operations
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.opspec import executes
-from sscc.runtime.backends.reference.encoded_rows import numbers
+from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring
 
 
@@ -20,14 +20,15 @@ class ReferenceIndexErrors(ErrorKind):
 
 @executes(operations.ChooseByIndex)
 def choose_by_index(
-    query: Tensor, keys: Tensor, position: Tensor, chosen: Tensor, weight: Tensor | None, *, start: int, block: int,
-    local: int, wide: torch.dtype,
+    query: Tensor, new_key: Tensor, keys: Tensor, position: Tensor, chosen: Tensor, weight: Tensor | None, *,
+    start: int, block: int, local: int, wide: torch.dtype,
 ) -> None:  # fmt: skip
     """The step `ChooseByIndex` (shapes there)."""
     chosen.fill_(-1)
     end = start + query.shape[1]
     if int(position.max()) >= end:
         raise ReferenceIndexErrors.TOO_FEW_KEYS(position=int(position.max()), keys=end)
+    _write(keys, new_key, position)
     for slot in range(query.shape[0]):
         for token, last in enumerate(position[slot].tolist()):
             if last < 0:
@@ -36,6 +37,13 @@ def choose_by_index(
             if weight is not None:
                 scores = weight[slot, token].to(wide)[None] @ scores.clamp(min=0)
             _choose(scores, chosen[slot, :, token], block, local)
+
+
+def _write(store: Tensor, new: Tensor, position: Tensor) -> None:
+    """Write the rows [B, Hkv, S, ..] of tokens to a store [B, Hkv, T, ..] at their positions [B, S]."""
+    rows = as_stored(new, store)
+    for slot, token in (position >= 0).nonzero().tolist():
+        store[slot, :, position[slot, token]] = rows[slot, :, token]
 
 
 def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
@@ -53,19 +61,24 @@ def _choose(scores: Tensor, chosen: Tensor, block: int, local: int) -> None:
 
 @executes(operations.AttendChosen)
 def attend_chosen(
-    query: Tensor, key: Tensor, value: Tensor | None, chosen: Tensor, out: Tensor, sink_logits: Tensor | None, *,
-    scale: float, softcap: float | None, wide: torch.dtype,
+    query: Tensor, new_key: Tensor, new_value: Tensor | None, k_store: Tensor, v_store: Tensor | None,
+    position: Tensor, chosen: Tensor, out: Tensor, sink_logits: Tensor | None, *, scale: float, softcap: float | None,
+    wide: torch.dtype,
 ) -> None:  # fmt: skip
     """The step `AttendChosen` (shapes there)."""
-    if int(chosen.max()) >= key.shape[2]:
-        raise ReferenceIndexErrors.BEYOND_ROWS(row=int(chosen.max()), rows=key.shape[2])
+    last = max(int(chosen.max()), int(position.max()))
+    if last >= k_store.shape[2]:
+        raise ReferenceIndexErrors.BEYOND_ROWS(row=last, rows=k_store.shape[2])
+    _write(k_store, new_key, position)
+    if v_store is not None and new_value is not None:
+        _write(v_store, new_value, position)
     scoring = Scoring(scale, softcap, sink_logits)
-    kv_heads = key.shape[1]
+    kv_heads = k_store.shape[1]
     sinks = scoring.sinks_of(kv_heads)
     queries, outs = (side.unflatten(1, (kv_heads, -1)) for side in (query, out))
     for slot in range(query.shape[0]):
         for head in range(kv_heads):
-            sides = (key[slot, head], None if value is None else value[slot, head])
+            sides = (k_store[slot, head], None if v_store is None else v_store[slot, head])
             choices = chosen[slot, head * chosen.shape[1] // kv_heads]
             for token, choice in enumerate(choices):
                 target, own = outs[slot, head, :, token], None if sinks is None else sinks[head]

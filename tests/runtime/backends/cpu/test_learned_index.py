@@ -36,6 +36,7 @@ def test_a_choice_is_the_references(kind: str, features: Features, dtype: torch.
     first[-1, -1] = -1  # a slot that is not active, or a token behind the prompt's end
     tensors = {
         "query": torch.randn(slots, tokens, heads, depth).to(dtype),
+        "new_key": torch.randn(slots, 1, tokens, depth).to(dtype),
         "keys": torch.randn(slots, 1, rows, depth).to(dtype),
         "position": first,
         "chosen": torch.full((slots, 1 if weighed else heads, tokens, topk), 7),
@@ -44,16 +45,17 @@ def test_a_choice_is_the_references(kind: str, features: Features, dtype: torch.
     step: Any = ChooseByIndex(**names, start="start", block=block, local=local)
     numbers = {"start": start if tokens > 1 else rows - 1}
     compiled = CompiledStages(step, lower_choose_by_index, tensors, ["start"], features)
-    got = check_pieces(compiled, {name: like(x) for name, x in tensors.items()}, numbers, ["chosen"])["chosen"]
+    got = check_pieces(compiled, {name: like(x) for name, x in tensors.items()}, numbers, ["chosen", "keys"])
     want = torch.full_like(tensors["chosen"], 7)
     wide = {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
     index.choose_by_index(
         **{"weight": None, **wide, "chosen": want}, **numbers, block=block, local=local, wide=torch.float64
     )
-    assert torch.equal(got, want)
+    assert torch.equal(got["chosen"], want)
+    assert torch.equal(got["keys"].double(), wide["keys"])
 
 
-# Slots, tokens, query heads, KV heads, choices, numbers of a key and of a value (0: the first of its key), rows, chosen.
+# Slots, tokens, query heads, KV heads, choices, numbers of a key and of a value, rows, chosen rows.
 ATTENTIONS: dict[str, tuple[int, int, int, int, int, int, int, int, int]] = {
     "latent rows": (2, 1, 16, 1, 1, 40, 24, 500, 300),
     "latent rows of a chunk": (1, 9, 16, 1, 1, 40, 24, 120, 30),
@@ -75,19 +77,24 @@ def test_attention_to_chosen_rows_is_the_references(kind: str, features: Feature
     chosen[-1, :, -1] = -1  # a token that attends to nothing
     tensors = {
         "query": torch.randn(slots, heads, tokens, depth).to(dtype),
-        "key": torch.randn(slots, kv_heads, rows, depth).to(dtype),
+        "new_key": torch.randn(slots, kv_heads, tokens, depth).to(dtype),
+        "k_store": torch.randn(slots, kv_heads, rows, depth).to(dtype),
+        "position": torch.randint(0, rows, (slots, 1)) + torch.arange(tokens) - tokens,
         "chosen": chosen,
         "out": torch.full((slots, heads, tokens, width), 9.0, dtype=dtype),
         "sink_logits": torch.randn(heads).to(dtype),
-    } | ({} if latent else {"value": torch.randn(slots, kv_heads, rows, width).to(dtype)})
+    }
     if not latent:
         tensors.pop("sink_logits")
-    step: Any = AttendChosen(**{"value": "", **{name: name for name in tensors}}, scale=0.3)
+        shapes = {"new_value": tokens, "v_store": rows}
+        tensors |= {name: torch.randn(slots, kv_heads, n, width).to(dtype) for name, n in shapes.items()}
+    step: Any = AttendChosen(**{"new_value": "", "v_store": "", **{name: name for name in tensors}}, scale=0.3)
     compiled = CompiledStages(step, lower_attend_chosen, tensors, [], features)
-    got = check_pieces(compiled, {name: like(x) for name, x in tensors.items()}, {}, ["out"])["out"]
+    got = check_pieces(compiled, {name: like(x) for name, x in tensors.items()}, {}, ["out", "k_store"])
     wide = {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
     index.attend_chosen(
-        **{"value": None, "sink_logits": None, **wide}, scale=0.3, softcap=None, wide=torch.float64
+        **{"new_value": None, "v_store": None, "sink_logits": None, **wide}, scale=0.3, softcap=None, wide=torch.float64
     )
     bound = 3e-6 if dtype is torch.float32 else 2e-2
-    assert (got.double() - wide["out"]).abs().max() <= bound * wide["out"].abs().max()
+    assert (got["out"].double() - wide["out"]).abs().max() <= bound * wide["out"].abs().max()
+    assert torch.equal(got["k_store"].double(), wide["k_store"])
