@@ -42,6 +42,7 @@ from sscc.compiler.frontend.capture import (
     check_tables,
     check_windows,
     config_constants,
+    chosen_layers,
     count_governed,
     count_layers,
     governed_attentions,
@@ -68,7 +69,7 @@ from sscc.compiler.frontend.rules import CapturedRule, capture_rule
 from sscc.compiler.frontend.sparse_experts import stacked_experts
 from sscc.compiler.frontend.tokenizer_files import check_chat_template
 from sscc.compiler.frontend.tokens import check_vocabulary
-from sscc.compiler.options import CompileOptions, ProgramShape
+from sscc.compiler.options import OF_BUDGETS, CompileOptions, ProgramShape
 from sscc.compiler.packaging import packing_weights, write_artifact
 from sscc.compiler.preflight import check_golden_prompt, check_outputs, chosen_weights, golden_prompt
 from sscc.compiler.printing import Excerpt, IrPrinter, Showing
@@ -163,6 +164,10 @@ class CompilationErrors(ErrorKind):
 
 class CompilationWarnings(ErrorKind):
     SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and lie in {far}"
+    INDEXED = (
+        SsccWarning,
+        "an index of the model's own chooses rows in {count} layers, of all positions: {options} do not apply there",
+    )
     STRETCHED = (
         SsccWarning,
         "all positions get the frequencies ({type}) of a text of {context} tokens, shorter texts too: within {length} "
@@ -412,6 +417,10 @@ def _from_model(options: CompileOptions, opened: Opened, *, every_layer: bool = 
         governed = count_governed(captured.prefill, context)
         geometry = shape.geometry_of(governed)
         _check_rule(shape, not governed)
+    given = [f"--{name.replace('_', '-')}" for name in OF_BUDGETS if getattr(options, name) is not None]
+    chosen = chosen_layers(captured)
+    if chosen and given:
+        warn(CompilationWarnings.INDEXED(count=len(chosen), options=given))
     check_positions(captured)
     check_tables(captured.prefill, geometry.max_context)
     tokens = vocabulary(captured.prefill)

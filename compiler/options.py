@@ -138,10 +138,14 @@ class ProgramShape:
         return self.geometry if self.layer_topk is None else self.geometry.with_layers(self.layer_topk.of(layers))
 
 
-_RECORDED = (
+OF_BUDGETS = (
     *("kv_sink", "kv_recent", "kv_topk", "kv_topk_per_layer", "kv_budget", "kv_obs", "kv_pool", "kv_pool_mode"),
-    *("kv_policy", "kv_landmark_bits", "kv_fetch", "kv_rows", "kv_dtype"),
-    *("max_context", "batch", "prefill_chunk", "dtype"),
+    *("kv_policy", "kv_landmark_bits", "kv_fetch", "kv_rows"),
+)
+"""Options that say which rows a layer keeps that attends to all positions."""
+_RECORDED = (
+    *OF_BUDGETS,
+    *("kv_dtype", "max_context", "batch", "prefill_chunk", "dtype"),
 )
 """Options whose effect a dump holds."""
 

@@ -494,6 +494,14 @@ def count_governed(captured: Captured, max_context: int) -> int:
     return sum(not window.inside(max_context) for window in keeping.values())
 
 
+def chosen_layers(capture: Capture) -> list[int]:
+    """Return the layers in which an index of the model's own chooses the rows that a token attends to."""
+    target = torch.ops.sscc.chosen_attention.default
+    captured = [layer for layer, operator in stateful_operators(capture.prefill) if operator is target]
+    first = capture.kinds.first if capture.kinds else ()
+    return [layer for layer, known in enumerate(first) if known in captured] or captured
+
+
 @dataclass(frozen=True)
 class AttentionSizes:
     """What tells the attentions of layers apart that score a prompt.

@@ -65,6 +65,20 @@ CASES: dict[str, tuple[Any, tuple[Param, ...], dict[str, tuple[int, int]], dict[
          "s": (H * D * W, H * D * W), "o": (0, C * H * W), "r": (H * D, 0)},
         {},
     ),
+    "choose by index": (
+        ops.ChooseByIndex("q", "nk", "ks", "p", "i", "start", 2, 1, "w"),
+        (read("q", 1, C, 3, D), read("nk", 1, 1, C, D), update("ks", 1, 1, T, D), read("p", 1, C, dtype="i64"),
+         write("i", 1, 1, C, 4, dtype="i64"), read("w", 1, C, 3)),
+        {"q": (C * 3 * D, 0), "nk": (C * D, 0), "ks": (T * D, C * D), "p": (C, 0), "i": (0, C * 4), "w": (C * 3, 0)},
+        {"start": (0, T - C)},
+    ),
+    "attend to chosen": (
+        ops.AttendChosen("q", "nk", "nv", "ks", "vs", "p", "i", "o", 0.5),
+        (*CHUNK, *SCRATCH, read("p", 1, C, dtype="i64"), read("i", 1, V, C, K, dtype="i64"), write("o", 1, H, C, W)),
+        {"q": (H * C * D, 0), "nk": (V * C * D, 0), "nv": (V * C * W, 0), "ks": (C * K * V * D, C * V * D),
+         "vs": (C * K * V * W, C * V * W), "p": (C, 0), "i": (V * C * K, 0), "o": (0, H * C * W)},
+        {},
+    ),
     "quantize": (
         ops.QuantizeRows("x", "y"),
         (read("x", B, V, J, D), write("y", B, V, J, D + ENCODED, dtype="i8")),
@@ -280,6 +294,7 @@ def test_what_a_step_moves_and_needs(name: str) -> None:
     rows = {"choose": ["s"], "query": ["ks", "vs", "c", "s"], "fetch": ["s", "ks", "vs", "kr", "vr"]}.get(name, rows)
     rows = ["ks", "vs", "c", "kr", "vr"] if name == "query, rows that stay" else rows
     rows = {"UpdateRows": ["kc"], "GatherRows": ["x"]}.get(type(step).__name__, rows)
+    rows = {"ChooseByIndex": ["ks"], "AttendChosen": ["ks", "vs"]}.get(type(step).__name__, rows)
     assert found.data == tuple(f"body 'b', step 0 ({step.kind}): rows of {param!r}" for param in rows)
     partly = {field for field, operand in spec_of(type(step)).operands.items() if operand.mode == "part"}
     for param in params:
@@ -381,6 +396,16 @@ def test_the_rows_that_cannot_be_kept(
 ) -> None:
     with raises(kind, sink=sink, recent=recent, **fields):
         changed(name, sink=sink, recent=recent)
+
+
+def test_an_index_chooses_whole_blocks() -> None:
+    for block, local in ((1, 0), (1, 4), (2, 2), (4, 1)):
+        changed("choose by index", block=block, local=local)
+    for block, local in ((0, 0), (3, 0), (8, 0), (2, 3), (2, -1)):
+        with raises(StepProofErrors.CHOICE, topk=4, block=block, local=local):
+            changed("choose by index", block=block, local=local)
+    with raises(StepProofErrors.CHOICE):
+        changed("choose by index", weight=None)  # three heads would make three choices
 
 
 def test_selected_rows_have_room_between_sinks_and_ring() -> None:

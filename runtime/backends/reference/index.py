@@ -13,7 +13,7 @@ from sscc.runtime.backends.reference.encoded_rows import as_stored, numbers
 from sscc.runtime.backends.reference.softmax import KEY_TILE, RunningSoftmax, Scoring
 
 
-class ReferenceIndexErrors(ErrorKind):
+class ReferenceChoiceErrors(ErrorKind):
     TOO_FEW_KEYS = InputError, "position {position} needs the index keys of all positions before it, there are {keys}"
     BEYOND_ROWS = InputError, "row {row} is attended to, there are {rows}"
 
@@ -27,7 +27,7 @@ def choose_by_index(
     chosen.fill_(-1)
     end = start + query.shape[1]
     if int(position.max()) >= end:
-        raise ReferenceIndexErrors.TOO_FEW_KEYS(position=int(position.max()), keys=end)
+        raise ReferenceChoiceErrors.TOO_FEW_KEYS(position=int(position.max()), keys=end)
     _write(keys, new_key, position)
     for slot in range(query.shape[0]):
         for token, last in enumerate(position[slot].tolist()):
@@ -68,7 +68,7 @@ def attend_chosen(
     """The step `AttendChosen` (shapes there)."""
     last = max(int(chosen.max()), int(position.max()))
     if last >= k_store.shape[2]:
-        raise ReferenceIndexErrors.BEYOND_ROWS(row=last, rows=k_store.shape[2])
+        raise ReferenceChoiceErrors.BEYOND_ROWS(row=last, rows=k_store.shape[2])
     _write(k_store, new_key, position)
     if v_store is not None and new_value is not None:
         _write(v_store, new_value, position)
