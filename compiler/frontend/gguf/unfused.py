@@ -28,9 +28,10 @@ def unfused(header: GgufHeader, family: Family) -> GgufHeader:
         InputError: rows that do not divide, or a tensor that is there both ways.
     """
     tensors: dict[str, StoredTensor] = {}
+    whole = {*family.tensors, *(part.rpartition(".")[0] for parts in family.joined.values() for part in parts)}
     for name, tensor in header.tensors.items():
         match = FUSED.fullmatch(name)
-        if match is None or f"blk.*.{match[2]}" in family.tensors:
+        if match is None or f"blk.*.{match[2]}" in whole:
             tensors[name] = tensor
             continue
         parts = [f"blk.{match[1]}.{part}.{match[3]}" for part in PARTS[match[2]]]
