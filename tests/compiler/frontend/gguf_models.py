@@ -193,7 +193,7 @@ CASES: Mapping[str, Case] = {
         {"layer_types": ["mamba", "attention"]}, unsaid=("num_experts_per_tok",),
     ),
     "jamba": Case("jamba", {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2}),
-    "jamba-dense": Case("jamba", {"num_experts": 1}),
+    "jamba-dense": Case("jamba", {"num_experts": 1, "num_experts_per_tok": 1}),
     "mamba": Case("mamba", {"intermediate_size": 64}),
     "nemotron_h": Case(
         "nemotron_h",
