@@ -78,6 +78,8 @@ ROUTER: Names = {"blk.*.ffn_gate_inp": f"{_L}.mlp.gate"}
 MOE = experts("mlp.experts")
 CONVOLUTION, VECTOR = (-1, 1, 0), (-1,)
 """Shapes of parameters that are stored in others: [C, 1, K] and [N]."""
+SHARED_GATE = {"blk.*.ffn_gate_inp_shexp.weight": (1, 0)}
+"""A row, of which llama-quantize makes a vector."""
 SIGMOID = {"expert_gating_func": 2}
 """The function of a router's logits; 1 is softmax."""
 
@@ -203,7 +205,7 @@ _DELTA_LAYOUTS = {
     "blk.*.ssm_a": Layout.LOG,
     **less_one("output_norm", "blk.*.attn_norm", "blk.*.post_attention_norm", "blk.*.attn_q_norm", "blk.*.attn_k_norm"),
 }
-_DELTA_SHAPES = {"blk.*.ssm_conv1d.weight": CONVOLUTION}
+_DELTA_SHAPES = SHARED_GATE | {"blk.*.ssm_conv1d.weight": CONVOLUTION}
 _QWEN35: Names = _DELTA | {
     "blk.*.attn_qkv": f"{_D}.in_proj_qkv", "blk.*.attn_gate": f"{_D}.in_proj_z", "blk.*.ssm_beta": f"{_D}.in_proj_b",
     "blk.*.ssm_alpha": f"{_D}.in_proj_a",
@@ -330,7 +332,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "qwen2_moe",
             PLAIN | EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
             LLAMA | ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"},
-            joined=MOE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
+            joined=MOE, shapes=SHARED_GATE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
             present={"qkv_bias": "blk.0.attn_q.bias"},
         ),
     ),
