@@ -60,7 +60,7 @@ def _indices(metadata: Metadata, layers: int) -> Fields:
 def _blocks(metadata: Metadata, layers: int) -> Fields:
     """Nemotron-H: a layer attends, has an MLP or experts, or keeps a state, and does nothing else."""
     heads, widths = (_of_layers(metadata, key, layers) for key in (KV_HEADS, FEED_FORWARD))
-    wide = "moe" if metadata.get("expert_count") else "mlp"
+    wide = "moe" if metadata.number("expert_count", 0) else "mlp"
     kinds = ["full_attention" if head else wide if width else "linear_attention"
              for head, width in zip(heads, widths, strict=True)]  # fmt: skip
     return {"layers_block_type": kinds}

@@ -50,6 +50,7 @@ class GgufWeightErrors(ErrorKind):
     )
     LOG = InputError, "{path}: tensor {tensor!r} must hold negative numbers, whose logarithms are {parameter!r}"
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
+    RESHAPED = InputError, "{path}: tensor {tensor!r} of shape {shape} does not have the numbers of shape {other_shape}"
     NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
     SCALES = InputError, "{path}: tensor {tensor!r} has shape {shape}, {other!r} asks for {count} numbers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
@@ -224,11 +225,13 @@ class GgufSource(TensorSource):
             if other.shape != first.shape:
                 raise self._not_joined(other, first)
         last = first.shape[-1] if first.shape else 0
-        known = prod((last if size == 0 else size) for size in parameter.shape if size >= 0)
+        known = prod(size or last for size in parameter.shape if size >= 0)
         count = prod(first.shape) * len(parameter.parts)
-        if not known or count % known:
-            raise self._not_heads(first, known)
-        shape = tuple(count // known if size < 0 else last if size == 0 else size for size in parameter.shape)
+        shape = tuple(count // max(known, 1) if size < 0 else size or last for size in parameter.shape)
+        if not count or prod(shape) != count:
+            raise GgufWeightErrors.RESHAPED(
+                path=self._header.path, tensor=first.name, shape=str(list(first.shape)), other_shape=str(list(shape))
+            )
         if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
             raise self._not_heads(first, self._tiles.heads)
         return shape
@@ -295,7 +298,7 @@ class GgufSource(TensorSource):
             return _owned(np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape))
         if parameter.layout is Layout.STACKED:
             return _owned(self._numbers(parameter.parts[0], parameter.place))
-        if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
+        if len(shape) == 3 and len(parameter.parts[0].shape) == 3 and not parameter.shape:
             turned = parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED)
             out = np.empty((shape[0], shape[2], shape[1]) if turned else shape, np.float32)
             for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice

@@ -44,7 +44,11 @@ GEMMA_4_EXPERTS = TURNS | {
 }  # fmt: skip
 MIXES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "IQ4_XS", "TQ2_0")
 """Names of llama-quantize. Each is a mix of types: rows that are no multiple of 256 have others."""
-QUANTISED: Mapping[str, tuple[str, ...]] = {WIDE_CASE: MIXES, "qwen3_5-wide": ("Q4_K_M",), "qwen3_next-wide": ("Q4_K_M",)}
+QUANTISED: Mapping[str, tuple[str, ...]] = {
+    WIDE_CASE: MIXES,
+    "qwen3_5-wide": ("Q4_K_M",),
+    "qwen3_next-wide": ("Q4_K_M",),
+}
 """Case -> mixes to which it is quantised."""
 OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "bitnet": {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"},

@@ -66,7 +66,7 @@ def write(path: Path, architecture: str, metadata: dict[str, Any], tensors: dict
     return path
 
 
-UNSAID_FIELDS = {"head_dim", "seq_length", "global_head_dim", "num_global_key_value_heads"}
+UNSAID_FIELDS = {"head_dim", "seq_length", "global_head_dim", "num_global_key_value_heads", "num_hidden_layers"}
 """Fields that transformers reads and does not write."""
 SIZES: dict[str, Any] = {
     "context_length": 64, "embedding_length": 32, "block_count": 6, "feed_forward_length": 48,

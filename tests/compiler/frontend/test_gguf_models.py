@@ -26,7 +26,8 @@ from tests.torch_session import TorchSession
 WITHOUT_A_CASE = {"exaone", "qwen2vl", "qwen3vl", "qwen3vlmoe"}
 """Architectures whose models are those of another one."""
 COMPILED = (
-    "llama-llama3", "gpt_oss", "falcon-groups", "lfm2", "qwen3_5_text", "qwen3_next", "falcon_h1", "nemotron_h", "jamba",
+    "llama-llama3", "gpt_oss", "falcon-groups", "lfm2", "qwen3_5_text", "qwen3_next", "falcon_h1", "nemotron_h",
+    "kimi_linear",
 )  # fmt: skip
 
 
