@@ -133,6 +133,9 @@ class _Fields:
         values |= self._tokens() | self._sparsity() | self._shared_projection()
         if is_quantized(self.metadata.header):
             values["dtype"] = "bfloat16"
+        rotated = family.extra.get("rotated")
+        if rotated:  # Granite's files say by this key whether layers have a rotary embedding
+            values[rotated] = "rope" if self.metadata.number("rope.scaling.finetuned", True) else None
         if family.kinds:
             values |= kinds_of_layers(self.metadata, family.kinds, values[self._name(_LAYERS)])
         if self._attends():

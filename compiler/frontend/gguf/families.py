@@ -795,7 +795,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             _DELTA | _DELTA_MOE | {"blk.*.ssm_ba": f"{_D}.in_proj_ba"},
             layouts=_DELTA_LAYOUTS | {"blk.*.attn_qkv": Layout.GROUP_QKVZ}, shapes=_DELTA_SHAPES,
             joined=MOE | {f"{_D}.in_proj_qkvz.weight": ("blk.*.attn_qkv.weight", "blk.*.attn_gate.weight")},
-            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True,
+            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
             constants={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
             present={"attention_bias": "blk.*.attn_q.bias"},
         ),
@@ -805,6 +805,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family(
             "qwen3_5_text", _DELTA_FIELDS, _QWEN35 | MLP, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES,
             tiled=_QWEN35_TILES, quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True,
+            extra={"gated queries": True},
             present={"attention_bias": "blk.*.attn_q.bias"}, ignored=("rope.dimension_sections",),
         ),
     ),
@@ -813,7 +814,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "qwen3_5_moe_text",
             {key: name for key, name in (_DELTA_FIELDS | _DELTA_EXPERTS).items() if key != "feed_forward_length"},
             _QWEN35 | _DELTA_MOE, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES, tiled=_QWEN35_TILES, joined=MOE,
-            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True,
+            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
             present={"attention_bias": "blk.*.attn_q.bias"}, ignored=("rope.dimension_sections",),
         ),
     ),
@@ -847,7 +848,9 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             rotary=False, attending=(_KV_HEADS,),
         ),
     ),
-    # A dense Granite without rotary embeddings says so, and a Bamba says that it has them.
+    # A dense Granite says that it has no rotary embedding, and a Bamba that it has one. llama.cpp rotates other numbers
+    # of a Bamba's heads than the model does, which rotates a half of each head: its converter puts the rows of whole
+    # heads in pairs.
     "granitehybrid": (
         Family(
             "granitemoehybrid",
@@ -859,7 +862,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             joined=experts("block_sparse_moe.experts") | {
                 f"{_L}.shared_mlp.input_linear.weight": ("blk.*.ffn_gate_shexp.weight", "blk.*.ffn_up_shexp.weight")},
             quotients=_SSM_2_SIZES, present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias"},
-            kinds="recurrences", attending=(_KV_HEADS,), fixed={"rope.scaling.finetuned": False},
+            kinds="recurrences", attending=(_KV_HEADS,), extra={"rotated": "position_embedding_type"},
         ),
         Family(
             "granitemoehybrid", _GRANITE_HYBRID_FIELDS,

@@ -219,12 +219,14 @@ CASES: Mapping[str, Case] = {
          "n_groups": 2, "moe_latent_size": 24, "tie_word_embeddings": True},
     ),
     "qwen3_5-equal": Case("qwen3_5_text", {"linear_num_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen3_5-fused": Case("qwen3_5_moe_text", fused=True),
     "qwen3_5-wide": Case(
         "qwen3_5_text",
         {"hidden_size": 256, "intermediate_size": 32, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
     ),
     "qwen3_5_moe_text": Case("qwen3_5_moe_text"),
     "qwen3_5_text": Case("qwen3_5_text", {"linear_num_value_heads": 6}),
+    "qwen3_next-fused": Case("qwen3_next", fused=True),
     "qwen3_next-wide": Case(
         "qwen3_next", {"hidden_size": 256, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
     ),
