@@ -871,7 +871,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             joined={f"{_L}.shared_mlp.input_linear.weight": ("blk.*.ffn_gate.weight", "blk.*.ffn_up.weight")},
             constants={"num_local_experts": 0}, quotients=_SSM_2_SIZES,
             present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias"}, kinds="recurrences",
-            attending=(_KV_HEADS,),
+            attending=(_KV_HEADS,), ignored=("expert_used_count",),
         ),
         Family(
             "bamba", PLAIN | _SSM_2, _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba_2(f"{_L}.mamba"),

@@ -14,7 +14,7 @@ from sscc.compiler.frontend.gguf.model_metadata import Metadata
 KV_HEADS, FEED_FORWARD = "attention.head_count_kv", "feed_forward_length"
 RECURRENT, INTERVAL = "attention.recurrent_layers", "full_attention_interval"
 USUAL_INTERVAL = 4
-"""Layers of which the last one attends, in files that do not say it."""
+"""Length of an interval whose last layer attends, in files that do not say it."""
 Fields = dict[str, Any]
 
 
@@ -67,7 +67,7 @@ def _blocks(metadata: Metadata, layers: int) -> Fields:
 
 
 def _periods(metadata: Metadata, layers: int) -> Fields:
-    """Jamba: every so many layers one attends, and every so many have experts."""
+    """Jamba: the layers that attend, and those with experts, have a period and an offset each."""
     heads = _of_layers(metadata, KV_HEADS, layers)
     routers = [f"blk.{layer}.ffn_gate_inp.weight" in metadata.header.tensors for layer in range(layers)]
     period, offset = _period(metadata, KV_HEADS, [bool(each) for each in heads])
@@ -90,7 +90,7 @@ def _period(metadata: Metadata, key: str, chosen: list[bool]) -> tuple[int, int]
 
 
 def _interval(metadata: Metadata, layers: int) -> Fields:
-    """Qwen3-Next and Qwen3.5: a list, or else the last of every so many layers attends."""
+    """Qwen3-Next and Qwen3.5: a list says which layers attend, or else the last layer of each interval does."""
     interval = metadata.number(INTERVAL, USUAL_INTERVAL)
     recurrent = metadata.of_layers(RECURRENT)
     if recurrent is None:

@@ -404,6 +404,19 @@ def test_tensors_that_do_not_fit(model: transformers.LlamaForCausalLM, tmp_path:
     assert not open_checkpoint(path, weights=False).has_weights
 
 
+def test_a_tensor_that_is_stored_in_another_shape(tmp_path: Path) -> None:
+    """llama-quantize makes a vector of a row."""
+    more = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 16, "block_count": 1}
+    gate = "blk.0.ffn_gate_inp_shexp.weight"
+    for shape in ((32,), (1, 32), (2, 32)):
+        path = write(tmp_path / "m.gguf", "qwen2moe", SIZES | more, EMBEDDING | {gate: np.ones(shape, np.float32)})
+        if shape == (2, 32):
+            with raises(GgufWeightErrors.RESHAPED, tensor=gate, shape="[2, 32]", other_shape="[1, 32]"):
+                open_checkpoint(path)
+        else:
+            assert open_checkpoint(path).names()["model.layers.0.mlp.shared_expert_gate.weight"][0] == (1, 32)
+
+
 def test_joined_tensors_that_do_not_come_apart(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:
     path, name = tmp_path / "m.gguf", "blk.0.attn_qkv.weight"
     rows = np.zeros((63, 32), np.float32)
