@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.family import Family
 from sscc.compiler.frontend.gguf.header import GgufHeader
+from sscc.compiler.frontend.gguf.layer_kinds import kinds_of_layers
 from sscc.compiler.frontend.gguf.model_metadata import PREDICTED_LAYERS, GgufMetadataErrors, Metadata, is_quantized
 from sscc.compiler.frontend.gguf.rope import rope_fields
 from sscc.compiler.frontend.model_config import MAX_LAYERS, config_from_dict
@@ -121,8 +122,10 @@ class _Fields:
         for key, expected in family.fixed.items():
             if self.metadata.number(key, expected) != expected:
                 raise self.metadata.not_honoured(self.metadata.name(key), self.metadata.get(key))
-        values |= {name: tensor in tensors for name, tensor in family.present.items()}
-        values |= {name: self.metadata.rows(tensor) for name, tensor in family.rows.items() if tensor in tensors}
+        values |= {name: self._first(tensor) in tensors for name, tensor in family.present.items()}
+        stored = {name: self._first(tensor) for name, tensor in family.rows.items()}
+        values |= {name: self.metadata.rows(tensor) for name, tensor in stored.items() if tensor in tensors}
+        values |= {name: self._quotient(*keys) for name, keys in family.quotients.items()}
         values["vocab_size"], values["tie_word_embeddings"] = self._vocabulary(), HEAD not in tensors
         values[self._name(_LAYERS)] = self._layers()
         values |= {name: int(values[name]) for name in family.extra.get("whole", ()) if not values[name] % 1}
@@ -130,11 +133,36 @@ class _Fields:
         values |= self._tokens() | self._sparsity() | self._shared_projection()
         if is_quantized(self.metadata.header):
             values["dtype"] = "bfloat16"
-        head_dim, widths = self._latent() if "kv_lora_rank" in values else self._heads()
-        values |= widths
-        values |= self._window()
-        values |= rope_fields(self.metadata, family, head_dim, values)
+        rotated = family.extra.get("rotated")
+        if rotated:  # Granite's files say by this key whether layers have a rotary embedding
+            values[rotated] = "rope" if self.metadata.number("rope.scaling.finetuned", True) else None
+        if family.kinds:
+            values |= kinds_of_layers(self.metadata, family.kinds, values[self._name(_LAYERS)])
+        if self._attends():
+            head_dim, widths = self._latent() if "kv_lora_rank" in values else self._heads()
+            values |= widths
+            values |= self._window()
+            values |= rope_fields(self.metadata, family, head_dim, values) if family.rotary else {}
         return values
+
+    def _attends(self) -> bool:
+        """Return True for a family with layers that attend."""
+        return self._name(_HEADS) in self.family.fields.values()
+
+    def _first(self, tensor: str) -> str:
+        """Return a tensor's name, for that of any layer the first one that the file has."""
+        before, any_layer, behind = tensor.partition("*")
+        if not any_layer:
+            return tensor
+        names = (f"{before}{layer}{behind}" for layer in range(MAX_LAYERS))
+        return next((name for name in names if name in self.metadata.header.tensors), tensor)
+
+    def _quotient(self, key: str, other: str) -> int:
+        """Return a number of the metadata divided by another."""
+        number, divisor = self.metadata.number(key, 0), self.metadata.number(other, 0)
+        if type(number) is not int or type(divisor) is not int or not number or not divisor or number % divisor:
+            raise self.metadata.bad(key, number, f"a multiple of {self.metadata.name(other)}, {divisor}")
+        return number // divisor
 
     def _field(self, key: str) -> Any:
         """Return the value of a field; None where the file does not say it."""
@@ -144,8 +172,10 @@ class _Fields:
         if key in self.family.near:
             numbers, own = self._split_by_window(numbers)
             self.values[self.family.near[key]] = own
-        if key in self.family.attending and len(set(numbers)) > 1:
+        if key in self.family.attending:
             numbers = [number for number in numbers if number]
+            if not numbers:
+                return None
         double = self.family.extra.get("double width")
         if double and key == "feed_forward_length" and len(set(numbers)) > 1:
             own, shared = numbers[0], self.metadata.number("attention.shared_kv_layers", 0)
@@ -276,9 +306,6 @@ class _Fields:
 
     def _window(self) -> dict[str, Any]:
         """Return which layers attend within a window, and its size."""
-        heads = self.metadata.of_layers("attention.head_count_kv")
-        if heads is not None and "attention.head_count_kv" in self.family.attending and len(heads) > 1:
-            return {"layer_types": ["full_attention" if each else "conv" for each in heads]}
         window = self.family.window
         if window is None:
             return {}

@@ -76,6 +76,10 @@ def less_one(*tensors: str) -> dict[str, Layout]:
 
 ROUTER: Names = {"blk.*.ffn_gate_inp": f"{_L}.mlp.gate"}
 MOE = experts("mlp.experts")
+CONVOLUTION, VECTOR = (-1, 1, 0), (-1,)
+"""Shapes of parameters that are stored in others: [C, 1, K] and [N]."""
+SHARED_GATE = {"blk.*.ffn_gate_inp_shexp.weight": (1, 0)}
+"""A row, of which llama-quantize makes a vector."""
 SIGMOID = {"expert_gating_func": 2}
 """The function of a router's logits; 1 is softmax."""
 
@@ -184,6 +188,112 @@ _GRANITE_SCALES: Names = {
     "logit_scale": "logits_scaling",
 }
 
+_DELTA_FIELDS: Names = {
+    **PLAIN, "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim", "ssm.group_count":
+    "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
+}  # fmt: skip
+_DELTA_EXPERTS: Names = EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+_DELTA_QUOTIENTS = {"linear_value_head_dim": ("ssm.inner_size", "ssm.time_step_rank")}
+_D = f"{_L}.linear_attn"
+_DELTA: Names = ENDS | ATTENTION | QK_NORMS | {
+    "blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.post_attention_norm": f"{_L}.post_attention_layernorm",
+    "blk.*.ssm_a": f"{_D}.A_log", "blk.*.ssm_dt.bias": f"{_D}.dt_bias", "blk.*.ssm_conv1d": f"{_D}.conv1d",
+    "blk.*.ssm_norm": f"{_D}.norm", "blk.*.ssm_out": f"{_D}.out_proj",
+}  # fmt: skip
+_DELTA_MOE: Names = ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"}
+_DELTA_LAYOUTS = {
+    "blk.*.ssm_a": Layout.LOG,
+    **less_one("output_norm", "blk.*.attn_norm", "blk.*.post_attention_norm", "blk.*.attn_q_norm", "blk.*.attn_k_norm"),
+}
+_DELTA_SHAPES = SHARED_GATE | {"blk.*.ssm_conv1d.weight": CONVOLUTION}
+_QWEN35: Names = _DELTA | {
+    "blk.*.attn_qkv": f"{_D}.in_proj_qkv", "blk.*.attn_gate": f"{_D}.in_proj_z", "blk.*.ssm_beta": f"{_D}.in_proj_b",
+    "blk.*.ssm_alpha": f"{_D}.in_proj_a",
+}  # fmt: skip
+_QWEN35_TILES = {
+    **dict.fromkeys(("blk.*.ssm_a", "blk.*.ssm_dt.bias", "blk.*.ssm_conv1d", "blk.*.attn_qkv", "blk.*.attn_gate",
+                     "blk.*.ssm_beta", "blk.*.ssm_alpha"), 0),
+    "blk.*.ssm_out": 1,
+}  # fmt: skip
+_SSM: Names = {"ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state"}
+_SSM_2: Names = _SSM | {"ssm.group_count": "mamba_n_groups", "ssm.time_step_rank": "mamba_n_heads"}
+_SSM_2_SIZES = {
+    "mamba_d_head": ("ssm.inner_size", "ssm.time_step_rank"), "mamba_expand": ("ssm.inner_size", "embedding_length"),
+}  # fmt: skip
+_SSM_BIASES: Names = {"mamba_conv_bias": "blk.*.ssm_conv1d.bias", "mamba_proj_bias": "blk.*.ssm_in.bias"}
+
+
+def mamba(module: str) -> Names:
+    """Return the parameters of the mixer of Mamba."""
+    return {
+        "blk.*.ssm_a": f"{module}.A_log",
+        "blk.*.ssm_d": f"{module}.D",
+        **{f"blk.*.ssm_{gguf}": f"{module}.{name}"
+           for gguf, name in (("in", "in_proj"), ("conv1d", "conv1d"), ("x", "x_proj"), ("dt", "dt_proj"),
+                              ("out", "out_proj"))},
+    }  # fmt: skip
+
+
+def mamba_2(module: str) -> Names:
+    """Return the parameters of the mixer of Mamba-2."""
+    tensors = {tensor: name for tensor, name in mamba(module).items() if tensor not in ("blk.*.ssm_x", "blk.*.ssm_dt")}
+    return tensors | {"blk.*.ssm_dt.bias": f"{module}.dt_bias", "blk.*.ssm_norm": f"{module}.norm"}
+
+
+_LOGS = {"blk.*.ssm_a": Layout.LOG}
+_MAMBA_SHAPES = {"blk.*.ssm_conv1d.weight": CONVOLUTION}
+_MAMBA_2_SHAPES = _MAMBA_SHAPES | dict.fromkeys(("blk.*.ssm_a", "blk.*.ssm_d", "blk.*.ssm_norm.weight"), VECTOR)
+_MAMBA_FIELDS: Names = {
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "state_size",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+}
+_BACKBONE: Names = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+    "blk.*.attn_norm": "backbone.layers.*.norm",
+}
+_BACKBONE_BIASES: Names = {"use_conv_bias": "blk.*.ssm_conv1d.bias", "use_bias": "blk.*.ssm_in.bias"}
+_MAMBA_1_FIELDS: Names = _MAMBA_FIELDS | {"ssm.time_step_rank": "time_step_rank"}
+_MAMBA_1_SIZES = {"expand": ("ssm.inner_size", "embedding_length")}
+_MAMBA_1: Names = _BACKBONE | mamba("backbone.layers.*.mixer")
+_KV_HEADS = "attention.head_count_kv"
+_FEED_FORWARD: Names = {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
+_JAMBA_NORMS: Names = {
+    "token_embd": "model.embed_tokens", "output_norm": "model.final_layernorm", "output": "lm_head",
+    "blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.ffn_norm": f"{_L}.pre_ff_layernorm",
+}  # fmt: skip
+_GRANITE_HYBRID_FIELDS: Names = (
+    PLAIN | _GRANITE_SCALES | _SSM_2 | {"expert_shared_feed_forward_length": "shared_intermediate_size"}
+)
+_GRANITE_HYBRID: Names = ENDS | ATTENTION | NORMS | mamba_2(f"{_L}.mamba")
+_NEMOTRON_FIELDS: Names = SIZES | HEAD | {
+    "attention.layer_norm_epsilon": "layer_norm_epsilon", "ssm.conv_kernel": "conv_kernel",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",  # where both are there, it is the norms'
+    "ssm.state_size": "ssm_state_size", "ssm.group_count": "n_groups", "ssm.time_step_rank": "mamba_num_heads",
+}  # fmt: skip
+_M = f"{_L}.mixer"
+_NEMOTRON: Names = {
+    "token_embd": "model.embeddings", "output_norm": "model.norm_f", "output": "lm_head",
+    "blk.*.attn_norm": f"{_L}.norm",
+    **{f"blk.*.attn_{gguf}": f"{_M}.{name}"
+       for gguf, name in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("output", "o_proj"))},
+    **{f"blk.*.ffn_{side}": f"{_M}.{side}_proj" for side in ("up", "down")},
+    **mamba_2(_M),
+}  # fmt: skip
+_NEMOTRON_BIASES: Names = {
+    "use_conv_bias": "blk.*.ssm_conv1d.bias", "use_bias": "blk.*.ssm_in.bias", "attention_bias": "blk.*.attn_q.bias",
+    "mlp_bias": "blk.*.ffn_up.bias",
+}  # fmt: skip
+_NEMOTRON_SIZES = {"mamba_head_dim": ("ssm.inner_size", "ssm.time_step_rank")}
+_NO_ROTATION = ("rope.dimension_count", "rope.freq_base")
+"""Keys of a rotary embedding in files of models that have none."""
+_K = f"{_L}.self_attn"
+_F = f"{_K}.forget_gate"
+
 FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "llama": (_MIXTRAL, _LLAMA),
     "llama4": (
@@ -222,7 +332,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             "qwen2_moe",
             PLAIN | EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
             LLAMA | ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"},
-            joined=MOE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
+            joined=MOE, shapes=SHARED_GATE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
             present={"qkv_bias": "blk.0.attn_q.bias"},
         ),
     ),
@@ -679,6 +789,158 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             | _SCORE_BIAS, joined=MOE, constants={"sliding_window": None}, fixed=SIGMOID,
         ),
     ),
+    "qwen3next": (
+        Family(
+            "qwen3_next", _DELTA_FIELDS | _DELTA_EXPERTS,
+            _DELTA | _DELTA_MOE | {"blk.*.ssm_ba": f"{_D}.in_proj_ba"},
+            layouts=_DELTA_LAYOUTS | {"blk.*.attn_qkv": Layout.GROUP_QKVZ}, shapes=_DELTA_SHAPES,
+            joined=MOE | {f"{_D}.in_proj_qkvz.weight": ("blk.*.attn_qkv.weight", "blk.*.attn_gate.weight")},
+            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
+            constants={"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
+            present={"attention_bias": "blk.*.attn_q.bias"},
+        ),
+    ),
+    # Of text alone every section of the rotary embedding counts the same positions.
+    "qwen35": (
+        Family(
+            "qwen3_5_text", _DELTA_FIELDS, _QWEN35 | MLP, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES,
+            tiled=_QWEN35_TILES, quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True,
+            extra={"gated queries": True},
+            present={"attention_bias": "blk.*.attn_q.bias"}, ignored=("rope.dimension_sections",),
+        ),
+    ),
+    "qwen35moe": (
+        Family(
+            "qwen3_5_moe_text",
+            {key: name for key, name in (_DELTA_FIELDS | _DELTA_EXPERTS).items() if key != "feed_forward_length"},
+            _QWEN35 | _DELTA_MOE, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES, tiled=_QWEN35_TILES, joined=MOE,
+            quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
+            present={"attention_bias": "blk.*.attn_q.bias"}, ignored=("rope.dimension_sections",),
+        ),
+    ),
+    "mamba": (
+        Family(
+            "falcon_mamba", _MAMBA_1_FIELDS, _MAMBA_1, when="ssm.dt_b_c_rms", layouts=_LOGS, shapes=_MAMBA_SHAPES,
+            quotients=_MAMBA_1_SIZES, present=_BACKBONE_BIASES, ignored=("context_length",),
+            constants={"mixer_rms_eps": 1e-6},
+        ),
+        Family(
+            "mamba", _MAMBA_1_FIELDS, _MAMBA_1, layouts=_LOGS, shapes=_MAMBA_SHAPES, quotients=_MAMBA_1_SIZES,
+            present=_BACKBONE_BIASES, ignored=("context_length",),
+        ),
+    ),
+    "mamba2": (
+        Family(
+            "mamba2", _MAMBA_FIELDS | {"ssm.group_count": "n_groups", "ssm.time_step_rank": "num_heads"},
+            _BACKBONE | mamba_2("backbone.layers.*.mixer"), layouts=_LOGS, shapes=_MAMBA_2_SHAPES,
+            quotients=_MAMBA_1_SIZES | {"head_dim": ("ssm.inner_size", "ssm.time_step_rank")},
+            present=_BACKBONE_BIASES, ignored=("context_length",),
+        ),
+    ),
+    "jamba": (
+        Family(
+            "jamba", SIZES | RMS | EXPERTS | _SSM | {"ssm.time_step_rank": "mamba_dt_rank"},
+            _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba(f"{_L}.mamba")
+            | {f"blk.*.ssm_{side}_norm": f"{_L}.mamba.{side}_layernorm" for side in ("dt", "b", "c")}
+            | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.router"},
+            layouts=_LOGS, shapes=_MAMBA_SHAPES, joined=experts("feed_forward.experts"),
+            quotients={"mamba_expand": _SSM_2_SIZES["mamba_expand"]}, present=_SSM_BIASES, kinds="periods",
+            rotary=False, attending=(_KV_HEADS,),
+        ),
+    ),
+    # A dense Granite says that it has no rotary embedding, and a Bamba that it has one. llama.cpp rotates other numbers
+    # of a Bamba's heads than the model does, which rotates a half of each head: its converter puts the rows of whole
+    # heads in pairs.
+    "granitehybrid": (
+        Family(
+            "granitemoehybrid",
+            _GRANITE_HYBRID_FIELDS | {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+            _GRANITE_HYBRID | {
+                "blk.*.ffn_gate_inp": f"{_L}.block_sparse_moe.router",
+                "blk.*.ffn_down_shexp": f"{_L}.shared_mlp.output_linear"},
+            when="expert_count", layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES,
+            joined=experts("block_sparse_moe.experts") | {
+                f"{_L}.shared_mlp.input_linear.weight": ("blk.*.ffn_gate_shexp.weight", "blk.*.ffn_up_shexp.weight")},
+            quotients=_SSM_2_SIZES, present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias"},
+            kinds="recurrences", attending=(_KV_HEADS,), extra={"rotated": "position_embedding_type"},
+        ),
+        Family(
+            "granitemoehybrid", _GRANITE_HYBRID_FIELDS,
+            _GRANITE_HYBRID | {"blk.*.ffn_down": f"{_L}.shared_mlp.output_linear"},
+            when=("rope.scaling.finetuned", False), layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES,
+            joined={f"{_L}.shared_mlp.input_linear.weight": ("blk.*.ffn_gate.weight", "blk.*.ffn_up.weight")},
+            constants={"num_local_experts": 0}, quotients=_SSM_2_SIZES,
+            present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias"}, kinds="recurrences",
+            attending=(_KV_HEADS,), ignored=("expert_used_count",),
+        ),
+        Family(
+            "bamba", PLAIN | _SSM_2, _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba_2(f"{_L}.mamba"),
+            layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES, quotients=_SSM_2_SIZES,
+            present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
+            kinds="indices", attending=(_KV_HEADS,), partial=True,
+        ),
+    ),
+    # The converter multiplies the weights by the multipliers of the config.
+    "falcon-h1": (
+        Family(
+            "falcon_h1", PLAIN | _SSM_2 | {"ssm.inner_size": "mamba_d_ssm"},
+            _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba_2(f"{_L}.mamba")
+            | dict.fromkeys(("blk.*.ffn_norm", "blk.*.ffn_norm.weight"), f"{_L}.pre_ff_layernorm.weight"),
+            layouts=_LOGS, shapes=_MAMBA_2_SHAPES, quotients={"mamba_d_head": _SSM_2_SIZES["mamba_d_head"]},
+            present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias",
+                                   "mamba_rms_norm": "blk.*.ssm_norm.weight"},
+            constants={"mamba_norm_before_gate": False},
+        ),
+    ),
+    "nemotron_h": (
+        Family(
+            "nemotron_h", _NEMOTRON_FIELDS, _NEMOTRON, layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES,
+            quotients=_NEMOTRON_SIZES, present=_NEMOTRON_BIASES, kinds="blocks", rotary=False,
+            attending=(_KV_HEADS, "feed_forward_length"), ignored=_NO_ROTATION,
+        ),
+    ),
+    "nemotron_h_moe": (
+        Family(
+            "nemotron_h",
+            _NEMOTRON_FIELDS | EXPERT_SIZE
+            | {"expert_count": "n_routed_experts", "expert_used_count": "num_experts_per_tok",
+               "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+               "expert_shared_count": "n_shared_experts", "expert_weights_norm": "norm_topk_prob",
+               "expert_weights_scale": "routed_scaling_factor", "expert_group_count": "n_group",
+               "expert_group_used_count": "topk_group", "moe_latent_size": "moe_latent_size"},
+            _NEMOTRON
+            | {"blk.*.ffn_gate_inp": f"{_M}.gate", "blk.*.exp_probs_b.bias": f"{_M}.gate.e_score_correction_bias",
+               "blk.*.ffn_latent_down": f"{_M}.fc1_latent_proj", "blk.*.ffn_latent_up": f"{_M}.fc2_latent_proj"}
+            | {f"blk.*.ffn_{side}_shexp": f"{_M}.shared_experts.{side}_proj" for side in ("up", "down")},
+            layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES,
+            joined={f"{_M}.experts.{side}_proj": (f"blk.*.ffn_{side}_exps.weight",) for side in ("up", "down")},
+            quotients=_NEMOTRON_SIZES, present=_NEMOTRON_BIASES, kinds="blocks", rotary=False,
+            attending=(_KV_HEADS, "feed_forward_length"), fixed=SIGMOID, ignored=_NO_ROTATION,
+        ),
+    ),
+    "kimi-linear": (
+        Family(
+            "kimi_linear",
+            {**SIZES, **RMS, **EXPERT_SIZE, "context_length": "model_max_length", "expert_count": "num_experts",
+             "expert_used_count": "num_experts_per_token", "expert_group_count": "num_expert_group",
+             "expert_group_used_count": "topk_group", "expert_weights_scale": "routed_scaling_factor",
+             "expert_shared_count": "num_shared_experts", "attention.q_lora_rank": "q_lora_rank",
+             "attention.kv_lora_rank": "kv_lora_rank", "attention.value_length_mla": "v_head_dim",
+             "ssm.conv_kernel": "linear_conv_kernel_dim", "kda.head_dim": "linear_head_dim"},
+            ENDS | ATTENTION | _MLA | NORMS | MLP | ROUTER | shared("shared_experts") | _SCORE_BIAS
+            | {"blk.*.ssm_a": f"{_F}.A_log", "blk.*.ssm_dt.bias": f"{_F}.dt_bias",
+               "blk.*.ssm_f_a": f"{_F}.f_a_proj", "blk.*.ssm_f_b": f"{_F}.f_b_proj", "blk.*.ssm_beta": f"{_K}.b_proj",
+               "blk.*.ssm_g_a": f"{_K}.g_a_proj", "blk.*.ssm_g_b": f"{_K}.g_b_proj", "blk.*.ssm_norm": f"{_K}.o_norm"},
+            layouts=_LOGS | {"blk.*.attn_k_b": Layout.LATENT},
+            shapes={"blk.*.ssm_a": (1, 1, -1, 1), "blk.*.ssm_conv1d_q.weight": CONVOLUTION},
+            joined=MOE | _KV_B | {
+                f"{_K}.conv1d.weight": tuple(f"blk.*.ssm_conv1d_{side}.weight" for side in "qkv")},
+            constants={"moe_renormalize": True}, rows={"linear_num_heads": "blk.*.ssm_beta.weight"},
+            kinds="recurrences", rotary=False, attending=(_KV_HEADS,), fixed=SIGMOID | {"expert_weights_norm": True},
+            ignored=("leading_dense_block_count", "rope.freq_base", "expert_shared_feed_forward_length"),
+            extra={"kinds of layers": "mlp_layer_types"},
+        ),
+    ),
     "lfm2moe": (
         Family(
             "lfm2_moe",
@@ -686,7 +948,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                                                     "expert_weights_scale": "routed_scaling_factor"},
             _LFM2 | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.gate",
                      "blk.*.exp_probs_b.bias": f"{_L}.feed_forward.expert_bias"},
-            layouts={"blk.*.shortconv.conv": Layout.SHAPED}, joined=experts("feed_forward.experts"), fixed=SIGMOID,
+            shapes={"blk.*.shortconv.conv.weight": CONVOLUTION}, kinds="convolutions",
+            joined=experts("feed_forward.experts"), fixed=SIGMOID,
             constants={"norm_topk_prob": True}, present={"conv_bias": "blk.0.shortconv.conv.bias"},
             attending=("attention.head_count_kv",),
         ),
@@ -694,7 +957,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "lfm2": (
         Family(
             "lfm2", _LFM2_FIELDS, _LFM2,
-            layouts={"blk.*.shortconv.conv": Layout.SHAPED}, constants={"block_auto_adjust_ff_dim": False},
+            shapes={"blk.*.shortconv.conv.weight": CONVOLUTION}, kinds="convolutions",
+            constants={"block_auto_adjust_ff_dim": False},
             present={"conv_bias": "blk.0.shortconv.conv.bias"}, attending=("attention.head_count_kv",),
         ),
     ),

@@ -16,10 +16,11 @@ class Layout(Enum):
     ROTARY_Q, ROTARY_K: the rows of each head in pairs (0, D/2), (1, D/2 + 1), .., in place of halves.
     HEAD_QKV: all queries, then keys, then values, in place of those of each head.
     GROUP_QKV: the same, in place of those of each group of query heads with its KV head.
+    GROUP_QKVZ: all queries, then keys, values and gates, in place of those of each key head with its value heads.
     TRANSPOSED: [N, K] in place of [K, N].
     LESS_ONE: 1 more than the parameter.
+    LOG: minus the exponential of the parameter.
     INTERLEAVED: the parts in turn, [.., 2 N] or transposed [.., K, 2 N], in place of one tensor each.
-    SHAPED: in another shape.
     LATENT: parts k [H, R, N] and v [H, V, R] in place of rows of each head [H * (N + V), R].
     STACKED: the parameters of a list, one after another.
     """
@@ -29,10 +30,11 @@ class Layout(Enum):
     ROTARY_K = "rotary k"
     HEAD_QKV = "head qkv"
     GROUP_QKV = "group qkv"
+    GROUP_QKVZ = "group qkvz"
     TRANSPOSED = "transposed"
     LESS_ONE = "less one"
+    LOG = "log"
     INTERLEAVED = "interleaved"
-    SHAPED = "shaped"
     LATENT = "latent"
     STACKED = "stacked"
 
@@ -68,10 +70,17 @@ class Family:
         tensors: tensor -> parameter, both without `.weight` and `.bias` where both may have them. `*` is the number of
             a layer.
         layouts: tensor -> layout.
+        shapes: tensor -> shape of the parameter, where that is another one: -1 is what is left, 0 the last stored size.
+        tiled: tensor -> the axis along which the value heads lie in another order: the first of every key head, then
+            the second of every one, in place of all heads of the first key head, then those of the second.
         joined: parameter -> tensors that it is made of, one below the other.
         constants: fields of the config that files do not say.
-        present: field of the config -> a tensor; the field is True where the file has it.
-        rows: field of the config -> a tensor whose number of rows it is.
+        quotients: field of the config -> the two keys whose quotient it is.
+        present: field of the config -> a tensor, of any layer for `*`; the field is True where the file has it.
+        rows: field of the config -> a tensor, of any layer for `*`, whose number of rows it is.
+        kinds: the function of `sscc.compiler.frontend.gguf.layer_kinds` that says which kind each layer is of; "" where
+            all are alike.
+        rotary: False if no layer has a rotary embedding.
         window: which layers have one; None where the family knows none.
         partial: True if a part of a head may be rotated.
         two_ropes: True if layers with a window have a rotary embedding of their own.
@@ -91,10 +100,15 @@ class Family:
     when: tuple[str, Any] | str = ""
     having: str = ""
     layouts: Mapping[str, Layout] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tiled: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    quotients: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     present: Names = field(default_factory=dict)
     rows: Names = field(default_factory=dict)
+    kinds: str = ""
+    rotary: bool = True
     window: Window | None = None
     partial: bool = False
     two_ropes: bool = False

@@ -13,6 +13,9 @@ from sscc.ir.errors import ErrorKind, InputError
 FUSED = re.compile(r"blk\.(\d+)\.(attn_qkv|ffn_gate_up_exps)\.(weight|bias)")
 PARTS = {"attn_qkv": ("attn_q", "attn_k", "attn_v"), "ffn_gate_up_exps": ("ffn_gate_exps", "ffn_up_exps")}
 
+GATED_QUERIES = "gated queries"
+"""Of `Family.extra`: a query projection has a gate for each number, and layers without attention an `attn_qkv` too."""
+
 
 class GgufFusedErrors(ErrorKind):
     """Joined tensors that cannot be taken apart."""
@@ -28,16 +31,17 @@ def unfused(header: GgufHeader, family: Family) -> GgufHeader:
         InputError: rows that do not divide, or a tensor that is there both ways.
     """
     tensors: dict[str, StoredTensor] = {}
+    whole = {*family.tensors, *(part.rpartition(".")[0] for parts in family.joined.values() for part in parts)}
     for name, tensor in header.tensors.items():
         match = FUSED.fullmatch(name)
-        if match is None or f"blk.*.{match[2]}" in family.tensors:
+        if match is None or (f"blk.*.{match[2]}" in whole and not _attends(header, family, match[1])):
             tensors[name] = tensor
             continue
         parts = [f"blk.{match[1]}.{part}.{match[3]}" for part in PARTS[match[2]]]
         for part in parts:
             if part in header.tensors:
                 raise GgufFusedErrors.TWICE(path=header.path, tensor=name, part=part)
-        sizes = _shares(header, int(match[1]), len(parts))
+        sizes = _shares(header, family, int(match[1]), len(parts))
         axis = -1 if match[3] == "bias" else -2
         rows = tensor.shape[axis] if len(tensor.shape) >= -axis else 0
         plain = axis == -2 or tensor.type in PLAIN_TYPES
@@ -50,12 +54,18 @@ def unfused(header: GgufHeader, family: Family) -> GgufHeader:
     return dataclasses.replace(header, tensors=tensors)
 
 
-def _shares(header: GgufHeader, layer: int, parts: int) -> tuple[int, ...]:
-    """Return the share of each part: heads, and equal ones of gates."""
+def _attends(header: GgufHeader, family: Family, layer: str) -> bool:
+    """Return True for a layer that attends in a family whose other layers have the same joined tensor as theirs."""
+    return GATED_QUERIES in family.extra and f"blk.{layer}.ssm_a" not in header.tensors
+
+
+def _shares(header: GgufHeader, family: Family, layer: int, parts: int) -> tuple[int, ...]:
+    """Return the share of each part: heads, queries twice where they have gates, and equal ones of gates of experts."""
     if parts == 2:
         return 1, 1
     metadata = Metadata(header)
     heads = metadata.of_layers("attention.head_count") or [1]
     kv_heads = metadata.of_layers("attention.head_count_kv") or heads
     count, kv_count = (numbers[layer] if layer < len(numbers) else numbers[0] for numbers in (heads, kv_heads))
-    return tuple(number if type(number) is int else 0 for number in (count, kv_count, kv_count))
+    count, kv_count = (number if type(number) is int else 0 for number in (count, kv_count))
+    return count * (2 if GATED_QUERIES in family.extra else 1), kv_count, kv_count

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +24,16 @@ from sscc.compiler.frontend.sources import StoredForm, TensorInfo, TensorSource
 from sscc.compiler.warning import SsccWarning, warn
 from sscc.ir.errors import ErrorKind, InputError, UnsupportedError
 from sscc.ir.weight_formats import ggml, microscaling
+from sscc.ir.weight_formats.registry import ORDER
 from sscc.ir.weight_formats.weight_format import WeightFormat
 from sscc.runtime.quantization import Parts, as_bytes, read_field
 from sscc.runtime.quantization import dequantize as read_numbers
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
+Order = np.ndarray[Any, np.dtype[np.int64]]
+_T = TypeVar("_T")
+_COMPUTED = (Layout.LESS_ONE, Layout.LOG)
+"""Layouts of parameters whose numbers are computed from the stored ones."""
 MOST_STACKED = 64
 """Parameters of a list that are one tensor."""
 LAYER = re.compile(r"blk\.(\d+)\.")
@@ -43,7 +48,9 @@ class GgufWeightErrors(ErrorKind):
     NOT_JOINED = InputError, (
         "{path}: tensor {tensor!r} of shape {shape} cannot be joined with {other!r} of shape {other_shape}"
     )
+    LOG = InputError, "{path}: tensor {tensor!r} must hold negative numbers, whose logarithms are {parameter!r}"
     SHAPE = InputError, "{path}: tensor {tensor!r} of shape {shape} does not divide into {heads} heads"
+    RESHAPED = InputError, "{path}: tensor {tensor!r} of shape {shape} does not have the numbers of shape {other_shape}"
     NUMBERS = InputError, "{path}: metadata {key} has {count} numbers, expected one for each of {layers} layers"
     SCALES = InputError, "{path}: tensor {tensor!r} has shape {shape}, {other!r} asks for {count} numbers"
     NOT_FINITE = InputError, "{path}: tensor {tensor!r} holds a scale that is not finite"
@@ -55,11 +62,19 @@ class GgufWeightWarnings(ErrorKind):
 
 @dataclass(frozen=True)
 class _Parameter:
-    """The stored tensors that a parameter is made of, their layout, and of a stack which one it is."""
+    """The stored tensors that a parameter is made of, and their layout.
+
+    Attributes:
+        place: which one of a stack it is.
+        shape: as `Family.shapes` has it; () for the stored one.
+        tiled: the axis along which value heads are in tiles; None where none is.
+    """
 
     parts: tuple[StoredTensor, ...]
     layout: Layout
     place: int = 0
+    shape: tuple[int, ...] = ()
+    tiled: int | None = None
 
 
 class GgufSource(TensorSource):
@@ -78,10 +93,19 @@ class GgufSource(TensorSource):
             Layout.ROTARY_K: fields.get("num_key_value_heads") or fields.get("num_attention_heads"),
             Layout.HEAD_QKV: fields.get("num_attention_heads") or fields.get("n_head"),
             Layout.GROUP_QKV: fields.get("num_kv_heads"),
+            Layout.GROUP_QKVZ: fields.get("linear_num_key_heads"),
         }
+        self._key_width = fields.get("linear_key_head_dim") or 0
+        self._tiles = _Tiles(
+            fields.get("linear_num_key_heads") or 0,
+            fields.get("linear_num_value_heads") or 0,
+            2 * (fields.get("linear_num_key_heads") or 0) * self._key_width,
+            fields.get("linear_value_head_dim") or 0,
+        )
         self._query_heads = fields.get("num_attention_heads") or fields.get("n_head") or 1
         self._scales = _scales_of_tensors(header)
-        self._layers = int(fields.get("num_hidden_layers") or fields.get("n_layer") or fields.get("n_layers") or 0)
+        counts = (getattr(config, name, None) for name in ("num_hidden_layers", "n_layer", "n_layers"))
+        self._layers = int(next(filter(None, counts), 0))
         self._parts = {part: (name, at) for name, parts in family.joined.items() for at, part in enumerate(parts)}
         self._parameters = self._placed()
         self._constants = self._from_metadata()
@@ -95,7 +119,7 @@ class GgufSource(TensorSource):
         if predicted:
             warn(GgufWeightWarnings.PREDICTING(path=self._header.path, layers=predicted))
         found: dict[str, dict[int, StoredTensor]] = {}
-        layouts: dict[str, Layout] = {}
+        first: dict[str, str] = {}
         unknown = []
         stacks: dict[str, _Parameter] = {}
         for name, tensor in stored.items():
@@ -110,20 +134,19 @@ class GgufSource(TensorSource):
                 unknown.append(name)
                 continue
             parameter, place = placed
-            layout = family.layouts.get(pattern, family.layouts.get(pattern.rpartition(".")[0], Layout.PLAIN))
-            if layout is Layout.STACKED:
+            if _of_tensor(family.layouts, pattern) is Layout.STACKED:
                 places = range(min(tensor.shape[0], MOST_STACKED) if tensor.shape else 0)
-                stacks |= {parameter.replace("*", str(i)): _Parameter((tensor,), layout, i) for i in places}
+                stacks |= {parameter.replace("*", str(i)): _Parameter((tensor,), Layout.STACKED, i) for i in places}
                 continue
             parameter = parameter.replace("*", number)
             found.setdefault(parameter, {})[place] = tensor
             if place == 0:
-                layouts[parameter] = layout
+                first[parameter] = pattern
         if unknown:
             raise GgufWeightErrors.NO_PLACE(
                 path=self._header.path, count=len(unknown), model_type=family.model_type, names=unknown[:4]
             )
-        return stacks | {name: self._parameter(name, parts, layouts.get(name)) for name, parts in found.items()}
+        return stacks | {name: self._parameter(name, parts, first.get(name)) for name, parts in found.items()}
 
     def _place(self, pattern: str) -> tuple[str, int] | None:
         """Return the parameter of a tensor, and which of its parts the tensor is; None where it has no place."""
@@ -135,15 +158,21 @@ class GgufSource(TensorSource):
             return tensors[pattern], 0
         return (f"{tensors[stem]}.{suffix}", 0) if stem in tensors else None
 
-    def _parameter(self, name: str, parts: Mapping[int, StoredTensor], layout: Layout | None) -> _Parameter:
+    def _parameter(self, name: str, parts: Mapping[int, StoredTensor], first: str | None) -> _Parameter:
         pattern = re.sub(r"(?<=\.)\d+(?=\.)", "*", name, count=1)
         wanted = self._family.joined.get(pattern, ("",))
         missing = [part for place, part in enumerate(wanted) if place not in parts]
-        if missing or layout is None:
+        if missing or first is None:
             number = re.search(r"\.(\d+)\.", name)
             tensor = (missing or wanted)[0].replace("*", number[1] if number else "")
             raise GgufWeightErrors.PART_MISSING(path=self._header.path, tensor=tensor, parameter=name)
-        return _Parameter(tuple(parts[place] for place in sorted(parts)), layout)
+        family = self._family
+        return _Parameter(
+            tuple(parts[place] for place in sorted(parts)),
+            _of_tensor(family.layouts, first) or Layout.PLAIN,
+            shape=_of_tensor(family.shapes, first) or (),
+            tiled=_of_tensor(family.tiled, first) if self._tiles.heads != self._tiles.key_heads else None,
+        )
 
     def _from_metadata(self) -> dict[str, Numbers]:
         """Return the parameters that are metadata."""
@@ -170,33 +199,58 @@ class GgufSource(TensorSource):
             return self._latent_shape(parameter)
         if layout is Layout.STACKED:
             return shape[1:]
-        self._check_heads(first, layout)
+        if parameter.shape:
+            return self._reshaped(parameter)
+        biases = _are_biases(parameter)
         for other in others:
             alike = 2 <= len(shape) == len(other.shape) and other.shape[:-2] == shape[:-2]
             alike = alike and (layout is not Layout.INTERLEAVED or other.shape == shape)
-            if not alike or (other.shape[-1] != shape[-1] and len(shape) > 2):
+            if not alike or (other.shape[-1] != shape[-1] and not biases):
                 raise self._not_joined(other, first)
-        if others and len(shape) == 2:  # biases of experts
+        if biases:
             shape = (shape[0], sum(part.shape[1] for part in parameter.parts))
         elif others:
             shape = (*shape[:-2], sum(part.shape[-2] for part in parameter.parts), shape[-1])
         if len(shape) > 1 and (layout is Layout.TRANSPOSED or (layout is Layout.INTERLEAVED and len(shape) == 3)):
             return (*shape[:-2], shape[-1], shape[-2])
-        if layout is Layout.SHAPED:
-            return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
+        self._check_heads(first, layout, shape)
+        if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
+            raise self._not_heads(first, self._tiles.heads)
         return shape
 
-    def _check_heads(self, tensor: StoredTensor, layout: Layout) -> None:
-        """Check that the rows of a tensor divide as its layout asks for."""
+    def _reshaped(self, parameter: _Parameter) -> tuple[int, ...]:
+        """Return the shape of a parameter that is stored in another one, of one tensor or several of the same shape."""
+        first, *others = parameter.parts
+        for other in others:
+            if other.shape != first.shape:
+                raise self._not_joined(other, first)
+        last = first.shape[-1] if first.shape else 0
+        known = prod(size or last for size in parameter.shape if size >= 0)
+        count = prod(first.shape) * len(parameter.parts)
+        shape = tuple(count // max(known, 1) if size < 0 else size or last for size in parameter.shape)
+        if not count or prod(shape) != count:
+            raise GgufWeightErrors.RESHAPED(
+                path=self._header.path, tensor=first.name, shape=str(list(first.shape)), other_shape=str(list(shape))
+            )
+        if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
+            raise self._not_heads(first, self._tiles.heads)
+        return shape
+
+    def _check_heads(self, tensor: StoredTensor, layout: Layout, shape: tuple[int, ...]) -> None:
+        """Check that the rows of a parameter of a shape divide as the layout of its first tensor asks for."""
         if layout not in self._heads:
             return
-        heads = self._heads[layout] or 0
+        heads, rows = self._heads[layout] or 0, shape[0] if shape else 0
         parts = {Layout.HEAD_QKV: 3 * heads, Layout.GROUP_QKV: heads and self._query_heads + 2 * heads}
         divisor = parts.get(layout, 2 * heads)
-        if not divisor or not tensor.shape or tensor.shape[0] % divisor:
-            raise GgufWeightErrors.SHAPE(
-                path=self._header.path, tensor=tensor.name, shape=str(list(tensor.shape)), heads=heads
-            )
+        rows -= 2 * heads * self._key_width if layout is Layout.GROUP_QKVZ else 0
+        if not divisor or rows <= 0 or rows % divisor:
+            raise self._not_heads(tensor, heads)
+
+    def _not_heads(self, tensor: StoredTensor, heads: int) -> Exception:
+        return GgufWeightErrors.SHAPE(
+            path=self._header.path, tensor=tensor.name, shape=str(list(tensor.shape)), heads=heads
+        )
 
     def _latent_shape(self, parameter: _Parameter) -> tuple[int, ...]:
         keys, values = parameter.parts
@@ -227,7 +281,7 @@ class GgufSource(TensorSource):
         """Return the dtype of a parameter's numbers: bf16 where they are stored so, else f32."""
         parameter = self._parameters[name]
         stored = {part.type for part in parameter.parts} == {GGMLQuantizationType.BF16}
-        return torch.bfloat16 if stored and parameter.layout is not Layout.LESS_ONE else torch.float32
+        return torch.bfloat16 if stored and parameter.layout not in _COMPUTED else torch.float32
 
     # -------------------------------------------------------------------------------------------------- numbers
 
@@ -244,7 +298,7 @@ class GgufSource(TensorSource):
             return _owned(np.concatenate([keys.swapaxes(1, 2), values], axis=1).reshape(shape))
         if parameter.layout is Layout.STACKED:
             return _owned(self._numbers(parameter.parts[0], parameter.place))
-        if len(shape) == 3 and len(parameter.parts[0].shape) == 3:
+        if len(shape) == 3 and len(parameter.parts[0].shape) == 3 and not parameter.shape:
             turned = parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED)
             out = np.empty((shape[0], shape[2], shape[1]) if turned else shape, np.float32)
             for expert in range(shape[0]):  # one at a time: all of them may not fit into memory twice
@@ -258,10 +312,19 @@ class GgufSource(TensorSource):
             # A view: the numbers of a transposed parameter stay where they are.
             return torch.from_numpy(out).transpose(1, 2) if turned else torch.from_numpy(out)
         arrays = [self._numbers(part) for part in parameter.parts]
-        if len(arrays) > 1:  # biases of experts, [X, N] each
+        if _are_biases(parameter):
             joined = np.stack(arrays, -1) if parameter.layout is Layout.INTERLEAVED else np.concatenate(arrays, 1)
             return _owned(joined.reshape(shape))
-        return _owned(self._laid_out(arrays, parameter.layout).reshape(shape))
+        if len(arrays) > 1 and parameter.shape:
+            arrays = [array.reshape(-1, *shape[1:]) for array in arrays]
+        numbers = self._laid_out(arrays, parameter.layout)
+        if parameter.layout is Layout.LOG and not np.isfinite(numbers).all():
+            raise GgufWeightErrors.LOG(path=self._header.path, tensor=parameter.parts[0].name, parameter=name)
+        return _owned(self._untiled(numbers.reshape(shape), parameter.tiled))
+
+    def _untiled(self, numbers: Numbers, axis: int | None) -> Numbers:
+        """Return a parameter with its value heads in the model's order."""
+        return numbers if axis is None else numbers.take(self._tiles.stored_at(numbers.shape[axis]), axis)
 
     def _laid_out(self, arrays: list[Numbers], layout: Layout) -> Numbers:
         """Return a parameter, or that of one expert, made of stored arrays."""
@@ -272,10 +335,13 @@ class GgufSource(TensorSource):
             return whole.T
         if layout is Layout.LESS_ONE:
             return whole - np.float32(1)
+        if layout is Layout.LOG:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return np.log(-whole.astype(np.float64)).astype(np.float32)
         order = self._order(layout, whole.shape[0]) if whole.ndim else None
         return whole if order is None else whole[order]
 
-    def _order(self, layout: Layout, rows: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    def _order(self, layout: Layout, rows: int) -> Order | None:
         """Return which stored row each row of a parameter is; None for those in order."""
         heads = self._heads.get(layout)
         if heads is None:
@@ -288,6 +354,10 @@ class GgufSource(TensorSource):
             queries, keys, values = np.split(numbers, [self._query_heads * width, (self._query_heads + heads) * width])
             parts = [queries.reshape(heads, -1), keys.reshape(heads, -1), values.reshape(heads, -1)]
             return np.concatenate(parts, 1).reshape(-1)
+        if layout is Layout.GROUP_QKVZ:
+            width = heads * self._key_width
+            ends = [width, 2 * width, width + rows // 2]
+            return np.concatenate([part.reshape(heads, -1) for part in np.split(numbers, ends)], 1).reshape(-1)
         return numbers.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
     # ---------------------------------------------------------------------------------------------------- codes
@@ -308,16 +378,19 @@ class GgufSource(TensorSource):
         moved = (Layout.PLAIN, Layout.TRANSPOSED, Layout.STACKED, Layout.INTERLEAVED, *self._heads)
         shape = parameter.parts[0].shape
         rank = len(shape) - (parameter.layout is Layout.STACKED)
-        if held is None or parameter.layout not in moved or rank < 2 or shape[-1] % held.block:
+        if held is None or parameter.layout not in moved or parameter.shape or rank < 2 or shape[-1] % held.block:
             return StoredForm(text)
-        return StoredForm(text, held, parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED))
+        transposed = parameter.layout in (Layout.TRANSPOSED, Layout.INTERLEAVED)
+        return StoredForm(text, held, transposed, ordered=parameter.tiled == 1)
 
     def parts(self, name: str) -> Parts:
         parameter = self._parameters[name]
         stored = [self._parts_of(part) for part in parameter.parts]
         whole = {kind: self._joined([part[kind] for part in stored], parameter) for kind in stored[0]}
         self._check_finite(parameter.parts[0], whole)
-        return whole
+        if parameter.tiled == 1:
+            return whole | {ORDER: self._tiles.head_at(self._shapes[name][1])}
+        return {kind: self._untiled(part, parameter.tiled) for kind, part in whole.items()}
 
     def _joined(self, blocks: list[Numbers], parameter: _Parameter) -> Numbers:
         """Return one part of a parameter, i8 [.., N, bytes], from those of the tensors that it is made of."""
@@ -372,6 +445,52 @@ class GgufSource(TensorSource):
             for part in parameter.parts:
                 digest.update(f"{name} ggml {int(part.type)} {part.shape}\n".encode())
                 digest.update(np.ascontiguousarray(part.stored()).data)
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Value heads in tiles: stored are the first ones of all key heads, then the second ones, and so on.
+
+    Attributes:
+        before: the rows of queries and keys, which lie in front of those of the values in a tensor of all three.
+        width: the numbers of a value head.
+    """
+
+    key_heads: int
+    heads: int
+    before: int
+    width: int
+
+    def _values(self, size: int) -> int:
+        """Return how many of the rows or columns of a tensor are of value heads: all, but for a tensor with keys."""
+        values = self.heads * self.width
+        return values if size == self.before + values else size
+
+    def fit(self, shape: tuple[int, ...], axis: int) -> bool:
+        """Return True if an axis of a tensor of this shape divides into the heads."""
+        if axis >= len(shape) or not self.key_heads or not self.heads or self.heads % self.key_heads:
+            return False
+        return shape[axis] > 0 and self._values(shape[axis]) % self.heads == 0
+
+    def head_at(self, size: int) -> Order:
+        """Return which number of the model's order each stored number is, i64 [size]."""
+        first = size - self._values(size)
+        values = np.arange(first, size).reshape(self.key_heads, self.heads // self.key_heads, -1)
+        return np.concatenate([np.arange(first), values.swapaxes(0, 1).reshape(-1)])
+
+    def stored_at(self, size: int) -> Order:
+        """Return where each number of the model's order is stored, i64 [size]."""
+        return self.head_at(size).argsort()
+
+
+def _of_tensor(table: Mapping[str, _T], pattern: str) -> _T | None:
+    """Return what a table of a family has for a tensor, under its whole name or that without its last part."""
+    return table.get(pattern, table.get(pattern.rpartition(".")[0]))
+
+
+def _are_biases(parameter: _Parameter) -> bool:
+    """Return True for a parameter that is made of several biases of experts, [X, N] each."""
+    return len(parameter.parts) > 1 and parameter.parts[0].name.endswith(".bias")
 
 
 def _pattern(name: str) -> tuple[str, str]:

@@ -3,8 +3,8 @@
     python -m tests.compiler.frontend.gguf_models FOLDER LLAMA_QUANTIZE
 
 builds each case of `CASES` with transformers, converts it with the converter in FOLDER, llama.cpp's source, and writes
-gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. One of them is quantised with llama.cpp's
-program LLAMA_QUANTIZE to each of `MIXES`. The numbers of a parameter follow from the last part of its name and its
+gguf_models.tar.xz beside this file: NAME.json, the config, and NAME.gguf. Some of them are quantised with llama.cpp's
+program LLAMA_QUANTIZE, as `QUANTISED` says. The numbers of a parameter follow from the last part of its name and its
 shape, and have two values, so the archive is small. The vocabulary is left out: gguf_vocabularies.py has published
 ones.
 """
@@ -44,6 +44,30 @@ GEMMA_4_EXPERTS = TURNS | {
 }  # fmt: skip
 MIXES = ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "IQ4_XS", "TQ2_0")
 """Names of llama-quantize. Each is a mix of types: rows that are no multiple of 256 have others."""
+QUANTISED: Mapping[str, tuple[str, ...]] = {
+    WIDE_CASE: MIXES,
+    "qwen3_5-wide": ("Q4_K_M",),
+    "qwen3_next-wide": ("Q4_K_M",),
+}
+"""Case -> mixes to which it is quantised."""
+OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
+    "bitnet": {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"},
+    "kimi_linear": {f"block_sparse_moe.{side}_proj": f"mlp.{side}_proj" for side in ("gate", "up", "down")},
+}
+"""Type -> parts of names that transformers writes -> those of the published checkpoints, which the converter knows."""
+READING_CONFIG = ("bamba", "falcon_h1", "granitemoehybrid")
+"""Types whose converters read config.json by themselves."""
+MULTIPLIED = {
+    "lm_head_multiplier": 0.5, "embedding_multiplier": 4.0, "mlp_multipliers": [0.5, 2.0], "key_multiplier": 0.25,
+    "attention_out_multiplier": 2.0, "attention_in_multiplier": 0.5, "ssm_multipliers": [2.0, 0.5, 0.25, 4.0, 0.5],
+    "ssm_in_multiplier": 2.0, "ssm_out_multiplier": 0.5,
+}  # fmt: skip
+SCALED = {
+    "embedding_multiplier": 12.0, "residual_multiplier": 0.25, "attention_multiplier": 0.125, "logits_scaling": 8.0,
+}  # fmt: skip
+KDA = {
+    "full_attn_layers": [3], "kda_layers": [1, 2], "head_dim": 8, "num_heads": 4, "short_conv_kernel_size": 4,
+}  # fmt: skip
 SAID_4 = {"global_head_dim": 16, "num_global_key_value_heads": 1}
 
 
@@ -55,12 +79,14 @@ class Case:
         type: transformers' name.
         changes: fields of the tiny config that are others.
         said: fields that published configs have and transformers' do not write.
+        unsaid: fields that transformers' configs have and published ones do not.
         fused: True if the converter joins queries, keys and values, and the gates of experts.
     """
 
     type: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     said: Mapping[str, Any] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
     fused: bool = False
 
     def config(self) -> PreTrainedConfig:
@@ -71,9 +97,9 @@ class Case:
 PLAIN = (
     "apertus arcee bloom cohere cohere2_moe deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone_moe gemma gemma3n_text "
     "glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_oss granite granitemoe granitemoeshared "
-    "hunyuan_v1_dense hy_v3 internlm3 iquestcoder jais2 lfm2 lfm2_moe llama mellum minicpm3 minimax_m2 ministral3 "
-    "mixtral mpt nemotron olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_moe qwen3 seed_oss solar_open stablelm "
-    "starcoder2 youtu"
+    "hunyuan_v1_dense hy_v3 internlm3 iquestcoder jais2 kimi_linear lfm2 lfm2_moe llama mamba2 mellum minicpm3 "
+    "minimax_m2 ministral3 mixtral mpt nemotron olmo olmo2 olmo3 olmoe phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_next "
+    "seed_oss solar_open stablelm starcoder2 youtu"
 ).split()
 SAID: Mapping[str, Mapping[str, Any]] = {
     "cohere2": {"rotary_pct": 1.0},
@@ -82,6 +108,11 @@ SAID: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"n_ctx": 192},
     "gpt_neox": {"rotary_pct": 0.25},
     "minimax_m2": {"rotary_dim": 8},
+    "kimi_linear": {
+        "linear_attn_config": KDA,
+        "first_k_dense_replace": 1,
+        "moe_router_activation_func": "sigmoid",
+    },
     "solar_open": {"partial_rotary_factor": 1.0},
     "mpt": {"architectures": ["MPTForCausalLM"]},
     "phimoe": {"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": 192},
@@ -152,6 +183,53 @@ CASES: Mapping[str, Case] = {
     "qwen2-tied": Case("qwen2", {"tie_word_embeddings": True}),
     "qwen3_moe": Case("qwen3_moe", {"norm_topk_prob": True}),
     "qwen3-yarn": Case("qwen3", {"rope_parameters": BASE | {"rope_type": "yarn", "factor": 4.0}}),
+    "bamba": Case("bamba", said={"attn_rotary_emb": 4}),
+    "falcon_h1": Case("falcon_h1", MULTIPLIED | {"mamba_d_ssm": 64, "mamba_n_heads": 8}, {"head_dim": 8}),
+    "falcon_h1-norm": Case(
+        "falcon_h1",
+        {"mamba_d_ssm": 48, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_rms_norm": True,
+         "mamba_norm_before_gate": False},
+        {"head_dim": 8},
+    ),
+    "falcon_mamba": Case("falcon_mamba", {"intermediate_size": 64}),
+    "granitemoehybrid": Case("granitemoehybrid", SCALED, {"layer_types": ["mamba", "attention"]}),
+    "granitemoehybrid-dense": Case(
+        "granitemoehybrid",
+        SCALED | {"num_local_experts": 0, "intermediate_size": 16, "mamba_n_groups": 2, "tie_word_embeddings": True},
+        {"layer_types": ["mamba", "attention"]}, unsaid=("num_experts_per_tok",),
+    ),
+    "jamba": Case("jamba", {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2}),
+    "jamba-dense": Case("jamba", {"num_experts": 1, "num_experts_per_tok": 1}),
+    "mamba": Case("mamba", {"intermediate_size": 64}),
+    "nemotron_h": Case(
+        "nemotron_h",
+        {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"], "mamba_num_heads": 8,
+         "n_groups": 2},
+        {"hybrid_override_pattern": "M-*-", "num_hidden_layers": 4},
+        ("layers_block_type", "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"),
+    ),
+    "nemotron_h-experts": Case(
+        "nemotron_h",
+        {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "mamba_num_heads": 8,
+         "n_groups": 2, "routed_scaling_factor": 2.5, "n_group": 1},
+    ),
+    "nemotron_h-latent": Case(
+        "nemotron_h",
+        {"layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "mamba_num_heads": 8,
+         "n_groups": 2, "moe_latent_size": 24, "tie_word_embeddings": True},
+    ),
+    "qwen3_5-equal": Case("qwen3_5_text", {"linear_num_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen3_5-fused": Case("qwen3_5_moe_text", fused=True),
+    "qwen3_5-wide": Case(
+        "qwen3_5_text",
+        {"hidden_size": 256, "intermediate_size": 32, "linear_key_head_dim": 64, "linear_value_head_dim": 64},
+    ),
+    "qwen3_5_moe_text": Case("qwen3_5_moe_text"),
+    "qwen3_5_text": Case("qwen3_5_text", {"linear_num_value_heads": 6}),
+    "qwen3_next-fused": Case("qwen3_next", fused=True),
+    "qwen3_next-wide": Case(
+        "qwen3_next", {"hidden_size": 256, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+    ),
     "smollm3": Case(
         "smollm3",
         {"num_hidden_layers": 4, "no_rope_layers": [1, 1, 1, 0], "layer_types": ["full_attention"] * 4},
@@ -193,8 +271,13 @@ def archive() -> Mapping[str, bytes]:
 
 def config_of_case(name: str) -> PreTrainedConfig:
     """Return the config of a case as the archive has it."""
-    fields = json.loads(archive()[f"{name}.json"])
+    fields = json.loads(archive()[f"{name}.json"], object_hook=_number)
     return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
+
+
+def _number(fields: dict[str, Any]) -> Any:
+    """Return the number that transformers writes as an object, since JSON has no infinity; else the object."""
+    return float(fields["__float__"]) if fields.keys() == {"__float__"} else fields
 
 
 # -------------------------------------------------------------------------------------------------- to make the archive
@@ -211,18 +294,23 @@ def convert(source: Path, case: Case, folder: Path) -> bytes:
     read = ModelBase.load_hparams
 
     def fields(*arguments: Any, **named: Any) -> dict[str, Any]:
-        return dict(read(*arguments, **named)) | dict(case.said)
+        hparams = dict(read(*arguments, **named)) | dict(case.said)
+        return {name: value for name, value in hparams.items() if name not in case.unsaid}
 
     import gguf
 
     file = folder / MODEL
-    with mock.patch.object(ModelBase, "load_hparams", staticmethod(fields)), torch.inference_mode():
+    with (
+        mock.patch.object(ModelBase, "load_hparams", staticmethod(fields)),
+        mock.patch.object(ModelBase, "no_mtp", case.type.startswith("qwen3_")),  # transformers does not save them
+        torch.inference_mode(),
+    ):
         cls = get_model_class(get_model_architecture(fields(folder, False), ModelType.TEXT))
-        names = {"mlp.ffn_sub_norm": "mlp.ffn_layernorm", "self_attn.attn_sub_norm": "self_attn.inner_attn_ln"}
+        names = OTHER_NAMES.get(case.type, {})
         modify = cls.modify_tensors
 
         def renamed(self: Any, tensor: Any, name: str, layer: int | None) -> Any:
-            for ours, theirs in names.items():  # of BitNet, whose converter knows its first implementation alone
+            for ours, theirs in names.items():
                 name = name.replace(ours, theirs)
             return modify(self, tensor, name, layer)
 
@@ -231,6 +319,8 @@ def convert(source: Path, case: Case, folder: Path) -> bytes:
             for each in (cls, *(inner for inner in vars(cls).values() if isinstance(inner, type))):
                 patches.enter_context(mock.patch.object(each, "set_vocab"))
             options = {"fuse_qkv": case.fused, "fuse_gate_up_exps": case.fused, "eager": True, "model_name": "tiny"}
+            if case.type in READING_CONFIG:
+                options["hparams"] = fields(folder, False)
             cls(folder, gguf.LlamaFileType.ALL_F32, file, **options).write()
     return file.read_bytes()
 
@@ -242,7 +332,7 @@ def made(source: Path, quantize: Path) -> Iterator[tuple[str, bytes]]:
             folder = Path(temporary)
             yield f"{name}.gguf", convert(source, case, folder)
             yield f"{name}.json", (folder / "config.json").read_bytes()
-            for mix in MIXES if name == WIDE_CASE else ():
+            for mix in QUANTISED.get(name, ()):
                 subprocess.run(
                     [quantize, "--output-tensor-type", "q6_K", folder / MODEL, folder / mix, mix], check=True
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def write(path: Path, architecture: str, metadata: dict[str, Any], tensors: dict
     return path
 
 
-UNSAID_FIELDS = {"head_dim", "seq_length", "global_head_dim", "num_global_key_value_heads"}
+UNSAID_FIELDS = {"head_dim", "seq_length", "global_head_dim", "num_global_key_value_heads", "num_hidden_layers"}
 """Fields that transformers reads and does not write."""
 SIZES: dict[str, Any] = {
     "context_length": 64, "embedding_length": 32, "block_count": 6, "feed_forward_length": 48,
@@ -149,6 +150,87 @@ def test_rotary_embeddings_are_scaled(tmp_path: Path) -> None:
 def test_damaged_factors(factor: float, tmp_path: Path) -> None:
     with raises(GgufMetadataErrors.VALUE, key="rope_freqs.weight"):
         config(tmp_path, "llama", tensors={"rope_freqs.weight": np.array([1.0, factor], np.float32)})
+
+
+SSM: dict[str, Any] = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 8, "ssm.group_count": 2, "ssm.time_step_rank": 8, "ssm.inner_size": 64,
+}  # fmt: skip
+NO_KV_HEADS_BUT_4 = [0, 0, 0, 0, 2, 0]
+
+
+def recurrent(path: Path, architecture: str, **metadata: Any) -> Any:
+    """The config of a file of a model with a recurrent state."""
+    return config(path, architecture, **SSM, **metadata)
+
+
+@pytest.mark.parametrize(
+    ("more", "attending"),
+    [
+        ({}, [3]),
+        ({"full_attention_interval": 2}, [1, 3, 5]),
+        ({"attention__recurrent_layers": [True, False, True, True, True, False]}, [1, 5]),
+        ({"attention__recurrent_layers": [True] * 5 + [False], "nextn_predict_layers": 1}, []),
+    ],
+)
+def test_a_list_or_an_interval_says_which_layers_attend(
+    more: dict[str, Any], attending: list[int], tmp_path: Path
+) -> None:
+    ours = recurrent(tmp_path, "qwen35", **more)
+    assert [layer for layer, kind in enumerate(ours.layer_types) if kind == "full_attention"] == attending
+    assert (ours.linear_num_key_heads, ours.linear_num_value_heads) == (2, 8)
+    assert (ours.linear_key_head_dim, ours.linear_value_head_dim) == (8, 8)
+
+
+def test_layers_without_kv_heads_keep_a_state(tmp_path: Path) -> None:
+    kv = {"attention__head_count_kv": NO_KV_HEADS_BUT_4}
+    ours = recurrent(tmp_path, "granitehybrid", rope__scaling__finetuned=False, **kv)
+    assert ours.layer_types == ["linear_attention"] * 4 + ["full_attention", "linear_attention"]
+    assert (ours.num_key_value_heads, ours.mamba_expand, ours.mamba_d_head) == (2, 2, 8)
+    bamba = recurrent(tmp_path, "granitehybrid", rope__scaling__finetuned=True, rope__dimension_count=4, **kv)
+    assert (bamba.model_type, bamba.attn_layer_indices) == ("bamba", [4])
+    assert bamba.rope_parameters["partial_rotary_factor"] == 0.5
+    for said, kind in ((True, "rope"), (False, None)):
+        experts = {"expert_count": 4, "expert_used_count": 2, "expert_shared_feed_forward_length": 16}
+        ours = recurrent(tmp_path, "granitehybrid", rope__scaling__finetuned=said, **kv, **experts)
+        assert (ours.model_type, ours.position_embedding_type) == ("granitemoehybrid", kind)
+    widths = {"feed_forward_length": [0, 48, 0, 48, 0, 48], "attention__layer_norm_epsilon": 1e-5}
+    ours = recurrent(tmp_path, "nemotron_h", **kv, **widths)
+    assert ours.layers_block_type == ["linear_attention", "mlp"] * 2 + ["full_attention", "mlp"]
+    jamba = recurrent(tmp_path, "jamba", ssm__group_count=0, **kv)
+    assert (jamba.attn_layer_period, jamba.attn_layer_offset, jamba.num_experts) == (6, 4, 1)
+    with raises(GgufMetadataErrors.NOT_HONOURED, key="jamba.attention.head_count_kv"):
+        recurrent(tmp_path, "jamba", ssm__group_count=0, attention__head_count_kv=[2, 0, 2, 0, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "metadata", "kind", "key"),
+    [
+        ("mamba2", {"ssm__inner_size": 65}, GgufMetadataErrors.VALUE, "mamba2.ssm.inner_size"),
+        ("jamba", {}, GgufMetadataErrors.NOT_HONOURED, "jamba.ssm.group_count"),
+        ("qwen35", {"full_attention_interval": 0}, GgufMetadataErrors.VALUE, "qwen35.full_attention_interval"),
+        ("qwen35", {"attention__recurrent_layers": [True] * 5}, GgufMetadataErrors.VALUE,
+         "qwen35.attention.recurrent_layers"),
+        ("granitehybrid", {"attention__scale": 0.5}, GgufMetadataErrors.NOT_HONOURED, "granitehybrid.attention.scale"),
+        ("falcon-h1", {"ssm__dt_b_c_rms": True}, GgufMetadataErrors.NOT_HONOURED, "falcon-h1.ssm.dt_b_c_rms"),
+    ],
+)  # fmt: skip
+def test_metadata_of_a_state_that_are_refused(
+    architecture: str, metadata: dict[str, Any], kind: ErrorKind, key: str, tmp_path: Path
+) -> None:
+    with raises(kind, key=key):
+        recurrent(tmp_path, architecture, **metadata)
+
+
+def test_a_decay_is_the_logarithm_of_a_negative_number(tmp_path: Path) -> None:
+    metadata = {"embedding_length": 32, "block_count": 1, "attention.layer_norm_rms_epsilon": 1e-5} | SSM
+    for stored in (np.full((8, 1), -2.0, np.float32), np.zeros((8, 1), np.float32)):
+        path = write(tmp_path / "m.gguf", "mamba2", metadata, EMBEDDING | {"blk.0.ssm_a": stored})
+        checkpoint, name = open_checkpoint(path), "backbone.layers.0.mixer.A_log"
+        if stored.any():
+            assert checkpoint.tensor(name).tolist() == pytest.approx([math.log(2)] * 8)
+        else:
+            with raises(GgufWeightErrors.LOG, tensor="blk.0.ssm_a", parameter=name):
+                checkpoint.tensor(name)
 
 
 def test_metadata_that_change_nothing(tmp_path: Path) -> None:
@@ -320,6 +402,19 @@ def test_tensors_that_do_not_fit(model: transformers.LlamaForCausalLM, tmp_path:
         with raises(kind, **fields):
             open_checkpoint(path)
     assert not open_checkpoint(path, weights=False).has_weights
+
+
+def test_a_tensor_that_is_stored_in_another_shape(tmp_path: Path) -> None:
+    """llama-quantize makes a vector of a row."""
+    more = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 16, "block_count": 1}
+    gate = "blk.0.ffn_gate_inp_shexp.weight"
+    for shape in ((32,), (1, 32), (2, 32)):
+        path = write(tmp_path / "m.gguf", "qwen2moe", SIZES | more, EMBEDDING | {gate: np.ones(shape, np.float32)})
+        if shape == (2, 32):
+            with raises(GgufWeightErrors.RESHAPED, tensor=gate, shape="[2, 32]", other_shape="[1, 32]"):
+                open_checkpoint(path)
+        else:
+            assert open_checkpoint(path).names()["model.layers.0.mlp.shared_expert_gate.weight"][0] == (1, 32)
 
 
 def test_joined_tensors_that_do_not_come_apart(model: transformers.LlamaForCausalLM, tmp_path: Path) -> None:

@@ -15,16 +15,20 @@ import sscc
 from sscc.compiler.frontend.checkpoint import Checkpoint, open_checkpoint
 from sscc.compiler.frontend.gguf.families import FAMILIES
 from sscc.compiler.frontend.gguf.header import read_header
-from sscc.ir.weight_formats.registry import Encoding, parse_format
+from sscc.ir.weight_formats.registry import ORDER, Encoding, parse_format
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.quantization import dequantize
 from sscc.runtime.session import Session
-from tests.compiler.frontend.gguf_models import CASES, MIXES, WIDE_CASE, archive, config_of_case, model_of
+from tests.compiler.frontend.gguf_models import CASES, MIXES, QUANTISED, WIDE_CASE, archive, config_of_case, model_of
 from tests.families import random_tokens
 from tests.torch_session import TorchSession
 
 WITHOUT_A_CASE = {"exaone", "qwen2vl", "qwen3vl", "qwen3vlmoe"}
 """Architectures whose models are those of another one."""
-COMPILED = ("llama-llama3", "gpt_oss", "falcon-groups", "lfm2")
+COMPILED = (
+    "llama-llama3", "gpt_oss", "falcon-groups", "lfm2", "qwen3_5_text", "qwen3_next", "falcon_h1", "nemotron_h",
+    "kimi_linear",
+)  # fmt: skip
 
 
 def gguf_file(name: str, folder: Path) -> Path:
@@ -82,6 +86,26 @@ def test_numbers_of_quantised_files_are_those_of_the_package(mix: str, tmp_path:
     assert checkpoint.default_dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("name", ["qwen3_5-wide", "qwen3_next-wide"])
+def test_blocks_of_reordered_heads_are_those_of_the_numbers(name: str, tmp_path: Path) -> None:
+    """Rows are put into the model's order. Columns stay as stored, and their order is part of the weight."""
+    checkpoint = open_checkpoint(gguf_file(f"{name}-Q4_K_M", tmp_path))
+    ordered = []
+    for weight in checkpoint.names():
+        form = checkpoint.stored_form(weight)
+        if form is None or form.format is None:
+            continue
+        parts = dict(checkpoint.source.parts(weight)) if checkpoint.source else {}
+        order = parts.pop(ORDER, None)
+        numbers = dequantize(parts, form.format)
+        if order is not None:
+            ordered.append(weight)
+            numbers = numbers[:, order.argsort()]
+        assert np.array_equal(numbers, checkpoint.tensor(weight).numpy()), weight
+        assert form.ordered == (order is not None)
+    assert ordered == (["model.layers.0.linear_attn.out_proj.weight"] if name == "qwen3_5-wide" else [])
+
+
 @pytest.mark.parametrize("name", COMPILED)
 def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
@@ -90,10 +114,11 @@ def test_programs_of_file_and_folder_give_equal_tokens(name: str, tmp_path: Path
     assert found == tokens(folder, tmp_path)
 
 
-@pytest.mark.parametrize("mix", MIXES)
-def test_a_quantised_file_runs_as_it_is_stored(mix: str, tmp_path: Path) -> None:
-    """The numbers are the file's, so a program that has them dense differs by the order of its sums alone."""
-    path = gguf_file(f"{WIDE_CASE}-{mix}", tmp_path)
+@pytest.mark.parametrize("name", [f"{name}-{mix}" for name, mixes in QUANTISED.items() for mix in mixes])
+def test_a_quantised_file_runs_as_it_is_stored(name: str, tmp_path: Path) -> None:
+    """The numbers are the file's, so a program that has them dense differs by the order of its sums alone, which a
+    recurrence amplifies."""
+    path = gguf_file(name, tmp_path)
     logits, encodings, nbytes = {}, {}, {}
     for form in (None, "dense"):
         result = sscc.compile(
@@ -110,7 +135,7 @@ def test_a_quantised_file_runs_as_it_is_stored(mix: str, tmp_path: Path) -> None
     assert encodings == {None: types - {"F32"}, "dense": set()}
     assert nbytes[None] < nbytes["dense"] / 2
     for kept, dense in zip(logits[None], logits["dense"], strict=True):
-        assert (kept - dense).abs().max() <= 1e-4 * dense.abs().max()
+        assert (kept - dense).abs().max() <= (1e-4 if WIDE_CASE in name else 5e-4) * dense.abs().max()
 
 
 def test_every_architecture_has_a_case(tmp_path: Path) -> None:
