@@ -43,8 +43,9 @@ def program_facts(i: Inspection) -> Iterator[Fact]:
     for line in s.groups_in_words() if len(s.plan.groups) > 1 or main.name or g.varies else ():
         yield "layers", f"{line}{each}"
     yield "KV", f"{s.kv_in_words()}{each}"
-    kept = f"{format_bytes(s.chunk_bytes // s.prefill_chunk)} a token kept{each}"
-    yield "prefixes", f"prompts that begin alike share their prefill: {kept}"
+    kept = [f"{format_bytes(s.chunk_bytes // s.prefill_chunk)} a token kept"] if s.chunk_bytes else []
+    kept += [f"{format_bytes(s.carried_bytes)} at a checkpoint"] if s.carried_bytes else []
+    yield "prefixes", f"prompts that begin alike share their prefill: {', '.join(kept)}{each}"
     steps = ", ".join(f"{count} {kind}" for kind, count in i.steps.items())
     yield "kernels", f"{i.kernels} of {i.stages} stages: {steps}"
     yield "launches", f"{i.launches_per_token} per decode step, {i.prefill_launches} in prefill's body"

@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 
 _MODELS = Path(__file__).parents[1]
-FOLDERS = {"dense": _MODELS / "tiny", "moe": _MODELS / "tiny_moe", "mla": _MODELS / "tiny_mla"}
+FOLDERS = {
+    "dense": _MODELS / "tiny", "moe": _MODELS / "tiny_moe", "mla": _MODELS / "tiny_mla",
+    "hybrid": _MODELS / "tiny_hybrid", "indexed": _MODELS / "tiny_indexed",
+}  # fmt: skip
 """Of the models that `train.py` made for the task, by kind."""
 BOS = 0
 MARKER = 1

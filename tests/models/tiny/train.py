@@ -2,12 +2,16 @@
 
 Run from the root of the repository, on one CPU thread, in five to ten minutes::
 
-    python -m tests.models.tiny.train dense|moe|mla [FOLDER]
+    python -m tests.models.tiny.train dense|moe|mla|hybrid|indexed [FOLDER]
 
 The recipe is deterministic: one thread, one seed, data made by `task.scattered_triples`; the same machine and torch
 give the same bytes. Half of each batch is periodic copies of random tokens; without them the loss sticks before any
 head learns to match. The triples are as dense as fit: with few of them in a sequence the model learns to copy but
 not to recall. The length grows from 32 to 1024 while a step keeps 4096 tokens.
+
+The index of the indexed model learns as DeepSeek-V3.2's does in its warm-up (arXiv 2512.02556): attention is to all
+positions, and the index's scores follow its weights, summed over heads, by their divergence. The model that is saved
+chooses 32 positions.
 """
 
 from __future__ import annotations
@@ -24,11 +28,14 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    DeepseekV32Config,
     LlamaConfig,
     MixtralConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen3_5TextConfig,
 )
+from transformers.models.deepseek_v32.modeling_deepseek_v32 import apply_rotary_pos_emb
 
 from tests.models.tiny.task import BOS, FOLDERS, KEYS, VOCABULARY, fixed_queries, scattered_triples
 
@@ -45,6 +52,8 @@ CURRICULA = {"moe": ((32, 260), (64, 50), (128, 40), (256, 40), (512, 40), (1024
 MOST_TRIPLES = 48
 MOST_QUESTIONS = 32
 LOG_EVERY = 50
+CHOSEN = 32
+"""Positions that the index of the indexed model chooses."""
 
 COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -92,7 +101,42 @@ def latent() -> PreTrainedConfig:
     )
 
 
-KINDS: dict[str, Callable[[], PreTrainedConfig]] = {"dense": dense, "moe": experts, "mla": latent}
+def hybrid() -> PreTrainedConfig:
+    """A gated delta net of 4 heads of 16 x 32, then 4 query and 2 KV heads of 32."""
+    return Qwen3_5TextConfig(
+        **COMMON,
+        intermediate_size=352,
+        num_key_value_heads=2,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=4,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=32,
+    )
+
+
+def indexed() -> PreTrainedConfig:
+    """The heads of `latent`, and an index of 8 heads of 32 that chooses 32 positions."""
+    return DeepseekV32Config(
+        **COMMON,
+        intermediate_size=288,
+        num_key_value_heads=4,
+        q_lora_rank=48,
+        kv_lora_rank=64,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=16,
+        v_head_dim=32,
+        first_k_dense_replace=2,
+        index_n_heads=8,
+        index_head_dim=32,
+        index_topk=CHOSEN,
+    )
+
+
+KINDS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "dense": dense, "moe": experts, "mla": latent, "hybrid": hybrid, "indexed": indexed,
+}  # fmt: skip
 
 
 def periodic_copies(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -135,6 +179,45 @@ def full_accuracy(model: PreTrainedModel) -> float:
     return right / len(queries)
 
 
+class IndexLoss:
+    """The divergence of the weights of a model's attention, in the mean of its heads, from the scores of its indexes.
+
+    Args:
+        model: which attends to all positions, and gives its weights.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._losses: list[Tensor] = []
+        self._scores: list[Tensor] = []
+        for module in model.modules():
+            if type(module).__name__ == "DeepseekV32Indexer":
+                module.register_forward_pre_hook(self._score, with_kwargs=True)
+            elif type(module).__name__ == "DeepseekV32Attention":
+                module.register_forward_hook(self._compare)
+
+    def take(self) -> Tensor:
+        """Return the loss of the layers that have run."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).sum()
+
+    def _score(self, index: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Compute what the index does, which learns nothing itself. Other weights do not learn from it."""
+        hidden, latent, (cos, sin) = args[0].detach(), args[1].detach(), args[2]
+        query = index.wq_b(latent).unflatten(2, (index.n_heads, index.head_dim))
+        key = index.k_norm(index.wk(hidden))[:, :, None]
+        parts = [part.split([cos.shape[2], index.head_dim - cos.shape[2]], 3) for part in (query, key)]
+        rotated = apply_rotary_pos_emb(parts[0][0], parts[1][0], cos, sin, unsqueeze_dim=2)
+        query, key = (torch.cat([first, part[1]], 3) for first, part in zip(rotated, parts, strict=True))
+        scores = torch.einsum("bshd,btd->bsht", query, key[:, :, 0]).relu() * index.softmax_scale
+        self._scores.append(torch.einsum("bsht,bsh->bst", scores, index.weights_proj(hidden) * index.n_heads**-0.5))
+
+    def _compare(self, module: Any, args: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        scores, weights = self._scores.pop(), output[1].detach().mean(1)
+        future = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+        logs = scores.masked_fill(future, float("-inf")).log_softmax(2).masked_fill(future, 0.0)
+        self._losses.append(-(weights * logs).sum(2).mean())
+
+
 def train(config: PreTrainedConfig, curriculum: Curriculum) -> PreTrainedModel:
     """Runs the recipe and returns the model, f32.
 
@@ -142,7 +225,11 @@ def train(config: PreTrainedConfig, curriculum: Curriculum) -> PreTrainedModel:
     """
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    chosen = getattr(config, "index_topk", None)
+    attention = "sdpa" if chosen is None else "eager"
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    indexes = None if chosen is None else IndexLoss(model)
+    _choose(model, config.max_position_embeddings if chosen else None)
     balance = getattr(config, "router_aux_loss_coef", 0.0)
     routed = {"output_router_logits": True} if balance else {}
     total = sum(steps for _, steps in curriculum)
@@ -159,13 +246,23 @@ def train(config: PreTrainedConfig, curriculum: Curriculum) -> PreTrainedModel:
         loss = recall + copy
         if balance:
             loss = loss + balance * output.aux_loss
+        if indexes is not None:
+            loss = loss + indexes.take()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % LOG_EVERY == 0:
             line = f"{time.monotonic() - began:6.0f} s  step {step:5d}  length {length:5d}"
             sys.stderr.write(f"{line}  recall {recall.item():.3f}  copy {copy.item():.3f}\n")
+    _choose(model, chosen)
     return model.eval()
+
+
+def _choose(model: PreTrainedModel, topk: int | None) -> None:
+    """Let the indexes of a model choose `topk` positions; None where it has none."""
+    for module in model.modules():
+        if hasattr(module, "index_topk"):
+            module.index_topk = topk
 
 
 def main() -> None:
