@@ -1,0 +1,170 @@
+"""GGUF files of models with recurrent states, with the shapes of published ones and random weights.
+
+    python benchmarks/hybrid_files.py [--files NAME ..]
+
+transformers makes a model of a config in benchmarks/configs, llama.cpp's converter the file of bf16, and llama-quantize
+the one that is measured. Granite's is cut to a quarter of its layers. Files are made once, in `.peers/models/`, which
+git ignores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+from benchmarks.gguf_files import SEED, GgufFile
+from benchmarks.harness import Workload
+from benchmarks.models import FOLDER, add_number_tokens, made
+from benchmarks.peers.llama import TOOLS
+from benchmarks.peers.registry import Precision
+from sscc.runtime.timing import ExpertReads
+
+CONFIGS = Path(__file__).parent / "configs"
+QUARTER: dict[str, Any] = {
+    "num_hidden_layers": 10, "layer_types": ["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 4,
+}  # fmt: skip
+
+
+@dataclass
+class Hybrid(GgufFile):
+    """A file of random weights.
+
+    Attributes:
+        config: name of the config.
+        dtype: of llama-quantize.
+        state_bytes: of the recurrent states of a sequence, in f32, which a step reads and writes.
+        kv_bytes: of K and V of a position in bf16, in all layers.
+        changes: fields of the config that are others.
+        experts: how many there are, and how many a token takes; (0, 0) without any.
+    """
+
+    config: str
+    dtype: str
+    state_bytes: int
+    kv_bytes: int
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    experts: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.config}{'-10-layers' if self.changes else ''}-{self.dtype}"
+
+    def prepare(self, llama: bool) -> Path:
+        """See `Subject`."""
+        plain = self.file.with_name(f"{self.name.removesuffix(self.dtype)}BF16.gguf")
+        if self.dtype == "BF16":
+            return made(plain, lambda path: write_plain(self.config, self.changes, path))
+        if self.file.exists():
+            return self.file
+        existed = plain.exists()
+        made(plain, lambda path: write_plain(self.config, self.changes, path))
+        made(self.file, lambda path: _quantise(plain, path, self.dtype))
+        if not existed:
+            plain.unlink()
+        return self.file
+
+    def step_bytes(self, workload: Workload, precision: Precision, budget: int = 0) -> float:
+        """See `Subject`."""
+        weights, stacked = self._weights
+        if stacked:
+            count, chosen = self.experts
+            stacked *= ExpertReads(count, chosen, workload.batch, nbytes=0).mean / count
+        return weights + stacked + workload.batch * (2 * self.state_bytes + self.kv_bytes * workload.rows(budget))
+
+    @cached_property
+    def _weights(self) -> tuple[float, float]:
+        """Bytes of the matrices that every step reads, and of the stacks of experts."""
+        import gguf
+
+        sizes = {t.name: int(t.n_bytes) for t in gguf.GGUFReader(self.file).tensors if len(t.shape) > 1}
+        if "output.weight" in sizes:
+            sizes.pop("token_embd.weight")
+        experts = sum(size for name, size in sizes.items() if "_exps" in name)
+        return sum(sizes.values()) - experts, experts
+
+
+def _four_bytes(layers: int, *sizes: int) -> int:
+    count = 4 * layers
+    for size in sizes:
+        count *= size
+    return count
+
+
+def _files(dtype: str) -> dict[str, Hybrid]:
+    return {
+        "qwen3.5-0.8b": Hybrid("qwen3.5-0.8b", dtype, _four_bytes(18, 16, 128, 128), 6 * 2 * 2 * 256 * 2),
+        "lfm2-1.2b": Hybrid("lfm2-1.2b", dtype, _four_bytes(10, 2, 2048), 6 * 2 * 8 * 64 * 2),
+        "mamba2-370m": Hybrid("mamba2-370m", dtype, _four_bytes(48, 32, 64, 128), 0),
+        "granite-4-h-tiny": Hybrid(
+            "granite-4-h-tiny", dtype, _four_bytes(9, 48, 64, 128), 2 * 4 * 128 * 2, QUARTER, (64, 6)
+        ),
+    }
+
+
+FILES: dict[str, Hybrid] = _files("Q4_K_M") | {
+    f"{name}-BF16": file for name, file in _files("BF16").items() if name != "granite-4-h-tiny"
+}
+
+
+def write_plain(config: str, changes: Mapping[str, Any], path: Path) -> None:
+    """Write the file of bf16 of a config with random weights, by transformers and llama.cpp's converter."""
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    fields = json.loads((CONFIGS / f"{config}.json").read_text()) | changes
+    torch.manual_seed(SEED)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        model = AutoModelForCausalLM.from_config(
+            CONFIG_MAPPING[fields["model_type"]].from_dict(fields), dtype=torch.bfloat16
+        )
+        model.save_pretrained(folder, max_shard_size="100GB")
+        del model
+        _convert(Path(folder), int(fields["vocab_size"]), path)
+
+
+def _convert(folder: Path, vocab: int, path: Path) -> None:
+    (source,) = TOOLS.parents[1].glob("source/*/vendor/llama.cpp")
+    sys.path[:0] = [str(source), str(source / "gguf-py")]
+    import gguf
+    import torch
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class  # type: ignore
+
+    fields = ModelBase.load_hparams(folder, False)
+    cls = get_model_class(get_model_architecture(fields, ModelType.TEXT))
+
+    def number_tokens(self: Any) -> None:
+        add_number_tokens(self.gguf_writer, vocab)
+
+    with (
+        mock.patch.object(cls, "set_vocab", number_tokens),
+        mock.patch.object(ModelBase, "no_mtp", True),  # transformers does not save layers that predict further tokens
+        torch.inference_mode(),
+    ):
+        cls(folder, gguf.LlamaFileType.MOSTLY_BF16, path, model_name=path.name, hparams=fields).write()
+
+
+def _quantise(source: Path, path: Path, dtype: str) -> None:
+    command = [TOOLS / "llama-quantize", source, path, dtype]
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes GGUF files of hybrids to measure.")
+    parser.add_argument("--files", nargs="+", default=[*FILES], choices=FILES, metavar="NAME", help=", ".join(FILES))
+    for name in parser.parse_args().files:
+        print(FILES[name].prepare(llama=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Speed of models with recurrent states, beside llama.cpp from the same GGUF files, and of a conversation's next turn.
+
+    python benchmarks/hybrids.py [--models NAME ..] [--parts speed turn] [--write PAGE] [--json]
+
+`benchmarks/hybrid_files.py` makes the files, and docs/performance.md says how to read the table. The next turn: a text
+of `--turn` tokens is read and answered, then a message of 32 tokens follows; the time to its first token, beside that
+of the whole text read anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+
+if __package__ is None or __package__ == "":
+    sys.path[0] = str(Path(__file__).parents[1])
+
+import sscc
+from benchmarks import table
+from benchmarks.command import parser, run
+from benchmarks.decode import workload
+from benchmarks.files import RUNNERS, render
+from benchmarks.harness import Workload
+from benchmarks.hybrid_files import FILES
+from benchmarks.ours import BUDGET, FASTEST, OPTIONS, SEED, VOCABULARY, compiled
+from sscc.runtime.engine.engine import Engine
+from sscc.runtime.engine.request import Request
+from sscc.runtime.session import Session
+
+BLOCK = "benchmarks/hybrids.py"
+PARTS = ("speed", "turn")
+DECODE = ("1x128", "1x4096", "8x128")
+PREFILL = (2048,)
+MESSAGE, ANSWER = 32, 32
+"""Tokens of the message that follows, and of the answer before it."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The time to the first token, in seconds.
+
+    Attributes:
+        tokens: of the first message.
+        anew: of the whole text, of which nothing is kept; after: of the second message.
+        cached: tokens that were not read again.
+    """
+
+    model: str
+    tokens: int
+    anew: float
+    after: float
+    cached: int
+
+
+def next_turn(name: str, file: Path, tokens: int, threads: int, repeats: int) -> Turn:
+    """Return the times of a conversation whose first message has `tokens` tokens."""
+    context = -(-(tokens + ANSWER + MESSAGE + 64) // 1024) * 1024
+    shape = ("--batch", 1, "--max-context", context, "--kv-budget", BUDGET)
+    path = compiled(file, f"as stored-turn-context{context}", (*shape, *OPTIONS["as stored"]))
+    random = Random(SEED)
+    times: dict[str, list[float]] = {"anew": [], "after": []}
+    cached = 0
+    for _ in range(repeats):
+        with Engine(_session(path, threads)) as engine:
+            first = [random.randrange(VOCABULARY) for _ in range(tokens)]
+            answer = engine.submit(Request(first, max_new_tokens=ANSWER)).result().tokens
+            text = [*first, *answer, *(random.randrange(VOCABULARY) for _ in range(MESSAGE))]
+            seconds, cached = _first_token(engine, text)
+            times["after"].append(seconds)
+        with Engine(_session(path, threads)) as engine:
+            times["anew"].append(_first_token(engine, text)[0])
+    return Turn(name, tokens, median(times["anew"]), median(times["after"]), cached)
+
+
+def _session(path: Path, threads: int) -> Session:
+    return sscc.load(path, interpreter=FASTEST, threads=threads)
+
+
+def _first_token(engine: Engine, text: list[int]) -> tuple[float, int]:
+    """Return the seconds to the first token of an answer, and how many tokens of the text were not read."""
+    start = time.perf_counter()
+    done = engine.submit(Request(text, max_new_tokens=1)).result()
+    return time.perf_counter() - start, done.cached_tokens
+
+
+def render_turns(turns: list[Turn]) -> str:
+    """Return the table of next turns."""
+    lines = ["| file | tokens | not read again | read anew s | next turn s | ratio |", "|---|---:|---:|---:|---:|---:|"]
+    for turn in turns:
+        figures = f"{turn.cached} | {turn.anew:.1f} | {turn.after:.2f} | **{turn.anew / turn.after:.0f}**"
+        lines.append(f"| {turn.model} | {turn.tokens} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    options = parser("Measures GGUF files of models with recurrent states.", tuple(FILES))
+    options.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    options.add_argument("--cases", nargs="*", default=DECODE, metavar="BATCHxCONTEXT", help=", ".join(DECODE))
+    options.add_argument("--tokens", nargs="*", type=int, default=PREFILL, metavar="N", help="of prompts (2048)")
+    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    options.add_argument("--turn", type=int, default=32_768, metavar="N", help="tokens before a next turn (32768)")
+    words = options.parse_args()
+    texts = [f"{table.machine()}; {words.threads} threads; medians of {words.repeats} interleaved repeats."]
+    document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
+    if "speed" in words.parts:
+        cases = [workload(case, words.steps) for case in words.cases]
+        cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
+        done = run(words, cases, peers=RUNNERS, subject=lambda name: FILES[name])
+        texts += [render(done.results), *table.notes(done.results, done.skipped)]
+        document["speed"] = [result.record() for result in done.results]
+    if "turn" in words.parts:
+        files = {name: FILES[name].prepare(llama=False) for name in words.models}
+        turns = [next_turn(name, file, words.turn, words.threads, words.repeats) for name, file in files.items()]
+        texts.append(render_turns(turns))
+        document["turn"] = [asdict(turn) for turn in turns]
+    text = "\n\n".join(texts)
+    print(json.dumps(document) if words.json else text)
+    if words.write:
+        block = words.block or " ".join([BLOCK, *words.parts])
+        words.write.write_text(table.replace_block(words.write.read_text(), block, text))
+
+
+if __name__ == "__main__":
+    main()
