@@ -333,7 +333,7 @@ def random_model(config: PreTrainedConfig) -> PreTrainedModel:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
         kept = model.state_dict()
-        for name, buffer in model.named_buffers():  # biases of routers
-            if name in kept and buffer.is_floating_point():
+        for name, buffer in model.named_buffers():  # of routers; other buffers follow from the config
+            if name in kept and name.endswith("bias"):
                 buffer.add_(torch.randn_like(buffer) * 0.1)
     return model.requires_grad_(False).eval()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +46,7 @@ class RecurrentFunctionErrors(ErrorKind):
         UnsupportedError,
         "{function} has the parameters of a recurrence and computes something else: they differ by {difference:.1e}",
     )
+    MASK = UnsupportedError, "{function} is called with a mask of padding: leave attention_mask out"
     INITIAL_STATE = UnsupportedError, "{function} is called with a state of its own ({argument})"
 
 
@@ -53,12 +55,18 @@ class Form(Protocol):
 
     Attributes:
         parameters: the names that such a function has among its parameters.
+        buffers: the names of buffers of the module whose method it is; none of a function that reads no module.
     """
 
     parameters: frozenset[str]
+    buffers: frozenset[str]
 
-    def examples(self) -> Sequence[dict[str, Any]]:
-        """Return arguments of short random texts, one for each recurrence that such a function may compute."""
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
+        """Return arguments of short random texts, one for each recurrence that such a function may compute.
+
+        Args:
+            owner: the Python module, or the class, that has the function.
+        """
 
     def compute(self, arguments: Arguments, recurrence: Compute) -> Any:
         """Return what such a function returns for these arguments, whose recurrence is computed by `recurrence`."""
@@ -69,8 +77,9 @@ class DeltaRule:
     head or of each channel of its keys."""
 
     parameters = frozenset({"query", "key", "value", "g", "beta", "initial_state", "use_qk_l2norm_in_kernel"})
+    buffers = frozenset[str]()
 
-    def examples(self) -> Sequence[dict[str, Any]]:
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
         """See `Form`."""
         tokens, heads, groups = 5, 4, 2
 
@@ -100,8 +109,9 @@ class StateSpaceDuality:
     """`mamba_chunk_scan_combined` of mamba-ssm: Mamba-2."""
 
     parameters = frozenset({"hidden_states", "dt", "A", "B", "C", "D", "dt_bias", "dt_softplus", "dt_limit"})
+    buffers = frozenset[str]()
 
-    def examples(self) -> Sequence[dict[str, Any]]:
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
         """See `Form`."""
         tokens, heads, groups = 5, 4, 2
         sides = {name: _random(1, tokens, groups, 8) for name in ("B", "C")}
@@ -129,8 +139,9 @@ class SelectiveScan:
     """`selective_scan_fn` of mamba-ssm: Mamba, whose channels are heads of one number."""
 
     parameters = frozenset({"hidden_states", "dt", "A", "B", "C", "D", "z", "delta_bias", "delta_softplus"})
+    buffers = frozenset[str]()
 
-    def examples(self) -> Sequence[dict[str, Any]]:
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
         """See `Form`."""
         tokens, channels, width = 5, 6, 4
         sides = {name: _random(1, width, tokens) for name in ("B", "C")}
@@ -157,8 +168,9 @@ class GatedUnits:
     """`_rnn_scan` of RecurrentGemma: an RG-LRU, whose channels are heads of one number, with a key and a query of 1."""
 
     parameters = frozenset({"hidden_states", "recurrent_gate", "reset", "recurrent_states", "acc_dtype"})
+    buffers = frozenset[str]()
 
-    def examples(self) -> Sequence[dict[str, Any]]:
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
         """See `Form`."""
         tokens, channels = 5, 6
         reset = torch.zeros(1, tokens, 1, dtype=torch.bool)
@@ -176,7 +188,39 @@ class GatedUnits:
         return out[..., 0].to(x.dtype), None
 
 
-FORMS: tuple[Form, ...] = (DeltaRule(), StateSpaceDuality(), SelectiveScan(), GatedUnits())
+class LightningAttention:
+    """`forward` of MiniMax-01's lightning attention (arXiv 2501.08313): a fixed decay of each head, blocks of tokens in
+    a loop."""
+
+    parameters = frozenset({"self", "hidden_states", "attention_mask", "cache"})
+    buffers = frozenset({"slope_rate", "query_decay", "key_decay", "diagonal_decay"})
+
+    def examples(self, owner: Any) -> Sequence[dict[str, Any]]:
+        """See `Form`: of a small module, and a text of two blocks."""
+        config = SimpleNamespace(
+            hidden_size=16, num_attention_heads=2, head_dim=8, num_hidden_layers=3, block_size=4, hidden_act="silu",
+            layer_types=["linear_attention"] * 3,
+        )  # fmt: skip
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            module = owner(config, 1)
+        inputs = {"hidden_states": _random(1, 7, config.hidden_size), "position_embeddings": None}
+        return ({"self": module, **inputs, "attention_mask": None},)
+
+    def compute(self, arguments: Arguments, recurrence: Compute) -> tuple[Tensor, None]:
+        """See `Form`."""
+        module, x = arguments["self"], arguments["hidden_states"]
+        if arguments["attention_mask"] is not None:
+            raise RecurrentFunctionErrors.MASK(function=type(module).__name__)
+        heads = module.slope_rate.shape[0]
+        sides = module.act_fn(module.qkv_proj(x)).unflatten(2, (heads, -1)).float().chunk(3, 3)
+        decay = -module.slope_rate.float().reshape(1, 1, heads, 1).expand(*x.shape[:2], heads, 1)
+        query, key, value = sides
+        out = module.norm(recurrence(RecurrentInputs(query, key, value, decay)).flatten(2).to(x.dtype))
+        return module.out_proj(torch.sigmoid(module.output_gate(x)) * out), None
+
+
+FORMS: tuple[Form, ...] = (DeltaRule(), StateSpaceDuality(), SelectiveScan(), GatedUnits(), LightningAttention())
 
 
 def _time_step(step: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
@@ -218,7 +262,7 @@ class _Found:
     def in_words(self) -> str:
         return f"{self.name} of {self.owner.__name__}"
 
-    def arguments(self, *args: Any, **keywords: Any) -> dict[str, Any]:
+    def arguments(self, /, *args: Any, **keywords: Any) -> dict[str, Any]:
         """Return the arguments of a call by name, with defaults; what only other implementations look at is left out.
 
         Raises:
@@ -236,12 +280,17 @@ def found_in(model: torch.nn.Module) -> list[_Found]:
     """Return the functions of a model's modules that have the parameters of a recurrence."""
     classes = {type(module) for module in model.modules() if type(module).__module__.startswith("transformers.")}
     owners = dict.fromkeys(sys.modules[cls.__module__] for cls in sorted(classes, key=lambda cls: cls.__name__))
+    buffers: dict[Any, set[str]] = {}
+    for module in model.modules():
+        buffers.setdefault(type(module), set()).update(name for name, _ in module.named_buffers(recurse=False))
     found = []
     for owner in (*owners, *sorted(classes, key=lambda cls: cls.__name__)):
         for name, function in vars(owner).items():
             if inspect.isfunction(function):
                 names = inspect.signature(function).parameters.keys()
-                found += [_Found(owner, name, form) for form in FORMS if form.parameters <= names]
+                has = buffers.get(owner, set())
+                forms = (form for form in FORMS if form.parameters <= names and form.buffers <= has)
+                found += [_Found(owner, name, form) for form in forms]
     return found
 
 
@@ -252,8 +301,8 @@ def check_function(found: _Found) -> None:
         UnsupportedError: it computes something else.
     """
     differences = []
-    for example in found.form.examples():
-        bound = (None,) if inspect.isclass(found.owner) else ()
+    for example in found.form.examples(found.owner):
+        bound = (example.pop("self", None),) if inspect.isclass(found.owner) else ()
         arguments = found.arguments(*bound, **example)
         with torch.no_grad():
             ours = _first(found.form.compute(arguments, lambda inputs: in_blocks(inputs, inputs.zeros())[0]))

@@ -14,6 +14,7 @@ from transformers import (
     FalconH1Config,
     JambaConfig,
     Mamba2Config,
+    MiniMaxConfig,
     NemotronHConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -75,6 +76,10 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "between": NemotronHConfig(
         **SHAPE, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"],
         mamba_num_heads=8, mamba_head_dim=8, ssm_state_size=6, n_groups=2, mlp_hidden_act="relu2",
+    ),
+    "lightning": MiniMaxConfig(
+        **SHAPE, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], head_dim=8, block_size=8,
+        num_local_experts=4, num_experts_per_tok=2,
     ),
     "gated units": RecurrentGemmaConfig(
         **SHAPE, num_hidden_layers=3, lru_width=32, attention_window_size=9, logits_soft_cap=5.0,

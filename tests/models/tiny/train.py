@@ -47,8 +47,13 @@ Curriculum = tuple[tuple[int, int], ...]
 """(Tokens per sequence, steps), one after the other."""
 CURRICULUM: Curriculum = ((32, 500), (64, 250), (128, 80), (256, 80), (512, 80), (1024, 160))
 # With experts, matching is learnt after some 200 steps, with latent rows after 400.
-CURRICULA = {"moe": ((32, 260), (64, 50), (128, 40), (256, 40), (512, 40), (1024, 100))}
-"""Of kinds that learn sooner than the others."""
+CURRICULA = {
+    "moe": ((32, 260), (64, 50), (128, 40), (256, 40), (512, 40), (1024, 100)),
+    "indexed": ((32, 1000), (64, 120), (128, 60), (256, 60), (512, 60), (1024, 80)),
+}
+"""Of kinds that learn sooner or later than the others."""
+INDEX_SHARE = 0.1
+"""Factor on the loss of an index: gradients are clipped together."""
 MOST_TRIPLES = 48
 MOST_QUESTIONS = 32
 LOG_EVERY = 50
@@ -117,7 +122,7 @@ def hybrid() -> PreTrainedConfig:
 
 
 def indexed() -> PreTrainedConfig:
-    """The heads of `latent`, and an index of 8 heads of 32 that chooses 32 positions."""
+    """The heads of `latent`, and an index of 4 heads of 32 that chooses 32 positions."""
     return DeepseekV32Config(
         **COMMON,
         intermediate_size=288,
@@ -128,7 +133,7 @@ def indexed() -> PreTrainedConfig:
         qk_rope_head_dim=16,
         v_head_dim=32,
         first_k_dense_replace=2,
-        index_n_heads=8,
+        index_n_heads=4,
         index_head_dim=32,
         index_topk=CHOSEN,
     )
@@ -247,7 +252,7 @@ def train(config: PreTrainedConfig, curriculum: Curriculum) -> PreTrainedModel:
         if balance:
             loss = loss + balance * output.aux_loss
         if indexes is not None:
-            loss = loss + indexes.take()
+            loss = loss + INDEX_SHARE * indexes.take()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
