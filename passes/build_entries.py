@@ -139,9 +139,11 @@ from sscc.ir.levels import GroupFacts, ProgramFacts, get_facts, get_groups
 from sscc.ir.rewriting import functions
 from sscc.passes.base import Pass
 from sscc.passes.layer_threading import CHOOSE, COMPRESS, OWN_SLOT, end_name, slot_inputs
-from sscc.passes.split_layers import LAYER_INPUT
+from sscc.passes.split_layers import CHOICE, LAYER_INPUT
 
 PROGRESS = "progress"
+TOKENS_OF_CHOICE = 2
+"""The axis of tokens of what an index chooses, [1, Hc, C, Top]."""
 _INDEX = Stream(*INDEX, width=0)
 KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True)) | {
     _INDEX.scratch: _INDEX.cache
@@ -572,11 +574,15 @@ class _PrefillBuilder(_EntryBuilder):
         own = [state for first in self.firsts() for state in self._states(first).of(first)]
         own = sorted(own, key=lambda state: state.layers > 0)  # scratches first
         wholes = {state.name: state.whole for state in own}
+        made = (result for layer in self.layers for result in results_of(self.part(layer.part)))
+        choice = next((result for result in made if result.name == CHOICE), None)
+        self.choice = None if choice is None else self._choice(choice)
         phases = [self._embed(embedded)]
         phases += [self._layer(layer, embedded) for layer in self.layers]
         phases.append(self._head(embedded[0]))
         scalars = [Argument("input", name, index) for name in ("length", "slot", *CURSOR, "steps", REUSED)]
-        logits, states = self._logits(), [*embedded, *wholes.values()]
+        passed = [self.choice] if self.choice else []
+        logits, states = self._logits(), [*embedded, *passed, *wholes.values()]
         results = [logits, *(Argument("output", name, index) for name in CURSOR), *states]
         entry = self.start([self._tokens, self._position_ids, *scalars, logits, *states, *_weights(phases)], results)
         with ir.InsertionPoint(entry.function.entry_block), entry.location:
@@ -632,6 +638,16 @@ class _PrefillBuilder(_EntryBuilder):
         shape = list(result.type.shape)
         shape[self.axes[result.name]] = self.rows
         return Argument("state", result.name, tensor_type(shape, result.type.element_type))
+
+    def _choice(self, result: Argument) -> Argument:
+        """The choices of the tokens of a whole prompt, which later layers take over."""
+        self.axes[CHOICE], self.ranks[CHOICE] = TOKENS_OF_CHOICE, result.type.rank
+        return self._full_length(result)
+
+    def _passed(self, part: Any) -> list[Argument]:
+        """The choices that a layer's function reads or makes."""
+        named = {argument.name for argument in (*arguments_of(part), *results_of(part))}
+        return [self.choice] if self.choice is not None and CHOICE in named else []
 
     def _logits(self) -> Argument:
         logits = results_of(self.part("head"))[0].type
@@ -717,28 +733,33 @@ class _PrefillBuilder(_EntryBuilder):
         own, embedded = self._states(layer), [*map(_of_one_layer, embedded)]
         scratch = [argument for argument in _states(part) if argument.name in own.updated]
         caches, prompts = own.caches, own.prompts
-        results = [embedded[0], *own.results]
+        passed = self._passed(part)
+        made = [whole for whole in passed if CHOICE in {result.name for result in results_of(part)}]
+        results = [embedded[0], *made, *own.results]
         slots = ["slot", *([RANK] if self._has_own_slots(ends) else [])] if caches or prompts else []
         scalars = ["length", *slots, REUSED, *(layer.budget if caches else [])]
         given = [self._position_ids] if any(argument.name == "positions" for argument in arguments_of(part)) else []
-        phase = self._phase(layer.part, scalars, [*given, *embedded, *own.lasting], results, [part, *ends])
+        phase = self._phase(layer.part, scalars, [*given, *embedded, *passed, *own.lasting], results, [part, *ends])
         inputs, before = phase.values_of("input"), phase.values_of("state")
         tables = [argument.name for argument in embedded[1:]]
 
         def step(states: dict[str, ir.Value], start: ir.Value) -> dict[str, ir.Value]:
             chunk = {name: self._read_chunk(name, before[name], start) for name in tables}
+            if passed and not made:
+                chunk[CHOICE] = self._read_chunk(CHOICE, before[CHOICE], start)
             hidden = self._read_chunk("hidden", states["hidden"], start)
             for argument in given:
                 chunk["positions"] = self._of_chunk(inputs[argument.name], start)
             scalars = {"start": start, "length": inputs["length"]}
             after = phase.call(part, {**before, **states, **chunk, "hidden": hidden, **scalars})
-            return {**after, "hidden": self._write_chunk("hidden", after["hidden"], states["hidden"], start)}
+            written = ["hidden", *([CHOICE] if made else [])]
+            return {**after, **{name: self._write_chunk(name, after[name], states[name], start) for name in written}}
 
         with ir.InsertionPoint(phase.function.entry_block), phase.location:
             of_slot: list[Offset] = [inputs["slot"], 0, 0, 0] if prompts else []
             for name, whole in prompts.items():
                 before[name] = extract_slice(before[whole.name], of_slot, [1, *list(whole.type.shape)[1:]])
-            states, done = self._chunks(phase, {a.name: before[a.name] for a in (embedded[0], *scratch)}, step)
+            states, done = self._chunks(phase, {a.name: before[a.name] for a in (embedded[0], *made, *scratch)}, step)
             now = {**before, **states}
             for end in ends:
                 now |= self._at_the_end(phase, end, done, now)

@@ -75,6 +75,9 @@ from sscc.passes.base import Pass, count
 from sscc.passes.transposes import transposed
 
 EMBED = -1
+CHOICE = "choice"
+"""The name of the positions that an index chooses, where later layers take them over: an input of these, and a result
+of every layer with an index."""
 LAYER_INPUT = "layer_input"
 """Begins the names of inputs of which every layer has its own."""
 
@@ -171,6 +174,24 @@ class _Splitter:
         self._share_tables()
         self._sink_to_head()
         self._join_reshapes()
+        self._find_choices()
+
+    def _find_choices(self) -> None:
+        """Note what indexes choose, by layer, where another layer reads any of it; none elsewhere."""
+        choices = {op.results[0]: self.stage[op] for op in self.ops if op.name == "kv.index"}
+        read = ((value, stage) for op, stage in self.stage.items() for value in outer_values(op))
+        taken = any(value in choices and choices[value] < stage < self.layers for value, stage in read)
+        self.choices = {stage: value for value, stage in choices.items()} if taken else {}
+
+    def _choice_of(self, stage: int, crossing: dict[ir.Value, ir.Operation]) -> list[ir.Value]:
+        """Return the choice of an earlier layer that a layer reads, if it reads one: the last one before it."""
+        taken = [value for value in crossing if value in self.choices.values()]
+        before = [layer for layer in self.choices if layer < stage]
+        for value in taken:
+            if value != self.choices[max(before)]:
+                origin, name = origin_of(crossing[value]), self._stage_name(stage)
+                raise SplitLayersErrors.READS_EARLIER_LAYER(origin=origin, stage=name, source=self._stage_of(value))
+        return taken
 
     def _share_tables(self) -> None:
         """Makes one of what the embedding computes several times alike: a model may make a table for each layer, and
@@ -254,8 +275,9 @@ class _Splitter:
             number, of_stacks = self.numbers[layer], {stack: list[ir.Value]() for stack in stacks}
             for value in (value for value in crossing[layer] if value in slices):
                 of_stacks[slices[value]].append(value)
-            reads = [hidden[layer], *tables]
-            self._build(f"layer.{number}", groups[layer], reads, [hidden[layer + 1]], layer, of_stacks)
+            reads = [hidden[layer], *tables, *self._choice_of(layer, crossing[layer])]
+            writes = [hidden[layer + 1], *([self.choices[layer]] if layer in self.choices else [])]
+            self._build(f"layer.{number}", groups[layer], reads, writes, layer, of_stacks)
         self._build("head", groups[self.layers], [hidden[self.layers]], list(self.terminator.operands))
 
     def _layer_inputs(self, crossing: list[dict[ir.Value, ir.Operation]]) -> dict[ir.Value, _Stack]:
@@ -308,6 +330,8 @@ class _Splitter:
         for value, reader in crossing.items():
             origin = self._stage_of(value)
             if (origin == EMBED and value not in self.of_token) or value in besides:
+                continue
+            if value in self.choices.values() and stage < self.layers:
                 continue
             if origin != stage - 1:
                 at, name = origin_of(reader), self._stage_name(stage)
@@ -388,10 +412,16 @@ class _Splitter:
             func.ReturnOp([*(values[value] for value in writes), *slices])
 
     def _names(self, values: list[ir.Value]) -> list[str]:
-        """The names of the hidden state and of tables, which follow it; an argument of the program keeps its own."""
+        """Return the names of the hidden state and of tables, which follow it, and of a choice; an argument of the
+        program keeps its own."""
         numbers = itertools.count()
-        tables = (self.arguments[v].name if v in self.arguments else f"table.{next(numbers)}" for v in values[1:])
-        return ["hidden", *tables] if values else []
+
+        def name(value: ir.Value) -> str:
+            if value in self.choices.values():
+                return CHOICE
+            return self.arguments[value].name if value in self.arguments else f"table.{next(numbers)}"
+
+        return ["hidden", *map(name, values[1:])] if values else []
 
     def _arguments_read(self, ops: list[ir.Operation], writes: list[ir.Value]) -> list[ir.Value]:
         read = {value for op in ops for value in outer_values(op)} | set(writes)

@@ -126,11 +126,6 @@ class AdmissionErrors(ErrorKind):
         "layer {layer} attends to positions that an index of its own chooses ({field}[{layer}] = {type}), by keys that "
         "stand for several positions each: sscc keeps index keys of single positions",
     )
-    SHARED_CHOICE = (
-        UnsupportedError,
-        "layer {layer} attends to the positions that the index of an earlier layer chooses (indexer_types[{layer}] = "
-        "shared), and a layer reads the hidden state of the one before it alone",
-    )
     OTHER_LAYER = UnsupportedError, "layer {layer} is not full attention ({field}[{layer}] = {type})"
     NO_WINDOW = UnsupportedError, "layer {layer} is sliding-window attention, of no window ({field} = {window})"
     UNKNOWN_WINDOW = UnsupportedError, "attention within a window ({field} = {window}, less than max-context {context})"
@@ -273,7 +268,6 @@ def _reasons(config: PreTrainedConfig, max_context: int | None) -> Iterator[Sscc
         return
     yield from _structure(config, cls)
     yield from _layer_types(config)
-    yield from _shared_choices(config)
     yield from _windows(config, max_context)
     yield from _rope(config)
     yield from _fields(config)
@@ -329,13 +323,6 @@ def _layer_types(config: PreTrainedConfig) -> Iterator[SsccError]:
             yield AdmissionErrors.INDEXED_LAYER(**said)
         else:
             yield AdmissionErrors.OTHER_LAYER(**said)
-
-
-def _shared_choices(config: PreTrainedConfig) -> Iterator[SsccError]:
-    """The first layer that takes over a choice of positions."""
-    types = getattr(config, "indexer_types", None)
-    if isinstance(types, list | tuple) and "shared" in types:
-        yield AdmissionErrors.SHARED_CHOICE(layer=list(types).index("shared"))
 
 
 def _window(config: PreTrainedConfig, field: str, layer: int) -> Iterator[SsccError]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import (
     DeepseekV32Config,
+    GlmMoeDsaConfig,
     MiniMaxM3VLTextConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -25,6 +26,7 @@ from sscc.compiler.frontend.learned_index import LearnedIndexErrors
 from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
+from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
@@ -65,6 +67,9 @@ def endless(model_type: str) -> PreTrainedConfig:
 
 CONFIGS: dict[str, PreTrainedConfig] = {
     "latent": DeepseekV32Config(**LATENT, num_hidden_layers=3, first_k_dense_replace=1),
+    "choices taken over": GlmMoeDsaConfig(
+        **LATENT, num_hidden_layers=4, first_k_dense_replace=0, indexer_types=["full", "shared"] * 2
+    ),
     "windows beside": endless("dots3_note_text"),
     "blocks": MiniMaxM3VLTextConfig(
         **SHAPE, num_hidden_layers=3, head_dim=8, rotary_dim=8, num_local_experts=4, num_experts_per_tok=2,
@@ -169,6 +174,16 @@ def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureF
     assert [(group["name"], group["layers"]) for group in groups] == [
         ("", [0]), ("chosen", [1, 2]), ("index", [1, 2]),
     ]  # fmt: skip
+
+
+def test_layers_that_take_a_choice_over_loop_as_periods(artifacts: Artifacts) -> None:
+    artifact = loaded(artifacts("choices taken over"))
+    for entry in ("prefill", "decode"):
+        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
+        assert (record.looped, record.layers) == (True, 4)
+    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+    groups = {group.name: group.layers for group in artifact.signature.plan}
+    assert groups == {"chosen": (0, 1, 2, 3), "index": (0, 2)}
 
 
 def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
