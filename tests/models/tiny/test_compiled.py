@@ -9,6 +9,7 @@ those see the whole prompt.)
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import sscc
 from sscc.compiler.options import cache_options
@@ -134,3 +136,22 @@ def test_accuracy_of_a_compiled_hybrid(
     shape = cache_options(replace(geometry, max_context=LENGTH + ROOM))
     artifact = sscc.compile(FOLDERS["hybrid"], output=tmp_path / "out.rdu", prefill_chunk=256, **shape).path
     assert low <= accuracy_of_second_question(artifact, 64) <= high
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("learnt", "low", "high"), [(True, 0.93, 1.0), (False, 0.0, 0.1)])
+def test_accuracy_of_a_compiled_index(
+    learnt: bool, low: float, high: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index chooses 32 of 1024 rows for each token: one that scores all positions alike does not answer."""
+    monkeypatch.setenv("SSCC_NATIVE_OPTIMISE", "2")
+    shutil.copytree(FOLDERS["indexed"], tmp_path / "model")
+    if not learnt:
+        file = tmp_path / "model" / "model.safetensors"
+        tensors = load_file(file)
+        flat = {name: tensor * (0 if "weights_proj" in name else 1) for name, tensor in tensors.items()}
+        save_file(flat, file, metadata={"format": "pt"})
+    artifact = sscc.compile(
+        tmp_path / "model", output=tmp_path / "out.rdu", max_context=LENGTH, prefill_chunk=256
+    ).path
+    assert low <= accuracy(artifact, "native", 64) <= high
