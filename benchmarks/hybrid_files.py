@@ -33,7 +33,7 @@ from sscc.runtime.timing import ExpertReads
 
 CONFIGS = Path(__file__).parent / "configs"
 QUARTER: dict[str, Any] = {
-    "num_hidden_layers": 10, "layer_types": ["linear_attention"] * 5 + ["full_attention"] + ["linear_attention"] * 4,
+    "num_hidden_layers": 10, "layer_types": ["mamba"] * 5 + ["attention"] + ["mamba"] * 4,
 }  # fmt: skip
 
 
@@ -130,17 +130,19 @@ def write_plain(config: str, changes: Mapping[str, Any], path: Path) -> None:
         )
         model.save_pretrained(folder, max_shard_size="100GB")
         del model
-        _convert(Path(folder), int(fields["vocab_size"]), path)
+        # transformers has names of its own for the kinds of layers, and the converter knows the published ones.
+        published = {name: fields[name] for name in ("layer_types",) if name in fields}
+        _convert(Path(folder), published, int(fields["vocab_size"]), path)
 
 
-def _convert(folder: Path, vocab: int, path: Path) -> None:
+def _convert(folder: Path, published: Mapping[str, Any], vocab: int, path: Path) -> None:
     (source,) = TOOLS.parents[1].glob("source/*/vendor/llama.cpp")
     sys.path[:0] = [str(source), str(source / "gguf-py")]
     import gguf
     import torch
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class  # type: ignore
 
-    fields = ModelBase.load_hparams(folder, False)
+    fields = ModelBase.load_hparams(folder, False) | published
     cls = get_model_class(get_model_architecture(fields, ModelType.TEXT))
 
     def number_tokens(self: Any) -> None:
