@@ -143,7 +143,7 @@ from sscc.passes.split_layers import CHOICE, LAYER_INPUT
 
 PROGRESS = "progress"
 TOKENS_OF_CHOICE = 2
-"""The axis of tokens of what an index chooses, [1, Hc, C, Top]."""
+"""The axis of tokens of a choice, [1, Hc, C, Top]."""
 _INDEX = Stream(*INDEX, width=0)
 KEPT = dict(zip((*SCRATCHES, *LANDMARK_SCRATCHES), (*STORES, *LANDMARKS), strict=True)) | {
     _INDEX.scratch: _INDEX.cache

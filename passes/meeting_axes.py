@@ -76,8 +76,8 @@ def _of_kv(op: ir.Operation) -> Space:
 def _with_choices(
     values: tuple[tuple[ir.Value, tuple[str, ...]], ...]
 ) -> tuple[tuple[ir.Value, tuple[str, ...]], ...]:
-    """Return the axes of an index, or of attention to what it chooses: where each KV head has a choice of its own, the
-    choices and the heads that make them are where the KV heads are; where several have one, no head is cut."""
+    """Return the axes of an index, or of attention to its choice. Where each KV head has its own choice, choices and
+    index heads are cut with the KV heads. Where several KV heads share a choice, no head is cut."""
     sizes = {letter: size for value, dims in values for letter, size in zip(dims, value.type.shape, strict=True)}
     heads = sizes.get("Hkv", sizes.get("Hi"))
     names = {"Hc": "Hkv", "Hi": "Hkv"} if sizes["Hc"] == heads else {"Hkv": "whole", "H": "whole"}

@@ -51,7 +51,7 @@ class _BestScores:
 
 
 class _Best(NamedTuple):
-    """What `topk` gives."""
+    """The result of `topk`: `indices` is the choice, and `values` are those of the best scores."""
 
     values: Any
     indices: Choice
@@ -127,7 +127,7 @@ class IndexRecogniser(TorchFunctionMode):
     def _after(
         self, name: str, before: list[_Scores | None], args: Any, keywords: dict[str, Any], result: Tensor
     ) -> _Scores | None:
-        """Return what a function makes of scores, or of queries and keys; None where it is nothing that is known."""
+        """Return the scores after the function `name`; None where the function is no step of a known index."""
         first, second = [*before, None, None][:2]
         if name in PRODUCTS and len(args) == 2:
             return _product(*args) if first is None and second is None else _summed(args[0], second)
@@ -152,7 +152,7 @@ class IndexRecogniser(TorchFunctionMode):
         return None
 
     def _chosen(self, scores: Any, k: int, dim: int = -1, **others: Any) -> _Best | None:
-        """Return the choice of positions with the highest scores; None where it is none that is known."""
+        """Return the choice that a `topk` of known scores makes; None for any other `topk`."""
         known = self._of(scores)
         if known is None or others or dim not in (-1, scores.dim() - 1):
             return None

@@ -82,12 +82,12 @@ class _Choice:
 
     @property
     def row_bytes(self) -> int:
-        """Of the sort keys of one choice."""
+        """Bytes of the sort keys of one choice."""
         return key_bytes(-(-self.positions // CHUNK) * CHUNK)
 
     @property
     def kept_bytes(self) -> int:
-        """Of the sort keys of a token's choices."""
+        """Bytes of the sort keys of a token's choices."""
         return self.choices * self.row_bytes
 
     @property
