@@ -166,7 +166,7 @@ class CompilationWarnings(ErrorKind):
     SPILLED = SsccWarning, "{size} do not fit into {capacity} of {memory} and lie in {far}"
     INDEXED = (
         SsccWarning,
-        "an index of the model's own chooses rows in {count} layers, of all positions: {options} do not apply there",
+        "without effect on the {count} layers whose rows the model's own index chooses: {options}",
     )
     STRETCHED = (
         SsccWarning,

@@ -29,7 +29,7 @@ def described(i: Inspection) -> Iterator[str]:
 
 
 def program_facts(i: Inspection) -> Iterator[Fact]:
-    s, g = i.signature, i.signature.geometry
+    s, g = i.signature, i.signature.cache_geometry
     main = s.plan.main
     store, codec, selector = _asked(g)
     each = f" on each of {i.ranks} ranks" if i.ranks > 1 else ""
@@ -106,7 +106,7 @@ def bound_facts(i: Inspection) -> Iterator[Fact]:
     if i.ranks > 1:
         sent = sum(nbytes for tier, nbytes in i.decode.nbytes.items() if tier not in TIERS)
         yield "ranks", f"a step sends {format_bytes(sent)} to other ranks and receives as much"
-    _, _, selector = _asked(i.signature.geometry)
+    _, _, selector = _asked(i.signature.cache_geometry)
     if selector.keeps_landmarks:
         parts = [(part, tier, nbytes) for part, tiers in i.decode_row_bytes.items() for tier, nbytes in tiers.items()]
         listed = ", ".join(f"{format_bytes(nbytes)} of {part} in {tier.upper()}" for part, tier, nbytes in parts)

@@ -153,7 +153,7 @@ def _write_constants(writer: ArtifactWriter, program: Program, constants: Mappin
 def _report(
     program: Program, signature: Signature, record: WeightsRecord, checkpoint: Checkpoint | None
 ) -> list[str]:
-    g = signature.geometry
+    g = signature.cache_geometry
     weights = sum(tensor.nbytes for tensor in program.tensors if tensor.role == "weight")
     referred = "none" if checkpoint is None or not record.digest else f"read from {checkpoint.path}"
     held = {"embedded": "embedded", "reference": referred}[record.mode]

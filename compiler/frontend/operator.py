@@ -289,8 +289,8 @@ def bounded_window(layer: int, sliding_window: Any, config: Any, mask: WindowMas
 def window_mask(
     *args: Any, local_size: int | None = None, config: Any = None, **keywords: Any
 ) -> WindowMask | CausalMask | None:
-    """The mask function of the "sscc" implementation. It returns the length of a window, because operators are causal by
-    themselves. Models with an index add the mask to its scores, and get one that is only causal."""
+    """The mask function of the "sscc" implementation. It returns the length of a window, because operators are causal
+    by themselves. Models with an index add the mask to its scores, and get one that is only causal."""
     if local_size is not None:
         return WindowMask(local_size)
     indexed = config is not None and INDEXED_LAYERS & set(listed_layer_types(config))

@@ -192,6 +192,13 @@ class Signature:
         reads = main.reads_in_words(format_bytes(read))
         return f"{format_bytes(held)} a sequence ({listed}), of which a step reads {reads}; {plain}"
 
+    @property
+    def cache_geometry(self) -> Geometry:
+        """The geometry that describes the cache in one line: the requested one, or that of the model's own index where
+        an index chooses the rows of every layer but windows."""
+        main = self.plan.main.geometry
+        return main if main.by_index else self.geometry
+
     def groups_in_words(self) -> list[str]:
         """What each group of layers keeps, a line each."""
         return [f"{self._which(group)}: {state.in_words()}" for group, state in self.states]

@@ -176,6 +176,15 @@ def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureF
     ]  # fmt: skip
 
 
+def test_inspect_names_no_budget_where_every_layer_is_indexed(
+    artifacts: Artifacts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", str(artifacts("latent", "small"))]) == 0
+    facts = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if not line.startswith(" "))
+    assert facts["cache"].startswith("9 rows = sink 0 + recent 0 + topk 9,")
+    assert facts["selection"] == "the model's own index"
+
+
 def test_layers_that_take_a_choice_over_loop_as_periods(artifacts: Artifacts) -> None:
     artifact = loaded(artifacts("choices taken over"))
     for entry in ("prefill", "decode"):
