@@ -75,6 +75,8 @@ STEPS = (
     operations.ChunkAttention("q", "k", "v", "ks", "vs", "o", "s", "n", 0.125, "l"),
     operations.LatentChunkAttention("q", "r", "rs", "ku", "vu", "o", "s", "n", 0.125, 3, "l"),
     operations.TopK("s", "i", "v"),
+    operations.ChooseByIndex("q", "n", "k", "p", "c", "s", 1, 0, "w"),
+    operations.AttendChosen("q", "nk", "nv", "ks", "vs", "p", "c", "o", 0.125),
     operations.RecurrentStep("q", "k", "v", "d", "s", "a", "o", "r", "b"),
     operations.RecurrentChunk("q", "k", "v", "d", "s", "o", "s", "n", beta="b"),
     operations.Dequantize((operations.StoredPart("b"), operations.StoredPart("c")), "o", "int4:32"),

@@ -118,7 +118,6 @@ def test_longrope_within_its_original_length() -> None:
     check_config(tiny("phi3", rope_parameters=dict(LONGROPE), original_max_position_embeddings=64), 64)
 
 
-INDEXED = [like(AdmissionErrors.INDEXED_LAYER, layer=0, field="layer_types", type="indexed_attention")]
 SPIRAL_ROPE = like(AdmissionErrors.UNKNOWN_ROPE_TYPE, type="spiral")
 REFUSED: list[tuple[str, dict[str, Any], list[Like]]] = [
     ("mistral", {"sliding_window": 0}, [like(AdmissionErrors.NO_WINDOW, layer=0, field="sliding_window", window=0)]),
@@ -131,8 +130,14 @@ REFUSED: list[tuple[str, dict[str, Any], list[Like]]] = [
     ("t5", {}, [like(AdmissionErrors.ENCODER_DECODER)]),
     ("bert", {}, [like(AdmissionErrors.NOT_CAUSAL, field="is_decoder", value=False)]),
     ("gpt2", {"add_cross_attention": True}, [like(AdmissionErrors.CROSS_ATTENTION, field="add_cross_attention")]),
-    ("deepseek_v32", {}, INDEXED),
-    ("glm_moe_dsa", {}, INDEXED),
+    (
+        "deepseek_v4",
+        {},
+        [
+            like(AdmissionErrors.INDEXED_LAYER, layer=0, type="heavily_compressed_attention"),
+            like(AdmissionErrors.INDEXED_LAYER, layer=3, type="compressed_sparse_attention"),
+        ],
+    ),
     ("llama4_text", {"attention_chunk_size": 0}, [like(AdmissionErrors.NO_CHUNK, layer=0, size=0)]),
     ("rwkv", {}, [like(AdmissionErrors.STATEFUL, model="rwkv")]),
     (
@@ -542,4 +547,4 @@ def test_every_default_config_is_accepted_or_refused_without_a_traceback() -> No
             continue
         accepted.append(model_type)
     assert {"llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "gpt_neox", "deepseek_v3"} <= set(accepted)
-    assert not {"deepseek_v32", "rwkv", "bert", "gemma3"} & set(accepted)
+    assert not {"deepseek_v4", "rwkv", "bert", "gemma3"} & set(accepted)
