@@ -8,11 +8,13 @@ says how to read the tables.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
@@ -20,7 +22,7 @@ if __package__ is None or __package__ == "":
 from benchmarks import file_perplexity, file_starts, table
 from benchmarks.command import parser, run
 from benchmarks.decode import workload
-from benchmarks.gguf_files import FILES
+from benchmarks.gguf_files import FILES, GgufFile
 from benchmarks.harness import PeerResult, Workload
 from benchmarks.peers.registry import AS_STORED, PEERS
 from benchmarks.quality import essays
@@ -58,37 +60,70 @@ def _ratio(ours: PeerResult | None, theirs: PeerResult | None) -> str:
     return f"**{ours.rate / theirs.rate:.2f}**"
 
 
-def main() -> None:
-    options = parser("Measures GGUF files as they are.", tuple(FILES))
-    options.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART", help=", ".join(PARTS))
+def speed_parser(
+    description: str, files: Mapping[str, GgufFile], parts: Sequence[str], tokens: Sequence[int]
+) -> argparse.ArgumentParser:
+    """Return the options of a command that measures the speed of files, among other parts."""
+    options = parser(description, tuple(files))
+    options.add_argument("--parts", nargs="+", default=parts, choices=parts, metavar="PART", help=", ".join(parts))
     options.add_argument("--cases", nargs="*", default=DECODE, metavar="BATCHxCONTEXT", help=", ".join(DECODE))
-    options.add_argument("--tokens", nargs="*", type=int, default=PREFILL, metavar="N", help="of prompts (512 2048)")
+    shown = " ".join(map(str, tokens))
+    options.add_argument("--tokens", nargs="*", type=int, default=tokens, metavar="N", help=f"of prompts ({shown})")
     options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
-    options.add_argument("--chunks", type=int, default=20, help="of 512 tokens, for the perplexity (20)")
-    words = options.parse_args()
-    machine = f"{table.machine()}; {words.threads} threads; medians of {words.repeats} interleaved repeats."
-    document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
-    texts = [machine]
-    if "speed" in words.parts:
+    return options
+
+
+class Report:
+    """The measured parts of a command, as text and as JSON.
+
+    Args:
+        words: the options, of a `speed_parser`.
+    """
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self._words = words
+        self._texts = [f"{table.machine()}; {words.threads} threads; medians of {words.repeats} interleaved repeats."]
+        self._document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
+
+    def add(self, part: str, records: list[dict[str, Any]], *texts: str) -> None:
+        """Add a part."""
+        self._texts += texts
+        self._document[part] = records
+
+    def add_speed(self, files: Mapping[str, GgufFile]) -> None:
+        """Measure the speed of the chosen files beside llama.cpp, and add it."""
+        words = self._words
         cases = [workload(case, words.steps) for case in words.cases]
         cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
-        done = run(words, cases, peers=RUNNERS, subject=lambda name: FILES[name])
-        texts += [render(done.results), *table.notes(done.results, done.skipped)]
-        document["speed"] = [result.record() for result in done.results]
+        done = run(words, cases, peers=RUNNERS, subject=lambda name: files[name])
+        texts = render(done.results), *table.notes(done.results, done.skipped)
+        self.add("speed", [result.record() for result in done.results], *texts)
+
+    def publish(self, block: str) -> None:
+        """Print the parts, and write the block of a page, whose name has them. Raises ValueError for a page without
+        it."""
+        words, text = self._words, "\n\n".join(self._texts)
+        print(json.dumps(self._document) if words.json else text)
+        if words.write:
+            named = words.block or " ".join([block, *words.parts])
+            words.write.write_text(table.replace_block(words.write.read_text(), named, text))
+
+
+def main() -> None:
+    options = speed_parser("Measures GGUF files as they are.", FILES, PARTS, PREFILL)
+    options.add_argument("--chunks", type=int, default=20, help="of 512 tokens, for the perplexity (20)")
+    words = options.parse_args()
+    report = Report(words)
+    if "speed" in words.parts:
+        report.add_speed(FILES)
     files = [FILES[name].prepare(llama=True) for name in words.models]
     if "start" in words.parts:
         starts = [file_starts.measure(file, words.threads, words.repeats) for file in files]
-        texts.append(file_starts.render(starts))
-        document["start"] = [each.record() for each in starts]
+        report.add("start", [each.record() for each in starts], file_starts.render(starts))
     if "perplexity" in words.parts:
         perplexities = [file_perplexity.measure(file, essays(), words.threads, words.chunks) for file in files]
-        texts.append(file_perplexity.render(perplexities))
-        document["perplexity"] = [each.record() for each in perplexities]
-    text = "\n\n".join(texts)
-    print(json.dumps(document) if words.json else text)
-    if words.write:
-        block = words.block or " ".join([BLOCK, *words.parts])
-        words.write.write_text(table.replace_block(words.write.read_text(), block, text))
+        report.add("perplexity", [each.record() for each in perplexities], file_perplexity.render(perplexities))
+    report.publish(BLOCK)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -276,12 +276,13 @@ def _codes(generator: np.random.Generator, shape: tuple[int, ...], dtype: str) -
     return np.resize(blocks, (count, nbytes)).reshape(*shape[:-1], -1)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes GGUF files to measure.")
-    parser.add_argument("--files", nargs="+", default=[*FILES], choices=FILES, metavar="NAME", help=", ".join(FILES))
+def main(description: str, files: Mapping[str, GgufFile]) -> None:
+    """Make the files that the command line names, and print where they are."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--files", nargs="+", default=[*files], choices=files, metavar="NAME", help=", ".join(files))
     for name in parser.parse_args().files:
-        print(FILES[name].prepare(llama=True))
+        print(files[name].prepare(llama=True))
 
 
 if __name__ == "__main__":
-    main()
+    main("Makes GGUF files to measure.", FILES)

@@ -9,7 +9,6 @@ git ignores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from unittest import mock
 if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
 
-from benchmarks.gguf_files import SEED, GgufFile
+from benchmarks.gguf_files import SEED, GgufFile, main
 from benchmarks.harness import Workload
 from benchmarks.models import FOLDER, add_number_tokens, made
 from benchmarks.peers.llama import TOOLS
@@ -161,12 +160,5 @@ def _quantise(source: Path, path: Path, dtype: str) -> None:
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes GGUF files of hybrids to measure.")
-    parser.add_argument("--files", nargs="+", default=[*FILES], choices=FILES, metavar="NAME", help=", ".join(FILES))
-    for name in parser.parse_args().files:
-        print(FILES[name].prepare(llama=True))
-
-
 if __name__ == "__main__":
-    main()
+    main("Makes GGUF files of hybrids to measure.", FILES)

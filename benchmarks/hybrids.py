@@ -9,7 +9,6 @@ both answers; without reuse the second one would take a little more than the fir
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,11 +19,7 @@ if __package__ is None or __package__ == "":
     sys.path[0] = str(Path(__file__).parents[1])
 
 import sscc
-from benchmarks import table
-from benchmarks.command import parser, run
-from benchmarks.decode import workload
-from benchmarks.files import RUNNERS, render
-from benchmarks.harness import Workload
+from benchmarks.files import Report, speed_parser
 from benchmarks.hybrid_files import FILES
 from benchmarks.ours import BUDGET, FASTEST, OPTIONS, SEED, VOCABULARY, compiled
 from sscc.runtime.engine.engine import Engine
@@ -32,7 +27,6 @@ from sscc.runtime.engine.request import Request
 
 BLOCK = "benchmarks/hybrids.py"
 PARTS = ("speed", "turn")
-DECODE = ("1x128", "1x4096", "8x128")
 PREFILL = (2048,)
 MESSAGE, ANSWER = 32, 32
 """Tokens of the message that follows, and of the answer before it."""
@@ -85,31 +79,17 @@ def render_turns(turns: list[Turn]) -> str:
 
 
 def main() -> None:
-    options = parser("Measures GGUF files of models with recurrent states.", tuple(FILES))
-    options.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, metavar="PART", help=", ".join(PARTS))
-    options.add_argument("--cases", nargs="*", default=DECODE, metavar="BATCHxCONTEXT", help=", ".join(DECODE))
-    options.add_argument("--tokens", nargs="*", type=int, default=PREFILL, metavar="N", help="of prompts (2048)")
-    options.add_argument("--steps", type=int, default=32, help="decoded in one measurement (32)")
+    options = speed_parser("Measures GGUF files of models with recurrent states.", FILES, PARTS, PREFILL)
     options.add_argument("--turn", type=int, default=32_768, metavar="N", help="tokens before a next turn (32768)")
     words = options.parse_args()
-    texts = [f"{table.machine()}; {words.threads} threads; medians of {words.repeats} interleaved repeats."]
-    document: dict[str, object] = {"machine": table.machine(), "threads": words.threads}
+    report = Report(words)
     if "speed" in words.parts:
-        cases = [workload(case, words.steps) for case in words.cases]
-        cases += [Workload("prefill", 1, count, 1) for count in words.tokens]
-        done = run(words, cases, peers=RUNNERS, subject=lambda name: FILES[name])
-        texts += [render(done.results), *table.notes(done.results, done.skipped)]
-        document["speed"] = [result.record() for result in done.results]
+        report.add_speed(FILES)
     if "turn" in words.parts:
         files = {name: FILES[name].prepare(llama=False) for name in words.models}
         turns = [next_turn(name, file, words.turn, words.threads, words.repeats) for name, file in files.items()]
-        texts.append(render_turns(turns))
-        document["turn"] = [asdict(turn) for turn in turns]
-    text = "\n\n".join(texts)
-    print(json.dumps(document) if words.json else text)
-    if words.write:
-        block = words.block or " ".join([BLOCK, *words.parts])
-        words.write.write_text(table.replace_block(words.write.read_text(), block, text))
+        report.add("turn", [asdict(turn) for turn in turns], render_turns(turns))
+    report.publish(BLOCK)
 
 
 if __name__ == "__main__":

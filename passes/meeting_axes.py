@@ -79,10 +79,10 @@ def _with_choices(
     """Return the axes of an index, or of attention to its choice. Where each KV head has its own choice, choices and
     index heads are cut with the KV heads. Where several KV heads share a choice, no head is cut."""
     sizes = {letter: size for value, dims in values for letter, size in zip(dims, value.type.shape, strict=True)}
+    if sizes["Hc"] == 1:
+        return values
     heads = sizes.get("Hkv", sizes.get("Hi"))
     names = {"Hc": "Hkv", "Hi": "Hkv"} if sizes["Hc"] == heads else {"Hkv": "whole", "H": "whole"}
-    if sizes["Hc"] == 1:
-        names = {}
     return tuple((value, tuple(names.get(letter, letter) for letter in dims)) for value, dims in values)
 
 

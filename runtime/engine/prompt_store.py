@@ -77,7 +77,7 @@ class PromptStore:
         self._session, self.limit = session, limit
         self._chunk_bytes, self._carried_bytes = session.rows.chunk_bytes, session.rows.carried_bytes
         self._every = SMALL_SHARE * self._carried_bytes <= self._chunk_bytes
-        largest = self._chunk_bytes + self._carried_bytes
+        largest = session.rows.bytes_of_chunk(True)
         self._by_chunk = not elsewhere and 0 < largest <= limit
         # A slot that holds all rows of its prompt is as large as the rows of the chunks, which serve more prompts.
         whole = elsewhere or not any(state.keeps_prompts for _, state in session.signature.states)
@@ -110,7 +110,7 @@ class PromptStore:
         chunks = list(chunks_of(prompt, self._session.signature.prefill_chunk))
         if self._chunk_bytes:
             left = self.limit - self._reserved(prompt) - (0 if self._every else 2 * self._carried_bytes)
-            chunks = chunks[: max(left, 0) // (self._chunk_bytes + self._every * self._carried_bytes)]
+            chunks = chunks[: max(left, 0) // self._session.rows.bytes_of_chunk(self._every)]
         self._prompt = [_CHUNK + key for _, key, _ in chunks]
         self._touch()
         alike: list[KeptChunk] = []
@@ -138,7 +138,7 @@ class PromptStore:
             there = self._chunk(_CHUNK + key)
             shared = number == alike - 1
             checkpoint = self._every or shared or number == len(chunks) - 1
-            nbytes = self._chunk_bytes + checkpoint * self._carried_bytes
+            nbytes = self._session.rows.bytes_of_chunk(checkpoint)
             is_kept = there is not None and there.rows.checkpoint >= checkpoint
             if not is_kept and self._make_room(nbytes, self._prompt):
                 fill[number] = self._session.empty_chunk(checkpoint)
@@ -189,7 +189,7 @@ class PromptStore:
         def adopted() -> KeptChunk:
             return KeptChunk(message.before, message.tokens, self._session.adopt_chunk(message))
 
-        nbytes = self._chunk_bytes + message.checkpoint * self._carried_bytes
+        nbytes = self._session.rows.bytes_of_chunk(message.checkpoint)
         return self._by_chunk and self._keep(_CHUNK + message.key, nbytes, adopted)
 
     def _keep(

@@ -13,13 +13,18 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, PreTrainedConfig, PreTrainedModel
 
+from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
+from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
+from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.geometry import Geometry
+from sscc.runtime.artifact.golden import Golden
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.backends.backend import Conditions
 from sscc.runtime.collectives.group import Group, run_ranks, thread_groups
+from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session, interpreter_of
 from tests.families import adapted, random_tokens
 from tests.native import native_interpreter
@@ -70,6 +75,20 @@ def random_model(config: PreTrainedConfig, attention: str, dtype: str = "f32") -
             if dtype == "rounded":
                 parameter.copy_(parameter.bfloat16())
     return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).requires_grad_(False).eval()
+
+
+@cache
+def eager_model(model: Callable[..., PreTrainedModel], family: str) -> PreTrainedModel:
+    """Return a model that calls our operators, with the weights of the one that is compiled.
+
+    Args:
+        model: of a family and an attention implementation.
+    """
+    ours = model(family, attention=operator.IMPLEMENTATION)
+    ours.load_state_dict(model(family).state_dict())
+    for each in OPERATORS:
+        each.recognise(ours)
+    return ours
 
 
 def artifacts_in(
@@ -197,6 +216,27 @@ def check_levels(
     expected, tolerance = torch.stack(rows).numpy(), 1e-2 if kept == "int8" else 1e-4
     for logits in (by_level[0], by_level[2]):
         assert np.linalg.norm(logits - expected) <= tolerance * np.linalg.norm(expected)
+
+
+def check_loops(path: Path, layers: int) -> None:
+    """All layers loop in one launch, as periods where they differ."""
+    artifact = loaded(path)
+    for entry in ("prefill", "decode"):
+        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
+        assert (record.looped, record.layers) == (True, layers)
+    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+
+
+def met_golden(artifacts: Artifacts, family: str, kept: str, out: Path) -> Golden:
+    """Compile a family on from its dump with golden outputs, check that a run meets them, and return them."""
+    beside = artifacts(family, kept).with_name
+    graph, checkpoint = str(beside(f"{family}.{kept}.f32.graph.mlir")), str(beside(f"{family}.f32"))
+    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
+    assert cli.main(["compile", graph, "-o", str(out), *words, "-q", "--traceback"]) == 0
+    golden = Artifact.load(out).golden()
+    assert golden is not None
+    assert cli.main(["run", str(out), "--check"]) == 0
+    return golden
 
 
 def check_company(session: Session) -> None:

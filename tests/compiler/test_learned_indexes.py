@@ -26,7 +26,6 @@ from sscc.compiler.frontend.learned_index import LearnedIndexErrors
 from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
@@ -39,10 +38,13 @@ from tests.compiler.small_stacks import (
     check_copied,
     check_in_pieces,
     check_levels,
+    check_loops,
     decoded_by_ranks,
     decoded_side_by_side,
+    eager_model,
     errors_in_bf16,
     loaded,
+    met_golden,
     opened,
 )
 from tests.errors import raises
@@ -110,18 +112,8 @@ def test_tokens_are_those_of_transformers_generate(
 
 @pytest.mark.parametrize("family", ["latent", "blocks"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(family: str, artifacts: Artifacts) -> None:
-    eager = EagerSnapStream(eager_model(family), CACHES["everything"])
+    eager = EagerSnapStream(eager_model(random_model, family), CACHES["everything"])
     check_levels(artifacts, family, "everything", eager, random_tokens(23), random_tokens(16, seed=1))
-
-
-@cache
-def eager_model(family: str) -> PreTrainedModel:
-    """Return a model that calls our operators, with the weights of the one that is compiled."""
-    model = random_model(family, attention=operator.IMPLEMENTATION)
-    model.load_state_dict(random_model(family).state_dict())
-    for each in OPERATORS:
-        each.recognise(model)
-    return model
 
 
 @pytest.mark.parametrize("family", ["latent", "blocks"])
@@ -186,24 +178,15 @@ def test_inspect_names_no_budget_where_every_layer_is_indexed(
 
 
 def test_layers_that_take_a_choice_over_loop_as_periods(artifacts: Artifacts) -> None:
-    artifact = loaded(artifacts("choices taken over"))
-    for entry in ("prefill", "decode"):
-        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
-        assert (record.looped, record.layers) == (True, 4)
-    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
-    groups = {group.name: group.layers for group in artifact.signature.plan}
+    path = artifacts("choices taken over")
+    check_loops(path, 4)
+    groups = {group.name: group.layers for group in loaded(path).signature.plan}
     assert groups == {"chosen": (0, 1, 2, 3), "index": (0, 2)}
 
 
 def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
-    beside = artifacts("latent").with_name
-    graph, checkpoint = str(beside("latent.everything.f32.graph.mlir")), str(beside("latent.f32"))
-    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
-    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
-    golden = Artifact.load(tmp_path / "a.rdu").golden()
-    assert golden is not None
+    golden = met_golden(artifacts, "latent", "everything", tmp_path / "a.rdu")
     assert {golden.tensors[f"index_cache.{layer}"].shape[2] for layer in range(3)} == {8}
-    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
 
 
 def test_every_pass_keeps_the_numbers(tmp_path: Path) -> None:

@@ -24,16 +24,13 @@ from transformers import (
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
 from sscc.compiler.frontend.recurrence import RecurrentInputs, in_blocks, in_steps
 from sscc.compiler.frontend.recurrent_functions import FORMS, RecurrentFunctionErrors, _Found, check_function
-from sscc.compiler.frontend.stateful import OPERATORS
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.engine.engine import Engine
 from sscc.runtime.engine.request import Request
-from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
@@ -46,10 +43,13 @@ from tests.compiler.small_stacks import (
     check_copied,
     check_in_pieces,
     check_levels,
+    check_loops,
     decoded_by_ranks,
     decoded_side_by_side,
+    eager_model,
     errors_in_bf16,
     loaded,
+    met_golden,
     opened,
 )
 from tests.errors import raises
@@ -119,18 +119,9 @@ def test_tokens_are_those_of_transformers_generate(
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, artifacts: Artifacts) -> None:
     """The layers that attend keep what their policy says; the others are as ever."""
     g = CACHES[kept]
-    eager = EagerQuerySelection(eager_model(), g, g.landmark_bits) if g.by_query else EagerSnapStream(eager_model(), g)
+    model = eager_model(random_model, "delta")
+    eager = EagerQuerySelection(model, g, g.landmark_bits) if g.by_query else EagerSnapStream(model, g)
     check_levels(artifacts, "delta", kept, eager, random_tokens(23), random_tokens(16, seed=1))
-
-
-@cache
-def eager_model() -> PreTrainedModel:
-    """Return a model that calls our operators, with the weights of the one that is compiled."""
-    model = random_model("delta", attention=operator.IMPLEMENTATION)
-    model.load_state_dict(random_model("delta").state_dict())
-    for each in OPERATORS:
-        each.recognise(model)
-    return model
 
 
 @pytest.mark.parametrize("family", ["delta", "side by side", "mamba"])
@@ -165,11 +156,7 @@ def test_a_prompt_continues_another_bit_for_bit(family: str, artifacts: Artifact
 
 
 def test_the_layers_loop_as_periods(artifacts: Artifacts) -> None:
-    artifact = loaded(artifacts("delta"))
-    for entry in ("prefill", "decode"):
-        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
-        assert (record.looped, record.layers) == (True, 4)
-    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+    check_loops(artifacts("delta"), 4)
 
 
 def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,14 +177,8 @@ def test_inspect_prints_the_states(artifacts: Artifacts, capsys: pytest.CaptureF
 
 
 def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
-    beside = artifacts("delta", "small").with_name
-    graph, checkpoint = str(beside("delta.small.f32.graph.mlir")), str(beside("delta.f32"))
-    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
-    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
-    golden = Artifact.load(tmp_path / "a.rdu").golden()
-    assert golden is not None
+    golden = met_golden(artifacts, "delta", "small", tmp_path / "a.rdu")
     assert [golden.tensors[f"recurrent_cache.{layer}"].shape for layer in (0, 2)] == [(4, 8, 12)] * 2
-    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
 
 
 def test_every_pass_keeps_the_numbers(tmp_path: Path) -> None:

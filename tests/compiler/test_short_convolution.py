@@ -15,12 +15,10 @@ from transformers import Lfm2Config, PreTrainedConfig, PreTrainedModel
 
 from sscc.compiler import cli
 from sscc.compiler.driver import compile_model
-from sscc.compiler.frontend import operator
 from sscc.compiler.frontend.eager import EagerQuerySelection, EagerSnapStream
-from sscc.compiler.frontend.short_convolution import SHORT_CONVOLUTION, ConvolutionRecogniser, convolved, convolving
+from sscc.compiler.frontend.short_convolution import ConvolutionRecogniser, convolved, convolving
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.runtime.artifact.reading import Artifact
-from sscc.runtime.inspection import inspect_artifact
 from sscc.runtime.session import Session
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
@@ -32,11 +30,14 @@ from tests.compiler.small_stacks import (
     check_continued,
     check_in_pieces,
     check_levels,
+    check_loops,
     decoded_by_ranks,
     decoded_side_by_side,
+    eager_model,
     errors_in_bf16,
     fed,
     loaded,
+    met_golden,
     opened,
 )
 from tests.families import random_tokens
@@ -102,18 +103,9 @@ def test_a_convolution_is_not_without_effect() -> None:
 @pytest.mark.parametrize("kept", ["small", "indexed", "int8", "query"])
 def test_levels_agree_with_each_other_and_with_eager_pytorch(kept: str, length: int, artifacts: Artifacts) -> None:
     g = CACHES[kept]
-    eager = EagerQuerySelection(eager_model(), g, g.landmark_bits) if g.by_query else EagerSnapStream(eager_model(), g)
+    model = eager_model(random_model, "three")
+    eager = EagerQuerySelection(model, g, g.landmark_bits) if g.by_query else EagerSnapStream(model, g)
     check_levels(artifacts, "three", kept, eager, random_tokens(length), random_tokens(16, seed=1))
-
-
-@cache
-def eager_model() -> PreTrainedModel:
-    """Return a model that calls our operators, with the weights of the one that is compiled."""
-
-    model = random_model("three", attention=operator.IMPLEMENTATION)
-    model.load_state_dict(random_model("three").state_dict())
-    SHORT_CONVOLUTION.recognise(model)
-    return model
 
 
 def test_bf16_is_as_close_to_the_truth_as_eager_bf16(artifacts: Artifacts) -> None:
@@ -170,11 +162,7 @@ def test_a_prompt_continues_another_bit_for_bit(
 
 
 def test_the_layers_loop_as_periods(artifacts: Artifacts) -> None:
-    artifact = loaded(artifacts("three"))
-    for entry in ("prefill", "decode"):
-        (record,) = [record for record in artifact.manifest.looping if record.entry == entry]
-        assert (record.looped, record.layers) == (True, 6)
-    assert inspect_artifact(artifact).launches_per_token == 3  # embedding, the layers, head
+    check_loops(artifacts("three"), 6)
 
 
 def test_inspect_prints_the_convolutions(artifacts: Artifacts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,14 +175,8 @@ def test_inspect_prints_the_convolutions(artifacts: Artifacts, capsys: pytest.Ca
 
 
 def test_goldens_are_met(artifacts: Artifacts, tmp_path: Path) -> None:
-    beside = artifacts("three", "small").with_name
-    graph, checkpoint = str(beside("three.small.f32.graph.mlir")), str(beside("three.f32"))
-    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
-    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
-    golden = Artifact.load(tmp_path / "a.rdu").golden()
-    assert golden is not None
+    golden = met_golden(artifacts, "three", "small", tmp_path / "a.rdu")
     assert [golden.tensors[f"inputs_cache.{layer}"].shape for layer in (0, 1, 3, 4)] == [(1, 2, 32)] * 4
-    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
 
 
 @pytest.mark.parametrize("ranks", [2])

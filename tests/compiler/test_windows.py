@@ -30,7 +30,6 @@ from sscc.compiler.frontend.eager import EagerSnapStream
 from sscc.compiler.frontend.probe import ProbeErrors
 from sscc.compiler.options import CompileOptions, cache_options
 from sscc.ir.geometry import Span
-from sscc.runtime.artifact.reading import Artifact
 from sscc.runtime.inspection import inspect_artifact
 from tests.compiler import small_stacks
 from tests.compiler.small_stacks import (
@@ -46,6 +45,7 @@ from tests.compiler.small_stacks import (
     decoded_side_by_side,
     errors_in_bf16,
     loaded,
+    met_golden,
     opened,
 )
 from tests.errors import like, raises
@@ -282,15 +282,9 @@ def test_a_prompt_continues_another_bit_for_bit(
 def test_goldens_of_a_mixed_stack_are_met(
     artifacts: Artifacts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    beside = artifacts("gemma3", "small").with_name
-    graph, checkpoint = str(beside("gemma3.small.f32.graph.mlir")), str(beside("gemma3.f32"))
-    words = ["--compile-from", "graph", "--checkpoint", checkpoint, "--save-golden", "--golden-tokens", "14"]
-    assert cli.main(["compile", graph, "-o", str(tmp_path / "a.rdu"), *words, "-q", "--traceback"]) == 0
-    golden = Artifact.load(tmp_path / "a.rdu").golden()
-    assert golden is not None
+    golden = met_golden(artifacts, "gemma3", "small", tmp_path / "a.rdu")
     assert [golden.tensors[f"k_cache.{layer}"].shape[1] for layer in range(5)] == [10, 16, 10, 16, 10]
     assert [layer for layer in range(5) if f"selected.{layer}" in golden.tensors] == [1, 3]
-    assert cli.main(["run", str(tmp_path / "a.rdu"), "--check"]) == 0
     assert "agrees" in capsys.readouterr().err
 
 

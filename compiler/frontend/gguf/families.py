@@ -76,6 +76,11 @@ def less_one(*tensors: str) -> dict[str, Layout]:
 
 ROUTER: Names = {"blk.*.ffn_gate_inp": f"{_L}.mlp.gate"}
 MOE = experts("mlp.experts")
+SHARED_EXPERT_FIELDS: Names = EXPERTS | EXPERT_SIZE | {
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}  # fmt: skip
+SHARED_EXPERT: Names = ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"}
+FEED_FORWARD: Names = {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
 CONVOLUTION, VECTOR = (-1, 1, 0), (-1,)
 """Shapes of parameters that are stored in others: [C, 1, K] and [N]."""
 SHARED_GATE = {"blk.*.ffn_gate_inp_shexp.weight": (1, 0)}
@@ -192,7 +197,6 @@ _DELTA_FIELDS: Names = {
     **PLAIN, "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim", "ssm.group_count":
     "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
 }  # fmt: skip
-_DELTA_EXPERTS: Names = EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 _DELTA_QUOTIENTS = {"linear_value_head_dim": ("ssm.inner_size", "ssm.time_step_rank")}
 _D = f"{_L}.linear_attn"
 _DELTA: Names = ENDS | ATTENTION | QK_NORMS | {
@@ -200,7 +204,6 @@ _DELTA: Names = ENDS | ATTENTION | QK_NORMS | {
     "blk.*.ssm_a": f"{_D}.A_log", "blk.*.ssm_dt.bias": f"{_D}.dt_bias", "blk.*.ssm_conv1d": f"{_D}.conv1d",
     "blk.*.ssm_norm": f"{_D}.norm", "blk.*.ssm_out": f"{_D}.out_proj",
 }  # fmt: skip
-_DELTA_MOE: Names = ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"}
 _DELTA_LAYOUTS = {
     "blk.*.ssm_a": Layout.LOG,
     **less_one("output_norm", "blk.*.attn_norm", "blk.*.post_attention_norm", "blk.*.attn_q_norm", "blk.*.attn_k_norm"),
@@ -261,7 +264,6 @@ _MAMBA_1_FIELDS: Names = _MAMBA_FIELDS | {"ssm.time_step_rank": "time_step_rank"
 _MAMBA_1_SIZES = {"expand": ("ssm.inner_size", "embedding_length")}
 _MAMBA_1: Names = _BACKBONE | mamba("backbone.layers.*.mixer")
 _KV_HEADS = "attention.head_count_kv"
-_FEED_FORWARD: Names = {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
 _JAMBA_NORMS: Names = {
     "token_embd": "model.embed_tokens", "output_norm": "model.final_layernorm", "output": "lm_head",
     "blk.*.attn_norm": f"{_L}.input_layernorm", "blk.*.ffn_norm": f"{_L}.pre_ff_layernorm",
@@ -303,7 +305,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
                      "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "intermediate_size",
                      "interleave_moe_layer_step": "interleave_moe_layer_step"},
             ENDS | ATTENTION | NORMS
-            | {f"blk.*.ffn_{side}": f"{_L}.feed_forward.{side}_proj" for side in ("gate", "up", "down")}
+            | FEED_FORWARD
             | {f"blk.*.ffn_{side}_shexp": f"{_L}.feed_forward.shared_expert.{side}_proj"
                for side in ("gate", "up", "down")}
             | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.router"},
@@ -330,8 +332,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "qwen2moe": (
         Family(
             "qwen2_moe",
-            PLAIN | EXPERTS | EXPERT_SIZE | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
-            LLAMA | ROUTER | shared("shared_expert") | {"blk.*.ffn_gate_inp_shexp": f"{_L}.mlp.shared_expert_gate"},
+            PLAIN | SHARED_EXPERT_FIELDS, LLAMA | SHARED_EXPERT,
             joined=MOE, shapes=SHARED_GATE, constants=_QWEN_WINDOW | {"norm_topk_prob": False},
             present={"qkv_bias": "blk.0.attn_q.bias"},
         ),
@@ -791,8 +792,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
     "qwen3next": (
         Family(
-            "qwen3_next", _DELTA_FIELDS | _DELTA_EXPERTS,
-            _DELTA | _DELTA_MOE | {"blk.*.ssm_ba": f"{_D}.in_proj_ba"},
+            "qwen3_next", _DELTA_FIELDS | SHARED_EXPERT_FIELDS,
+            _DELTA | SHARED_EXPERT | {"blk.*.ssm_ba": f"{_D}.in_proj_ba"},
             layouts=_DELTA_LAYOUTS | {"blk.*.attn_qkv": Layout.GROUP_QKVZ}, shapes=_DELTA_SHAPES,
             joined=MOE | {f"{_D}.in_proj_qkvz.weight": ("blk.*.attn_qkv.weight", "blk.*.attn_gate.weight")},
             quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
@@ -812,8 +813,8 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "qwen35moe": (
         Family(
             "qwen3_5_moe_text",
-            {key: name for key, name in (_DELTA_FIELDS | _DELTA_EXPERTS).items() if key != "feed_forward_length"},
-            _QWEN35 | _DELTA_MOE, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES, tiled=_QWEN35_TILES, joined=MOE,
+            {key: name for key, name in (_DELTA_FIELDS | SHARED_EXPERT_FIELDS).items() if key != "feed_forward_length"},
+            _QWEN35 | SHARED_EXPERT, layouts=_DELTA_LAYOUTS, shapes=_DELTA_SHAPES, tiled=_QWEN35_TILES, joined=MOE,
             quotients=_DELTA_QUOTIENTS, kinds="interval", partial=True, extra={"gated queries": True},
             present={"attention_bias": "blk.*.attn_q.bias"}, ignored=("rope.dimension_sections",),
         ),
@@ -840,7 +841,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "jamba": (
         Family(
             "jamba", SIZES | RMS | EXPERTS | _SSM | {"ssm.time_step_rank": "mamba_dt_rank"},
-            _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba(f"{_L}.mamba")
+            _JAMBA_NORMS | ATTENTION | FEED_FORWARD | mamba(f"{_L}.mamba")
             | {f"blk.*.ssm_{side}_norm": f"{_L}.mamba.{side}_layernorm" for side in ("dt", "b", "c")}
             | {"blk.*.ffn_gate_inp": f"{_L}.feed_forward.router"},
             layouts=_LOGS, shapes=_MAMBA_SHAPES, joined=experts("feed_forward.experts"),
@@ -874,7 +875,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
             attending=(_KV_HEADS,), ignored=("expert_used_count",),
         ),
         Family(
-            "bamba", PLAIN | _SSM_2, _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba_2(f"{_L}.mamba"),
+            "bamba", PLAIN | _SSM_2, _JAMBA_NORMS | ATTENTION | FEED_FORWARD | mamba_2(f"{_L}.mamba"),
             layouts=PAIRS | _LOGS, shapes=_MAMBA_2_SHAPES, quotients=_SSM_2_SIZES,
             present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias"},
             kinds="indices", attending=(_KV_HEADS,), partial=True,
@@ -884,7 +885,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     "falcon-h1": (
         Family(
             "falcon_h1", PLAIN | _SSM_2 | {"ssm.inner_size": "mamba_d_ssm"},
-            _JAMBA_NORMS | ATTENTION | _FEED_FORWARD | mamba_2(f"{_L}.mamba")
+            _JAMBA_NORMS | ATTENTION | FEED_FORWARD | mamba_2(f"{_L}.mamba")
             | dict.fromkeys(("blk.*.ffn_norm", "blk.*.ffn_norm.weight"), f"{_L}.pre_ff_layernorm.weight"),
             layouts=_LOGS, shapes=_MAMBA_2_SHAPES, quotients={"mamba_d_head": _SSM_2_SIZES["mamba_d_head"]},
             present=_SSM_BIASES | {"attention_bias": "blk.*.attn_q.bias", "mlp_bias": "blk.*.ffn_up.bias",

@@ -214,8 +214,7 @@ class GgufSource(TensorSource):
         if len(shape) > 1 and (layout is Layout.TRANSPOSED or (layout is Layout.INTERLEAVED and len(shape) == 3)):
             return (*shape[:-2], shape[-1], shape[-2])
         self._check_heads(first, layout, shape)
-        if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
-            raise self._not_heads(first, self._tiles.heads)
+        self._check_tiles(parameter, shape)
         return shape
 
     def _reshaped(self, parameter: _Parameter) -> tuple[int, ...]:
@@ -232,9 +231,13 @@ class GgufSource(TensorSource):
             raise GgufWeightErrors.RESHAPED(
                 path=self._header.path, tensor=first.name, shape=str(list(first.shape)), other_shape=str(list(shape))
             )
-        if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
-            raise self._not_heads(first, self._tiles.heads)
+        self._check_tiles(parameter, shape)
         return shape
+
+    def _check_tiles(self, parameter: _Parameter, shape: tuple[int, ...]) -> None:
+        """Check that a parameter whose value heads are in tiles divides into them."""
+        if parameter.tiled is not None and not self._tiles.fit(shape, parameter.tiled):
+            raise self._not_heads(parameter.parts[0], self._tiles.heads)
 
     def _check_heads(self, tensor: StoredTensor, layout: Layout, shape: tuple[int, ...]) -> None:
         """Check that the rows of a parameter of a shape divide as the layout of its first tensor asks for."""

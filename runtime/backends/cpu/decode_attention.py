@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from sscc.ir.errors import ErrorKind, InputError
 from sscc.ir.operations import AttendChosen, CachedAttention, DecodeAttention, Segment, SelectedRows
@@ -114,7 +115,7 @@ class Attention:
         parts: Sequence[Part],
         meta: Mapping[str, Meta],
         features: Features,
-    ) -> Attention:
+    ) -> Self:
         """Raises InputError where a row of an operand is not contiguous, or where segments are of several dtypes."""
         sides = [part.key for part in parts], [part.value for part in parts]
         sinks = [step.sink_logits] if step.sink_logits else []
@@ -217,7 +218,7 @@ class Unit:
     extra: Value
 
     @classmethod
-    def of(cls, attention: Attention, context: Context, number: Value) -> Unit:
+    def of(cls, attention: Attention, context: Context, number: Value) -> Self:
         block, splits = attention.block, attention.splits
         pair = number // splits
         extra = context.private + block.scratch_bytes

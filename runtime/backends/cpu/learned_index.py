@@ -10,7 +10,7 @@ over rows that lie anywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 from sscc.ir.operations import AttendChosen, ChooseByIndex
 from sscc.ir.opspec import executes
@@ -127,11 +127,10 @@ def lower_choose_by_index(step: ChooseByIndex, operands: dict[str, Meta], featur
         with f.loop(context.begin, context.end) as loop:
             token, part = loop.index // slices, loop.index % slices
             count = _seen(context, choice, token)
-            keys, private = context.private, context.private
             if slices == 1:
-                private = private + kept
+                keys, private = context.private, context.private + kept
             else:
-                keys = context.shared + token * kept
+                keys, private = context.shared + token * kept, context.private
             with f.when(count > choice.topk):
                 _score(context, choice, token, count, part, keys, scoring.at(private))
             if slices == 1:
@@ -342,17 +341,16 @@ def lower_attend_chosen(step: AttendChosen, meta: Mapping[str, Meta], features: 
     sides = [(step.new_key, step.k_store), *([(step.new_value, step.v_store)] if step.v_store else [])]
     check_strides(step.kind, meta, (step.chosen, step.position, *(new for new, _ in sides)))
     part = Part(step.k_store, step.v_store or step.k_store, step.chosen, 0, topk)
-    plain = Attention.of(step, [part], meta, features)
-    sizes = {field.name: getattr(plain, field.name) for field in fields(plain)}
-    attention = _TokenAttention(**sizes | {"slots": plain.slots * tokens, "rows": topk}, per_slot=tokens)
+    plain = _TokenAttention.of(step, [part], meta, features)
+    attention = replace(plain, slots=plain.slots * tokens, rows=topk, per_slot=tokens)
 
     def emit(context: Context) -> None:
         f = context.f
         with f.loop(context.begin, context.end) as loop:
-            base = Unit.of(attention, context, loop.index)
-            own = {field.name: getattr(base, field.name) for field in fields(base)}
-            unit = _TokenUnit(**own, per_slot=tokens, rows=frozenset({part.key, part.value}), chosen=step.chosen,
-                              choices=choices)  # fmt: skip
+            unit = replace(
+                _TokenUnit.of(attention, context, loop.index),
+                per_slot=tokens, rows=frozenset({part.key, part.value}), chosen=step.chosen, choices=choices,
+            )  # fmt: skip
             attend(unit, step, _rows(unit, part, topk))
             if attention.splits == 1:
                 write_result(unit, context.operands[step.out])

@@ -72,6 +72,12 @@ COMMON: dict[str, Any] = {
     "pad_token_id": None,
 }
 
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+    "first_k_dense_replace": 2,
+}  # fmt: skip
+"""Heads over latent rows, in layers without experts."""
+
 
 def dense() -> PreTrainedConfig:
     """4 query and 2 KV heads of 32."""
@@ -94,14 +100,9 @@ def latent() -> PreTrainedConfig:
     """4 heads, whose keys of 32 + 16 and values of 32 are made of a row of 64 + 16, the last 16 rotated."""
     return DeepseekV3Config(
         **COMMON,
+        **LATENT,
         intermediate_size=352,
-        num_key_value_heads=4,
         q_lora_rank=None,
-        kv_lora_rank=64,
-        qk_nope_head_dim=32,
-        qk_rope_head_dim=16,
-        v_head_dim=32,
-        first_k_dense_replace=2,
         num_mtp_layers=0,
     )
 
@@ -125,14 +126,9 @@ def indexed() -> PreTrainedConfig:
     """The heads of `latent`, and an index of 4 heads of 32 that chooses 32 positions."""
     return DeepseekV32Config(
         **COMMON,
+        **LATENT,
         intermediate_size=288,
-        num_key_value_heads=4,
         q_lora_rank=48,
-        kv_lora_rank=64,
-        qk_nope_head_dim=32,
-        qk_rope_head_dim=16,
-        v_head_dim=32,
-        first_k_dense_replace=2,
         index_n_heads=4,
         index_head_dim=32,
         index_topk=CHOSEN,

@@ -33,7 +33,10 @@ class Prefilling:
     signature = SimpleNamespace(prefill_chunk=CHUNK, states=[(None, SimpleNamespace(keeps_prompts=True))])
 
     def __init__(self, carried: int = 0) -> None:
-        self.rows = SimpleNamespace(chunk_bytes=CHUNK * ROW, carried_bytes=carried)
+        self.rows = SimpleNamespace(
+            chunk_bytes=CHUNK * ROW, carried_bytes=carried,
+            bytes_of_chunk=lambda checkpoint: CHUNK * ROW + checkpoint * carried,
+        )  # fmt: skip
 
     def prompt(self, slot: int) -> SimpleNamespace:
         return SimpleNamespace(tokens=prompt("Z"))
@@ -42,7 +45,7 @@ class Prefilling:
         return (length - 1) // CHUNK
 
     def empty_chunk(self, checkpoint: bool) -> Copy:
-        return Rows(self.rows.chunk_bytes + checkpoint * self.rows.carried_bytes, checkpoint)
+        return Rows(self.rows.bytes_of_chunk(checkpoint), checkpoint)
 
     def drop_checkpoint(self, chunk: Copy) -> None:
         chunk.nbytes, chunk.checkpoint = self.rows.chunk_bytes, False
